@@ -1,0 +1,54 @@
+"""Capture: what came back for one request, as bytes and stamps, before anyone looked inside."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.failure import Failure
+
+NO_STAMP = bytes(16)
+
+
+class Capture(msgspec.Struct, tag="capture", array_like=True):
+    """One request as the transport saw it; all times are CLOCK_MONOTONIC nanoseconds unless named.
+
+    Per read: `ends` holds int64 cumulative lengths of `raw`, `seen_ns` int64 user-space stamps,
+    `kernel` the kernel's timespecs (two int64, CLOCK_REALTIME; zero where it gave none).
+    """
+
+    index: int  # position in the plan
+    slot: int  # which connection slot carried it
+    intended_ns: int  # when it was due: the plan (open loop), the slot's previous end (closed loop)
+    sent_ns: int  # right before the first byte went to the kernel; 0: never sent
+    end_ns: int  # when the response was over, user space
+    connect_ns: int = 0  # TCP and TLS set-up paid for this request; 0: the connection was open
+    resends: int = 0  # the server had closed the idle connection: sent again on a fresh one
+    framed: bool = True  # raw is a whole HTTP/1.1 response; else the body alone, status apart
+    status: int = 0  # HTTP status where `raw` does not hold it
+    failure: Failure | None = None  # what the transport knows; decoding may find more
+    raw: bytes = b""
+    ends: bytes = b""
+    seen_ns: bytes = b""
+    kernel: bytes = b""
+    realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
+
+    def read_ends(self) -> NDArray[np.int64]:
+        """Cumulative length of `raw` after each read, int64[reads]."""
+        return np.frombuffer(self.ends, np.int64)
+
+    def user_ns(self) -> NDArray[np.int64]:
+        """When the client had each read in hand, int64[reads]."""
+        return np.frombuffer(self.seen_ns, np.int64)
+
+    def kernel_ns(self) -> NDArray[np.int64]:
+        """When the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
+        timespec = np.frombuffer(self.kernel, np.int64).reshape(-1, 2)
+        wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]
+        return np.where(wall_ns == 0, 0, wall_ns - self.realtime_offset_ns)
+
+    def arrival_ns(self) -> NDArray[np.int64]:
+        """When each read arrived: the kernel's stamp, or the user-space one where there is none."""
+        kernel_ns = self.kernel_ns()
+        return np.where(kernel_ns == 0, self.user_ns(), kernel_ns)

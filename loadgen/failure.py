@@ -1,0 +1,30 @@
+"""How a request can fail: values, never exceptions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FailureKind(StrEnum):
+    """Every way a request can fail; what the server said of it travels beside, as the detail."""
+
+    CONNECT = "connect"  # no connection, or one refused or lost before the request was sent
+    TIMEOUT = "timeout"  # --request-timeout passed
+    STALL = "stall"  # --stall-timeout passed without a token (pings do not count)
+    HTTP_STATUS = "http-status"  # any status but 200
+    IN_BAND = "in-band-error"  # a `data: {"error": …}` after a 200
+    ABORTED = "aborted"  # finish_reason "abort": the server was being stopped
+    TRUNCATED = "truncated"  # the stream ended before its end
+    MALFORMED = "malformed"  # bytes that are not HTTP, SSE or the API's JSON
+    NOT_STREAMED = "not-streamed"  # a stream was asked for and one whole body came
+    EMPTY = "empty"  # a complete answer without a token
+    CANCELLED = "cancelled"  # stopped by Ctrl-C while under way
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why one request failed."""
+
+    kind: FailureKind
+    detail: str = ""

@@ -1,0 +1,1 @@
+"""Servers as processes: the null server and the embedded engine. Nothing here imports `loadgen`."""

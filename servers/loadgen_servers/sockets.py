@@ -1,0 +1,211 @@
+"""What both built-in servers need of a socket: accept, the kernel's receive stamp, a parsed request."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httptools
+import msgspec
+
+SO_TIMESTAMPNS = 35  # Linux; Python's socket module has no name for it
+_TIMESPEC = struct.Struct("qq")
+_READ_BYTES = 1 << 18
+
+
+class Request(msgspec.Struct):
+    """One parsed HTTP request; `received_ns` is CLOCK_MONOTONIC when the kernel had its last byte."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    received_ns: int
+
+
+@dataclass
+class Connection:
+    """A client connection; `pending` holds bytes the kernel would not yet take."""
+
+    sock: socket.socket
+    parser: httptools.HttpRequestParser = field(init=False)
+    url: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+    complete: list[Request] = field(default_factory=list)
+    stamp_ns: int = 0
+    pending: bytearray = field(default_factory=bytearray)
+    close_after: bool = False
+
+    def __post_init__(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+
+    # httptools calls these.
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        path = httptools.parse_url(self.url).path.decode()
+        method = self.parser.get_method().decode()
+        self.complete.append(Request(method, path, self.headers, bytes(self.body), self.stamp_ns))
+        self.close_after = not self.parser.should_keep_alive()
+        self.url, self.headers, self.body = b"", {}, bytearray()
+
+    def receive(self, offset_ns: int) -> list[Request] | None:
+        """Read what is there; the requests it completed, or None when the client is gone."""
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(_READ_BYTES, 64)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self.stamp_ns = time.monotonic_ns()
+        for level, kind, value in ancillary:
+            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+                seconds, nanoseconds = _TIMESPEC.unpack(value)
+                self.stamp_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            return None
+        done, self.complete = self.complete, []
+        return done
+
+    def send(self, data: bytes) -> bool:
+        """Write now what the kernel takes and keep the rest; False when the client is gone."""
+        if self.pending:
+            self.pending += data
+            return self.flush()
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return False
+        if sent < len(data):
+            self.pending += data[sent:]
+        return True
+
+    def flush(self) -> bool:
+        """Write what is pending; False when the client is gone."""
+        try:
+            sent = self.sock.send(self.pending)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        del self.pending[:sent]
+        return True
+
+
+class Port:
+    """A listening loopback socket and its connections, read through one epoll."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.listener = socket.create_server((host, port), backlog=4096, reuse_port=False)
+        self.listener.setblocking(False)
+        self.poll = select.epoll()
+        self.poll.register(self.listener, select.EPOLLIN)
+        self.connections: dict[int, Connection] = {}
+        # Kernel stamps are CLOCK_REALTIME; everything here is CLOCK_MONOTONIC.
+        self.offset_ns = time.time_ns() - time.monotonic_ns()
+
+    @property
+    def base_url(self) -> str:
+        host, port = self.listener.getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    def serve(
+        self,
+        timeout_s: float,
+        handle: Callable[[Connection, Request], None],
+        gone: Callable[[Connection], None],
+    ) -> None:
+        """Wait at most `timeout_s`, hand each complete request to `handle`, each lost client to `gone`."""
+        for fd, _ in self.poll.poll(timeout_s, 4096):
+            if fd == self.listener.fileno():
+                self._accept()
+                continue
+            connection = self.connections.get(fd)
+            if connection is None:
+                continue
+            requests = connection.receive(self.offset_ns)
+            if requests is None:
+                self.drop(connection)
+                gone(connection)
+                continue
+            for request in requests:
+                handle(connection, request)
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection and forget it."""
+        fd = connection.sock.fileno()
+        if fd >= 0:
+            self.connections.pop(fd, None)
+            with contextlib.suppress(OSError):
+                self.poll.unregister(fd)
+            connection.sock.close()
+
+    def close(self) -> None:
+        """Close the listener and every connection."""
+        for connection in list(self.connections.values()):
+            self.drop(connection)
+        self.poll.close()
+        self.listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(4096):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            self.connections[sock.fileno()] = Connection(sock)
+            self.poll.register(sock, select.EPOLLIN)
+
+
+def raise_file_limit() -> None:
+    """Lift the soft limit on open files to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def response(body: bytes, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    """A whole HTTP response with a length."""
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+STREAM_END = b"0\r\n\r\n"
+
+
+def chunk(payload: bytes) -> bytes:
+    """One HTTP chunk."""
+    return b"%x\r\n%s\r\n" % (len(payload), payload)
+
+
+def event(payload: bytes) -> bytes:
+    """One server-sent event in one HTTP chunk."""
+    return chunk(b"data: " + payload + b"\n\n")
