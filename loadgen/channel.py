@@ -1,0 +1,122 @@
+"""The pipe from the capturing process to the decoding one: framed messages, never blocking the sender."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from loadgen.capture import Capture
+from loadgen.job import Health
+
+_LENGTH = struct.Struct("=Q")
+_BUFFER_BYTES = 4 << 20
+Message = Capture | Health
+
+
+def pair() -> tuple[Outbox, Inbox]:
+    """The two ends, to be divided between the processes after the fork."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    ours.setblocking(False)
+    return Outbox(ours), Inbox(theirs)
+
+
+class Outbox:
+    """The capturing process's end: what the other side has not taken yet waits here."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.blocked = False  # the pipe was full when last tried
+        self.most_bytes = 0
+        self._bytes = 0
+        self._waiting: deque[Capture] = deque()
+        self._partial = memoryview(b"")
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def put(self, capture: Capture) -> None:
+        """Keep a capture until `flush_some` finds the pipe free."""
+        self._waiting.append(capture)
+        self._bytes += len(capture.raw)
+        self.most_bytes = max(self.most_bytes, self._bytes)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._bytes
+
+    def flush_some(self) -> bool:
+        """Give at most one capture to the pipe; True when it took it and another look is worthwhile."""
+        if not self._partial:
+            if not self._waiting:
+                return False
+            capture = self._waiting.popleft()
+            self._bytes -= len(capture.raw)
+            self._load(capture)
+        try:
+            sent = self.sock.send(self._partial)
+        except BlockingIOError:
+            self.blocked = True
+            return False
+        self._partial = self._partial[sent:]
+        self.blocked = bool(self._partial)
+        return not self.blocked
+
+    def finish(self, health: Health) -> None:
+        """Deliver everything that waits and then `health`, however long the reader takes."""
+        self.sock.setblocking(True)
+        while self._partial or self._waiting:
+            self.flush_some()
+        self._load(health)
+        self.sock.sendall(self._partial)
+        self.sock.close()
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the other side said stop, or is gone."""
+        try:
+            self.sock.recv(1)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _load(self, message: Message) -> None:
+        payload = self._encoder.encode(message)
+        self._partial = memoryview(_LENGTH.pack(len(payload)) + payload)
+
+
+class Inbox:
+    """The decoding process's end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.closed = False
+        self._buffer = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(Message)
+
+    def stop(self) -> None:
+        """Ask the capturing process to end what is under way."""
+        try:
+            self.sock.send(b"s")
+        except OSError:
+            self.closed = True
+
+    def messages(self) -> Iterator[Message]:
+        """Read once, blocking, and yield the messages that are complete."""
+        data = self.sock.recv(1 << 20)
+        self.closed = not data
+        buffer = self._buffer
+        buffer += data
+        begin = 0
+        while len(buffer) - begin >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, begin)
+            end = begin + _LENGTH.size + length
+            if len(buffer) < end:
+                break
+            with memoryview(buffer) as view, view[begin + _LENGTH.size : end] as payload:
+                message = self._decoder.decode(payload)
+            yield message
+            begin = end
+        del buffer[:begin]

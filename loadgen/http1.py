@@ -1,0 +1,218 @@
+"""HTTP/1.1 responses: the head, where the body ends, and which read each of its bytes came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import httptools
+import numpy as np
+from numpy.typing import NDArray
+
+_HEAD_END = b"\r\n\r\n"
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+_LONGEST_HEAD_BYTES = 65536
+_WITHOUT_BODY = (204, 304)
+
+Headers = dict[str, str]
+
+
+class Framing(Protocol):
+    """Tells from everything received of a response, head included, whether it is whole."""
+
+    def done(self, raw: bytearray) -> bool: ...
+
+
+@dataclass(slots=True)
+class Chunked:
+    """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
+
+    _ended: bool = False
+    _fed: int = 0
+    _parser: httptools.HttpResponseParser | None = None
+
+    def done(self, raw: bytearray) -> bool:
+        """A test of the last four bytes per read; `raw` grows, so a mark split over reads is seen."""
+        if not raw.endswith(_HEAD_END):  # whatever the last chunk looks like, an empty line is its end
+            return False
+        return raw.endswith(_LAST_CHUNK) or self._asked(raw)
+
+    def _asked(self, raw: bytearray) -> bool:
+        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell."""
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
+        begin, self._fed = self._fed, len(raw)
+        try:
+            self._parser.feed_data(bytes(raw[begin:]))
+        except httptools.HttpParserError:
+            return True  # it will not get better: decoding says what is wrong
+        return self._ended
+
+    def on_message_complete(self) -> None:
+        self._ended = self._parser is not None and self._parser.get_status_code() >= 200
+
+
+@dataclass(frozen=True, slots=True)
+class ContentLength:
+    """Ends after a number of bytes known from the head."""
+
+    total: int  # head and body
+
+    def done(self, raw: bytearray) -> bool:
+        return len(raw) >= self.total
+
+
+@dataclass(frozen=True, slots=True)
+class UntilClose:
+    """Ends when the server closes the connection."""
+
+    def done(self, raw: bytearray) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class NoBody:
+    """Ends with the head."""
+
+    def done(self, raw: bytearray) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class Head:
+    """A response's status line and headers, with lower-case names."""
+
+    status: int = 0
+    headers: Headers = field(default_factory=dict)
+    keep_alive: bool = False
+    length: int = 0  # bytes, with any 1xx heads before it
+    framing: Framing = field(default_factory=UntilClose)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Why these bytes are not HTTP."""
+
+    detail: str
+
+
+def read_head(raw: bytes | bytearray) -> Head | Malformed | None:
+    """The head of the final response, 1xx ones skipped; None while it is incomplete."""
+    if raw[:5] != b"HTTP/"[: len(raw)]:
+        return Malformed(f"not an HTTP response: {bytes(raw[:40])!r}")
+    begin = 0
+    while True:
+        end = raw.find(_HEAD_END, begin) + len(_HEAD_END)
+        if end < len(_HEAD_END):
+            if len(raw) - begin > _LONGEST_HEAD_BYTES:
+                return Malformed(f"a response head of more than {_LONGEST_HEAD_BYTES} bytes")
+            return None
+        head = Head(length=end)
+        parser = httptools.HttpResponseParser(head)
+        try:
+            parser.feed_data(bytes(raw[begin:end]))
+        except httptools.HttpParserUpgrade:
+            return Malformed("the server switched protocols, though nobody asked it to")
+        except httptools.HttpParserError as error:
+            return Malformed(str(error))
+        head.status = parser.get_status_code()
+        if head.status >= 200:
+            head.keep_alive = parser.should_keep_alive()
+            head.framing = _framing(head.status, head.headers, end)
+            return head
+        begin = end
+
+
+def _framing(status: int, headers: Headers, head_length: int) -> Framing:
+    """RFC 9112, 6.3, for the answer to a POST."""
+    if status in _WITHOUT_BODY:
+        return NoBody()
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        return Chunked() if coding.lower().rstrip().endswith("chunked") else UntilClose()
+    length = headers.get("content-length", "").strip()
+    return ContentLength(head_length + int(length)) if length.isdecimal() else UntilClose()
+
+
+@dataclass(frozen=True, slots=True)
+class Unframed:
+    """A response without its framing; `body_ends` is int64[reads], the body's length after each read."""
+
+    status: int  # 0: there was no whole head
+    headers: Headers
+    body: bytes
+    body_ends: NDArray[np.int64]
+    complete: bool  # the framing's end was seen, or there is none but the end of the connection
+    malformed: str | None
+
+
+class _Response:
+    """What a parser says of one response while it is fed."""
+
+    __slots__ = ("complete", "headers", "on_body", "parser", "pieces", "status")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append  # a C method: no Python frame per chunk
+        self.headers: Headers = {}
+        self.status = 0
+        self.complete = False
+        self.parser = httptools.HttpResponseParser(self)
+
+    def on_message_begin(self) -> None:
+        if not self.complete:
+            self.headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.complete:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        if status >= 200 and not self.complete:
+            self.status = status
+
+    def on_message_complete(self) -> None:
+        self.complete = self.complete or self.status > 0
+
+
+def unframe(raw: bytes | bytearray, read_ends: NDArray[np.int64]) -> Unframed:
+    """The body of a response, each of its bytes in the read in which it arrived.
+
+    `read_ends` is int64[reads], the length of `raw` after each. What comes after the response's end
+    is left out; what came before malformed bytes is kept.
+    """
+    response = _Response()
+    pieces, feed, view = response.pieces, response.parser.feed_data, memoryview(raw)
+    counts: list[int] = []
+    malformed = None
+    begin = 0
+    try:
+        for end in read_ends.tolist():
+            feed(view[begin:end])
+            counts.append(len(pieces))
+            if response.complete:
+                break
+            begin = end
+    except httptools.HttpParserUpgrade:
+        malformed = "the server switched protocols, though nobody asked it to"
+    except httptools.HttpParserError as error:
+        malformed = None if response.complete else str(error)
+    counts += [len(pieces)] * (len(read_ends) - len(counts))
+    lengths = np.zeros(len(pieces) + 1, np.int64)
+    np.cumsum([len(piece) for piece in pieces], out=lengths[1:])
+    framing = _framing(response.status, response.headers, 0)
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if malformed is None and encoding != "identity":
+        malformed = f"the answer is compressed (content-encoding: {encoding}), though that was not asked for"
+    return Unframed(
+        status=response.status,
+        headers=response.headers,
+        body=b"".join(pieces),
+        body_ends=lengths[counts],
+        complete=response.complete or (response.status > 0 and isinstance(framing, UntilClose)),
+        malformed=malformed,
+    )

@@ -1,0 +1,135 @@
+"""Job: what a transport is to send, where, when, and when to give up."""
+
+from __future__ import annotations
+
+import mmap
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go: a resolved address, the request line's path, and TLS where asked for."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: tuple[int, tuple[str | int, ...]]  # address family and sockaddr
+    headers: tuple[tuple[str, str], ...]
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    def request_head(self, length: int, request_id: str) -> bytes:
+        """The request line and headers in front of a body of `length` bytes."""
+        lines = [
+            f"POST {self.path} HTTP/1.1",
+            f"host: {self.authority}",
+            "content-type: application/json",
+            f"content-length: {length}",
+            f"x-request-id: {request_id}",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up on a request; 0 means never."""
+
+    request_timeout_ns: int = 0  # from sending to the end
+    stall_timeout_ns: int = 0  # without a token, whatever else arrives
+    connect_timeout_ns: int = 30_000_000_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """Requests 0…count−1 against one target.
+
+    `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
+    one of the `max_concurrency` slots is free (closed loop).
+    """
+
+    target: Target
+    count: int
+    body: Callable[[int], bytes]
+    offsets_ns: NDArray[np.int64] | None
+    max_concurrency: int | None
+    limits: Limits = Limits()
+    token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
+    request_id: str = "loadgen"
+    rate_per_s: float = float("inf")
+    http2: bool = False  # only the httpx transport speaks it
+
+    def request(self, index: int) -> bytes:
+        """The whole HTTP request of `index`, head and body."""
+        body = self.body(index)
+        return self.target.request_head(len(body), f"{self.request_id}-{index}") + body
+
+    @property
+    def most_slots(self) -> int:
+        """The most connections this job can have open."""
+        return min(self.count, self.max_concurrency or self.count)
+
+    @property
+    def first_slots(self) -> int:
+        """How many connections are open before the first request goes."""
+        if self.offsets_ns is None or not np.isfinite(self.rate_per_s):
+            return self.most_slots
+        return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
+
+
+class Health(msgspec.Struct, tag="health", array_like=True):
+    """What the capturing process says of itself when it is done; times in nanoseconds."""
+
+    started_ns: int
+    ended_ns: int
+    cpu_ns: int
+    clock_step_ns: int  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
+    late_bodies: int  # requests whose body was not ready when they were due
+    backlog_bytes: int  # most captures held back at once, waiting for the decoder
+
+
+class Counters:
+    """Three int64 shared by the capturing process (which writes) and the display (which looks)."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
+
+    def publish(self, sent: int, ended: int, reads: int) -> None:
+        """Say how many requests were sent and ended, and how many reads there were."""
+        view = self._view
+        view[0], view[1], view[2] = sent, ended, reads
+
+    @property
+    def sent(self) -> int:
+        return self._view[0]
+
+    @property
+    def ended(self) -> int:
+        return self._view[1]
+
+    @property
+    def reads(self) -> int:
+        return self._view[2]
+
+
+class Transport(Protocol):
+    """Sends a job's requests and delivers one Capture for each."""
+
+    def run(self) -> Health: ...

@@ -1,0 +1,123 @@
+"""Pool: the wire transport's connections, dialed without blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from loadgen.job import Target
+from loadgen.slot import Slot, State
+
+RECV, SEND = select.EPOLLIN, select.EPOLLOUT
+_READ_BYTES = 65536
+
+
+class Pool:
+    """Slots and their sockets; `on_open` is told of each that became ready for requests.
+
+    A connection that cannot be made waits in `failed` with its error: it is for the owner of the
+    requests to say what that means, and from there a slot may be dialed again without recursion.
+    """
+
+    def __init__(self, target: Target, on_open: Callable[[Slot], None]) -> None:
+        self.target, self.on_open = target, on_open
+        self.poll = select.epoll()
+        self.slots: list[Slot] = []
+        self.by_fd: dict[int, Slot] = {}
+        self.free: deque[Slot] = deque()
+        self.failed: deque[tuple[Slot, Exception]] = deque()
+        self.dialing = 0
+
+    def open(self) -> None:
+        """Add a slot and dial for it."""
+        slot = Slot(len(self.slots))
+        self.slots.append(slot)
+        self.dial(slot)
+
+    def dial(self, slot: Slot) -> None:
+        """Connect a closed slot."""
+        slot.retry_ns = 0
+        self.dialing += 1
+        try:
+            slot.dial(self.target)
+        except OSError as error:
+            self._fail(slot, error)
+            return
+        self.by_fd[slot.fd] = slot
+        self.poll.register(slot.fd, SEND)
+
+    def connected(self, slot: Slot) -> None:
+        """The socket is connected, or was refused; TLS comes next where it is asked for."""
+        assert slot.sock is not None
+        code = slot.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._fail(slot, OSError(code, f"cannot connect to {self.target.authority}"))
+        elif self.target.tls is None:
+            self.poll.modify(slot.fd, RECV)
+            self._opened(slot)
+        else:
+            slot.start_tls(self.target.tls, self.target.host)
+            slot.on_readable = self._handshake
+            self.write(slot)
+
+    def write(self, slot: Slot) -> OSError | None:
+        """Write what is pending and watch for room while some remains; the error that broke it."""
+        try:
+            gone = slot.write()
+        except OSError as error:
+            return error
+        self.poll.modify(slot.fd, RECV if gone else RECV | SEND)
+        return None
+
+    def give_up(self, slot: Slot) -> None:
+        """Stop dialing for a slot that took too long."""
+        self._fail(slot, TimeoutError(f"no connection to {self.target.authority} in time"))
+
+    def drop(self, slot: Slot) -> None:
+        """Close a slot's connection."""
+        if slot.state is State.IDLE:
+            with contextlib.suppress(ValueError):
+                self.free.remove(slot)
+        if slot.fd >= 0:
+            self.by_fd.pop(slot.fd, None)
+            with contextlib.suppress(OSError):
+                self.poll.unregister(slot.fd)
+        slot.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for slot in self.slots:
+            self.drop(slot)
+        self.poll.close()
+
+    def _handshake(self, slot: Slot) -> None:
+        assert slot.sock is not None and slot.tls is not None
+        try:
+            data = slot.sock.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionError("closed during the TLS handshake")
+            done, answer = slot.tls.handshake(data)
+        except BlockingIOError:
+            return
+        except (OSError, ssl.SSLError) as error:
+            self._fail(slot, error)
+            return
+        slot.pending = memoryview(bytes(slot.pending) + answer)
+        if slot.pending and (error_now := self.write(slot)):
+            self._fail(slot, error_now)
+        elif done:
+            self._opened(slot)
+
+    def _opened(self, slot: Slot) -> None:
+        self.dialing -= 1
+        slot.opened()
+        self.on_open(slot)
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        self.dialing -= 1
+        self.drop(slot)
+        self.failed.append((slot, error))

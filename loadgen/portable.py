@@ -1,0 +1,226 @@
+"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel stamps.
+
+One client with one connection for each slot: a pool shared by hundreds of streams costs time that
+grows with their square. Stamps are user space, so the event loop's lag is in every figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
+
+import httpx
+
+from loadgen import clock
+from loadgen.capture import NO_STAMP, Capture
+from loadgen.channel import Outbox
+from loadgen.failure import Failure, FailureKind
+from loadgen.job import Counters, Health, Job
+
+_HOUSEKEEP_S = 0.02
+_SECOND_NS = 1_000_000_000
+Span = tuple[int, int]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine: then no proxy of the environment is meant for it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass
+class _Exchange:
+    """One request under way, filled in as it goes."""
+
+    index: int
+    slot: int
+    intended_ns: int
+    sent_ns: int = 0
+    connect_begin_ns: int = 0
+    connect_ns: int = 0
+    status: int = 0
+    raw: bytearray = field(default_factory=bytearray)
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    seen_ns: array[int] = field(default_factory=lambda: array("q"))
+
+    async def trace(self, event: str, info: dict[str, Any]) -> None:
+        """httpcore's own events: when it dialed, and when it was about to write the request."""
+        if event == "connection.connect_tcp.started":
+            self.connect_begin_ns = clock.now_ns()
+        elif event.endswith("send_request_headers.started"):
+            self.sent_ns = clock.now_ns()
+            if self.connect_begin_ns:
+                self.connect_ns = self.sent_ns - self.connect_begin_ns
+
+    def capture(self, failure: Failure | None) -> Capture:
+        """What is known of the exchange."""
+        return Capture(
+            index=self.index,
+            slot=self.slot,
+            intended_ns=self.intended_ns,
+            sent_ns=self.sent_ns,
+            end_ns=clock.now_ns(),
+            connect_ns=self.connect_ns,
+            framed=False,
+            status=self.status,
+            failure=failure,
+            raw=bytes(self.raw),
+            ends=self.ends.tobytes(),
+            seen_ns=self.seen_ns.tobytes(),
+            kernel=NO_STAMP * len(self.ends),
+        )
+
+
+class Portable:
+    """One run of a job over httpx."""
+
+    def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
+        self.job, self.outbox, self.counters = job, outbox, counters
+        self.clients: list[httpx.AsyncClient] = []
+        self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
+        self.freed = asyncio.Event()
+        self.sent = self.ended = self.reads = 0
+        self.begin_ns = 0
+
+    def run(self) -> Health:
+        """Send every request and deliver a capture for each; after a stop, for those that were sent."""
+        cpu_ns = time.process_time_ns()
+        step_ns = asyncio.run(self._run())
+        return Health(
+            started_ns=self.begin_ns,
+            ended_ns=clock.now_ns(),
+            cpu_ns=time.process_time_ns() - cpu_ns,
+            clock_step_ns=step_ns,
+            late_bodies=0,
+            backlog_bytes=self.outbox.most_bytes,
+        )
+
+    async def _run(self) -> int:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
+        for _ in range(self.job.first_slots):
+            self._add_client()
+        self.begin_ns = clock.now_ns()
+        housekeeping = asyncio.create_task(self._housekeep())
+        firing = asyncio.create_task(self._fire())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({firing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (firing, stopping, housekeeping):
+            task.cancel()
+        outcomes = await asyncio.gather(firing, stopping, housekeeping, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        asyncio.get_running_loop().remove_reader(self.outbox.sock)
+        await asyncio.gather(*(client.aclose() for client in self.clients))
+        self.counters.publish(self.sent, self.ended, self.reads)
+        return 0
+
+    def _add_client(self) -> None:
+        target = self.job.target
+        client = httpx.AsyncClient(
+            verify=target.tls if target.tls is not None else False,
+            http2=self.job.http2,
+            trust_env=not is_loopback(target.host),
+            timeout=None,
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+        )
+        self.idle.append((len(self.clients), self.begin_ns))
+        self.clients.append(client)
+
+    async def _fire(self) -> None:
+        """Start each request when it is due and a slot is free."""
+        offsets_ns = self.job.offsets_ns
+        async with asyncio.TaskGroup() as group:
+            for index in range(self.job.count):
+                if offsets_ns is not None:
+                    await _sleep_until(self.begin_ns + int(offsets_ns[index]))
+                if not self.idle and len(self.clients) < self.job.most_slots:
+                    self._add_client()
+                while not self.idle:
+                    self.freed.clear()
+                    await self.freed.wait()
+                slot, freed_ns = self.idle.popleft()
+                due_ns = max(freed_ns, self.begin_ns)
+                if offsets_ns is not None:
+                    due_ns = self.begin_ns + int(offsets_ns[index])
+                group.create_task(self._exchange(_Exchange(index, slot, due_ns)))
+
+    async def _exchange(self, exchange: _Exchange) -> None:
+        limit_ns = self.job.limits.request_timeout_ns
+        self.sent += 1
+        failure: Failure | None = None
+        try:
+            async with asyncio.timeout(limit_ns / 1e9 if limit_ns else None):
+                failure = await self._stream(exchange)
+        except TimeoutError:
+            failure = Failure(FailureKind.TIMEOUT, "no end within --request-timeout")
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            failure = Failure(FailureKind.CONNECT, str(error))
+        except httpx.TransportError as error:
+            failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
+        except asyncio.CancelledError:
+            self.outbox.put(exchange.capture(Failure(FailureKind.CANCELLED, "stopped while under way")))
+            raise
+        self.outbox.put(exchange.capture(failure))
+        self.ended += 1
+        self.idle.append((exchange.slot, clock.now_ns()))
+        self.freed.set()
+
+    async def _stream(self, exchange: _Exchange) -> Failure | None:
+        """Read one response; the stall deadline moves with each token, not with each byte."""
+        job, stall_ns = self.job, self.job.limits.stall_timeout_ns
+        client = self.clients[exchange.slot]
+        request = client.build_request(
+            "POST",
+            job.target.url,
+            content=job.body(exchange.index),
+            headers=[
+                ("content-type", "application/json"),
+                ("accept-encoding", "identity"),
+                ("x-request-id", f"{job.request_id}-{exchange.index}"),
+                *job.target.headers,
+            ],
+            extensions={"trace": exchange.trace},
+        )
+        exchange.sent_ns = clock.now_ns()  # for a proxy that writes no headers of its own
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(stall_ns / 1e9 if stall_ns else None) as deadline:
+                response = await client.send(request, stream=True)
+                try:
+                    exchange.status = response.status_code
+                    async for data in response.aiter_raw():
+                        exchange.seen_ns.append(clock.now_ns())
+                        exchange.raw += data
+                        exchange.ends.append(len(exchange.raw))
+                        self.reads += 1
+                        if stall_ns and job.token_seen(data):
+                            deadline.reschedule(loop.time() + stall_ns / 1e9)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            return Failure(FailureKind.STALL, "no token within --stall-timeout")
+        return None
+
+    async def _housekeep(self) -> None:
+        """Hand captures over and publish the counters, a few at a time."""
+        while True:
+            while self.outbox.flush_some():
+                await asyncio.sleep(0)
+            self.counters.publish(self.sent, self.ended, self.reads)
+            await asyncio.sleep(_HOUSEKEEP_S)
+
+
+async def _sleep_until(deadline_ns: int) -> None:
+    while (left_ns := deadline_ns - clock.now_ns()) > 0:
+        await asyncio.sleep(left_ns / 1e9)

@@ -1,0 +1,207 @@
+"""Slot: one connection of the wire transport and the response it is waiting for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+from array import array
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+from loadgen import clock
+from loadgen.capture import Capture
+from loadgen.failure import Failure
+from loadgen.job import Target
+
+SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
+_RECORD_BYTES = 16384
+Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
+
+
+class Framing(Protocol):
+    """Tells from the bytes so far whether the response is whole."""
+
+    def done(self, raw: bytearray) -> bool: ...
+
+
+class State(Enum):
+    """Where a slot's connection is."""
+
+    CLOSED = "closed"
+    CONNECTING = "connecting"  # TCP, then TLS
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class Tls:
+    """TLS over a raw socket whose reads keep their kernel stamps."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self.sock = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    def handshake(self, data: bytes) -> tuple[bool, bytes]:
+        """Take bytes of the peer; whether the handshake is done, and bytes to send it."""
+        self._incoming.write(data)
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False, self._outgoing.read()
+        return True, self._outgoing.read()
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The records that carry `data`."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def recvmsg(self, size: int, ancillary_size: int) -> Received:
+        """As socket.recvmsg, with the plaintext; BlockingIOError while a record is incomplete."""
+        data, ancillary, flags, address = self.sock.recvmsg(size, ancillary_size)
+        if not data:
+            return b"", ancillary, flags, address
+        self._incoming.write(data)
+        parts = []
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            while part := self._object.read(_RECORD_BYTES):
+                parts.append(part)
+        if not parts:
+            raise BlockingIOError(errno.EAGAIN, "no whole TLS record yet")
+        return b"".join(parts), ancillary, flags, address
+
+
+class Slot:
+    """A connection, what is to be written to it, and the response under way."""
+
+    __slots__ = (
+        "connect_begin_ns",
+        "connect_ns",
+        "connected_ns",
+        "encrypt",
+        "ends",
+        "fd",
+        "framing",
+        "freed_ns",
+        "index",
+        "intended_ns",
+        "keep_alive",
+        "kernel",
+        "number",
+        "on_readable",
+        "pending",
+        "progress_ns",
+        "raw",
+        "recvmsg",
+        "request",
+        "resends",
+        "retry_ns",
+        "scanned",
+        "seen_ns",
+        "sent_ns",
+        "served",
+        "sock",
+        "state",
+        "tls",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = State.CLOSED
+        self.sock: socket.socket | None = None
+        self.fd = -1
+        self.tls: Tls | None = None
+        self.recvmsg: Callable[[int, int], Received]
+        self.on_readable: Callable[[Slot], None]
+        self.connect_begin_ns = self.connected_ns = self.connect_ns = self.retry_ns = 0
+        self.served = 0
+        self.freed_ns = 0
+        self.pending = memoryview(b"")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the request and what came back for it."""
+        self.index = -1
+        self.request = b""
+        self.intended_ns = self.sent_ns = self.resends = 0
+        self.clear_response()
+
+    def clear_response(self) -> None:
+        """Forget what came back."""
+        self.raw = bytearray()
+        self.ends: array[int] = array("q")
+        self.seen_ns: array[int] = array("q")
+        self.kernel = bytearray()
+        self.framing: Framing | None = None
+        self.keep_alive = True
+        self.scanned = self.progress_ns = 0
+
+    def dial(self, target: Target) -> None:
+        """Begin to connect; raises OSError when it fails at once."""
+        family, address = target.address
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # no kernel stamps here: each read says so by lacking one
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.sock, self.fd, self.recvmsg = sock, sock.fileno(), sock.recvmsg
+        self.connect_begin_ns, self.served, self.tls = clock.now_ns(), 0, None
+        self.state = State.CONNECTING
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, errno.errorcode.get(code, "connect"))
+
+    def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Put TLS between the socket and the slot; the first bytes to send become pending."""
+        assert self.sock is not None
+        self.tls = Tls(self.sock, context, host)
+        self.recvmsg = self.tls.recvmsg
+        self.pending = memoryview(self.tls.handshake(b"")[1])
+
+    def opened(self) -> None:
+        """Note that the connection is ready for requests."""
+        self.state = State.IDLE
+        self.connected_ns = clock.now_ns()
+        self.connect_ns = self.connected_ns - self.connect_begin_ns
+
+    def begin(self, index: int, request: bytes, intended_ns: int) -> None:
+        """Take a request, not yet written."""
+        self.index, self.request, self.intended_ns = index, request, intended_ns
+
+    def write(self) -> bool:
+        """Write what is pending; whether all of it is gone. Raises OSError when the peer is lost."""
+        assert self.sock is not None
+        try:
+            sent = self.sock.send(self.pending)
+        except BlockingIOError:
+            return False
+        self.pending = self.pending[sent:]
+        return not self.pending
+
+    def close(self) -> None:
+        """Close the connection, keeping what came back."""
+        if self.sock is not None:
+            self.sock.close()
+        self.sock, self.fd, self.state = None, -1, State.CLOSED
+        self.pending = memoryview(b"")
+
+    def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
+        """All that is known of the request under way."""
+        paid = self.served == 0 and self.connected_ns > self.intended_ns
+        return Capture(
+            index=self.index,
+            slot=self.number,
+            intended_ns=self.intended_ns,
+            sent_ns=self.sent_ns,
+            end_ns=end_ns,
+            connect_ns=self.connect_ns if paid else 0,
+            resends=self.resends,
+            failure=failure,
+            raw=self.raw,  # type: ignore[arg-type]  # packed as bytes; copying it here would cost time
+            ends=self.ends.tobytes(),
+            seen_ns=self.seen_ns.tobytes(),
+            kernel=self.kernel,  # type: ignore[arg-type]
+            realtime_offset_ns=offset_ns,
+        )

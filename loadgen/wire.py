@@ -1,0 +1,346 @@
+"""The wire transport: raw sockets, one epoll, the kernel's receive stamps.
+
+The hot path is `Wire._read`: read, stamp, append. What is neither reading nor sending waits until
+the epoll has nothing to say, where it cannot delay another stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import numpy as np
+
+from loadgen import clock
+from loadgen.capture import NO_STAMP
+from loadgen.channel import Outbox
+from loadgen.failure import Failure, FailureKind
+from loadgen.http1 import Malformed, read_head
+from loadgen.job import Counters, Health, Job
+from loadgen.pool import RECV, SEND, Pool
+from loadgen.slot import Slot, State
+
+_READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
+_ANCILLARY_BYTES = 64
+_MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
+_MOST_READY_BYTES = 64 << 20  # how far requests are built ahead
+_SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
+_SWEEP_NS = 100_000_000
+_SECOND_NS = 1_000_000_000
+
+
+class Wire:
+    """One run of a job over plain or TLS sockets."""
+
+    def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
+        self.job, self.outbox, self.counters = job, outbox, counters
+        self.pool = Pool(job.target, self._opened)
+        self.pool.poll.register(outbox.sock, RECV)
+        self.ready: deque[bytes] = deque()
+        self.ready_bytes = self.built = self.late_bodies = 0
+        self.next = self.ended = self.reads = 0
+        self.begin_ns = self.swept_ns = self.checked_ns = 0
+        self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
+        self.step_ns = 0
+        self.stopping = False
+
+    # The hot path.
+
+    def _read(self, slot: Slot) -> None:
+        """Read what arrived, stamp it, append it; the end is a comparison of the last bytes."""
+        try:
+            data, ancillary, _, _ = slot.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(slot, error)
+            return
+        if not data:
+            self._lost(slot, None)
+            return
+        slot.seen_ns.append(clock.now_ns())
+        slot.kernel += ancillary[0][2] if ancillary else NO_STAMP
+        raw = slot.raw
+        raw += data
+        slot.ends.append(len(raw))
+        self.reads += 1
+        if slot.framing is None:
+            self._begin_response(slot)
+        elif slot.framing.done(raw):
+            self._end(slot, None)
+
+    def _send(self, slot: Slot) -> None:
+        """Write the slot's request, stamped right before its first byte goes to the kernel."""
+        data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
+        slot.pending = memoryview(data)
+        slot.state = State.BUSY
+        slot.sent_ns = slot.progress_ns = clock.now_ns()
+        if error := self.pool.write(slot):
+            self._lost(slot, error)
+
+    # The loop.
+
+    def run(self) -> Health:
+        """Send every request and deliver a capture for each; after a stop, for those that were sent."""
+        cpu_ns = time.process_time_ns()
+        self._open_first()
+        self.begin_ns = clock.now_ns()
+        self._launch()
+        poll = self.pool.poll.poll
+        while self.ended < self.job.count and not self.stopping:
+            events = poll(0, 4096)
+            if not events:
+                if self._housekeep():
+                    continue
+                events = poll(self._wait_s(), 4096)
+            self._dispatch(events)
+            if self.next < self.job.count:
+                self._launch()
+            if self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES:
+                self.outbox.flush_some()
+        end_ns = clock.now_ns()
+        self._close()
+        return Health(
+            started_ns=self.begin_ns,
+            ended_ns=end_ns,
+            cpu_ns=time.process_time_ns() - cpu_ns,
+            clock_step_ns=self.step_ns,
+            late_bodies=self.late_bodies,
+            backlog_bytes=self.outbox.most_bytes,
+        )
+
+    def _dispatch(self, events: list[tuple[int, int]]) -> None:
+        by_fd = self.pool.by_fd
+        for fd, mask in events:
+            slot = by_fd.get(fd)
+            if slot is None:
+                self._attend_outbox(fd, mask)
+            elif mask == RECV:
+                slot.on_readable(slot)
+            else:
+                self._attend(slot, mask)
+        while self.pool.failed:
+            self._refused(*self.pool.failed.popleft())
+
+    def _attend_outbox(self, fd: int, mask: int) -> None:
+        if fd != self.outbox.sock.fileno():
+            return  # a connection closed earlier in this batch of events
+        if mask & SEND:
+            self.outbox.blocked = False
+            self.pool.poll.modify(fd, RECV)
+        if mask & ~SEND:
+            self.stopping = self.outbox.stop_asked
+
+    def _attend(self, slot: Slot, mask: int) -> None:
+        """Whatever is not simply readable: a connection made or refused, room to write, a hang-up."""
+        if slot.state is State.CONNECTING and slot.tls is None:
+            self.pool.connected(slot)
+            return
+        fd = slot.fd
+        if mask & SEND and (error := self.pool.write(slot)):
+            self._lost(slot, error)
+        if mask & ~SEND and slot.fd == fd:
+            slot.on_readable(slot)
+
+    def _wait_s(self) -> float:
+        """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
+        wait_ns = _SWEEP_NS
+        if self.job.offsets_ns is not None and self.next < self.job.count and self.pool.free:
+            wait_ns = min(wait_ns, self._due_ns() - clock.now_ns() - _SPIN_NS)
+        return max(0, wait_ns // 1_000_000) / 1000
+
+    def _housekeep(self) -> bool:
+        """One small piece of the work that can wait; False when there is none."""
+        now_ns = clock.now_ns()
+        if now_ns - self.swept_ns > _SWEEP_NS:
+            self.swept_ns = now_ns
+            self._sweep(now_ns)
+            self.counters.publish(self.next, self.ended, self.reads)
+            return True
+        if self._build_ahead():
+            return True
+        if self.outbox.blocked:
+            return False
+        if self.outbox.flush_some():
+            return True
+        if self.outbox.blocked:
+            self.pool.poll.modify(self.outbox.sock, RECV | SEND)
+        return False
+
+    def _sweep(self, now_ns: int) -> None:
+        """Deadlines, and once a second the clock's offset."""
+        if now_ns - self.checked_ns > _SECOND_NS:
+            self.checked_ns = now_ns
+            self.offset_ns = clock.realtime_offset_ns()
+            self.step_ns = max(self.step_ns, abs(self.offset_ns - self.first_offset_ns))
+        limits = self.job.limits
+        for slot in self.pool.slots:
+            if slot.state is State.BUSY:
+                if 0 < limits.request_timeout_ns < now_ns - slot.sent_ns:
+                    self._give_up(slot, FailureKind.TIMEOUT, "no end within --request-timeout")
+                elif 0 < limits.stall_timeout_ns < now_ns - slot.progress_ns:
+                    self._check_progress(slot, now_ns)
+            elif slot.state is State.CONNECTING:
+                if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
+                    self.pool.give_up(slot)
+            elif self.begin_ns and 0 < slot.retry_ns < now_ns:
+                self.pool.dial(slot)
+
+    def _check_progress(self, slot: Slot, now_ns: int) -> None:
+        """A stalled stream is one without a token for too long, whatever else it sends."""
+        begin, raw, ends = slot.scanned, slot.raw, slot.ends
+        if len(raw) > begin and self.job.token_seen(bytes(raw[begin:])):
+            read = len(ends) - 1
+            while read > 0 and ends[read - 1] > begin:
+                if self.job.token_seen(bytes(raw[ends[read - 1] : ends[read]])):
+                    break
+                read -= 1
+            slot.progress_ns, slot.scanned = slot.seen_ns[read], ends[read]
+        if now_ns - slot.progress_ns > self.job.limits.stall_timeout_ns:
+            self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
+
+    # Requests.
+
+    def _due_ns(self) -> int:
+        """When the next request of an open loop is due."""
+        assert self.job.offsets_ns is not None
+        return self.begin_ns + int(self.job.offsets_ns[self.next])
+
+    def _launch(self) -> None:
+        """Send what is due to the slots that are free, and see to it that some are."""
+        job, pool = self.job, self.pool
+        if job.offsets_ns is None:
+            while pool.free and self.next < job.count:
+                slot = pool.free.popleft()
+                self._take(slot, max(slot.freed_ns, self.begin_ns))
+                self._send(slot)
+            return
+        now_ns = clock.now_ns()
+        while self.next < job.count and self._due_ns() <= now_ns:
+            if not pool.free:
+                break
+            slot = pool.free.popleft()
+            self._take(slot, self._due_ns())
+            self._send(slot)
+        waiting = int(np.searchsorted(job.offsets_ns, now_ns - self.begin_ns, "right")) - self.next
+        spare = len(pool.free) + pool.dialing
+        while spare <= waiting and len(pool.slots) < job.most_slots:  # one more than are due
+            pool.open()
+            spare += 1
+
+    def _take(self, slot: Slot, intended_ns: int) -> None:
+        """Give the next request to a slot."""
+        if self.ready:
+            request = self.ready.popleft()
+            self.ready_bytes -= len(request)
+        else:
+            request = self.job.request(self.next)
+            self.late_bodies += 1
+            self.built += 1
+        slot.begin(self.next, request, intended_ns)
+        self.next += 1
+
+    def _build_ahead(self) -> bool:
+        if self.built >= self.job.count or self.ready_bytes >= _MOST_READY_BYTES:
+            return False
+        request = self.job.request(self.built)
+        self.built += 1
+        self.ready.append(request)
+        self.ready_bytes += len(request)
+        return True
+
+    def _begin_response(self, slot: Slot) -> None:
+        head = read_head(slot.raw)
+        if head is None:
+            return
+        if isinstance(head, Malformed):
+            self._give_up(slot, FailureKind.MALFORMED, head.detail)
+            return
+        slot.framing, slot.keep_alive = head.framing, head.keep_alive
+        if slot.framing.done(slot.raw):
+            self._end(slot, None)
+
+    def _end(self, slot: Slot, failure: Failure | None) -> None:
+        """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
+        end_ns = slot.seen_ns[-1] if failure is None and slot.seen_ns else clock.now_ns()
+        self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
+        self.ended += 1
+        slot.freed_ns = end_ns
+        keep = slot.keep_alive and failure is None
+        slot.clear()
+        if keep:
+            slot.served += 1
+            self._make_free(slot)
+            return
+        self.pool.drop(slot)
+        refused = failure is not None and failure.kind is FailureKind.CONNECT
+        if refused and any(other.state is State.BUSY for other in self.pool.slots):
+            # Others are being answered: do not burn the plan's requests on a slot that is not.
+            slot.retry_ns = clock.now_ns() + _SECOND_NS
+        else:
+            self._dial_if_needed(slot)
+
+    def _give_up(self, slot: Slot, kind: FailureKind, detail: str) -> None:
+        self._end(slot, Failure(kind, detail))
+
+    # Connections.
+
+    def _open_first(self) -> None:
+        """Have the first wave's connections open and its requests built before the clock starts."""
+        for _ in range(self.job.first_slots):
+            self.pool.open()
+        while self.built < self.job.first_slots and self._build_ahead():
+            pass
+        while self.pool.dialing and not self.stopping:
+            self._dispatch(self.pool.poll.poll(0.1, 4096))
+            self._sweep(clock.now_ns())
+
+    def _opened(self, slot: Slot) -> None:
+        slot.on_readable = self._read
+        if slot.index >= 0:  # a request is waiting to be sent again
+            self._send(slot)
+        else:
+            self._make_free(slot)
+
+    def _make_free(self, slot: Slot) -> None:
+        slot.state = State.IDLE
+        self.pool.free.append(slot)
+
+    def _dial_if_needed(self, slot: Slot) -> None:
+        if self.next < self.job.count and not self.stopping:
+            self.pool.dial(slot)
+
+    def _lost(self, slot: Slot, error: Exception | None) -> None:
+        """The peer closed the connection, or it broke."""
+        if slot.state is State.IDLE:
+            self.pool.drop(slot)
+            self._dial_if_needed(slot)
+        elif not slot.raw and slot.served and not slot.resends:
+            # It closed an idle connection just as we wrote: no answer can have begun.
+            self.pool.drop(slot)
+            slot.resends = 1
+            self.pool.dial(slot)
+        else:
+            slot.keep_alive = False
+            self._end(slot, Failure(FailureKind.TRUNCATED, str(error)) if error else None)
+
+    def _refused(self, slot: Slot, error: Exception) -> None:
+        """A connection could not be made: the request that was due on it fails."""
+        if slot.index < 0 and self.begin_ns and self.next < self.job.count:
+            closed_loop = self.job.offsets_ns is None
+            due_ns = max(slot.freed_ns, self.begin_ns) if closed_loop else self._due_ns()
+            if due_ns <= clock.now_ns():
+                self._take(slot, due_ns)
+        if slot.index >= 0:
+            self._end(slot, Failure(FailureKind.CONNECT, str(error)))
+        else:
+            slot.retry_ns = clock.now_ns() + _SWEEP_NS
+
+    def _close(self) -> None:
+        """Deliver what was under way when the run was stopped, and close everything."""
+        for slot in self.pool.slots:
+            if slot.index >= 0:
+                failure = Failure(FailureKind.CANCELLED, "stopped while under way")
+                self.outbox.put(slot.capture(failure, clock.now_ns(), self.offset_ns))
+        self.counters.publish(self.next, self.ended, self.reads)
+        self.pool.close()
