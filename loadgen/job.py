@@ -72,14 +72,14 @@ class Job:
     max_concurrency: int | None
     limits: Limits = Limits()
     token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
-    request_id: str = "loadgen"
+    request_id_prefix: str = "loadgen-"
     rate_per_s: float = float("inf")
     http2: bool = False  # only the httpx transport speaks it
 
     def request(self, index: int) -> bytes:
         """The whole HTTP request of `index`, head and body."""
         body = self.body(index)
-        return self.target.request_head(len(body), f"{self.request_id}-{index}") + body
+        return self.target.request_head(len(body), f"{self.request_id_prefix}{index}") + body
 
     @property
     def most_slots(self) -> int:

@@ -185,7 +185,7 @@ class Portable:
             headers=[
                 ("content-type", "application/json"),
                 ("accept-encoding", "identity"),
-                ("x-request-id", f"{job.request_id}-{exchange.index}"),
+                ("x-request-id", f"{job.request_id_prefix}{exchange.index}"),
                 *job.target.headers,
             ],
             extensions={"trace": exchange.trace},

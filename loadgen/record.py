@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ _NONE = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Record:
-    """One decoded request; times are CLOCK_MONOTONIC nanoseconds, counts −1 where unknown.
+    """One decoded request; times are CLOCK_MONOTONIC nanoseconds, counts -1 where unknown.
 
     `arrival_ns` and `tokens` are int64[messages]: the messages that carried tokens, in order,
     and how many each carried. A failed request keeps what arrived before it failed.
@@ -34,6 +35,8 @@ class Record:
     first_byte_ns: int = 0
     arrival_ns: Int64 = field(default_factory=lambda: _NONE)
     tokens: Int64 = field(default_factory=lambda: _NONE)
+    planned_input: int = UNKNOWN  # the plan's prompt tokens
+    planned_output: int = UNKNOWN  # the answer's length that was asked for
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
     output_tokens: int = UNKNOWN  # usage.completion_tokens, else the messages counted
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
@@ -42,7 +45,7 @@ class Record:
     shared_reads: int = 0  # token messages that came in one read with an earlier one
     reads: int = 0
     unstamped_reads: int = 0  # reads without a kernel stamp
-    lag_sum_ns: int = 0  # user-space stamp − kernel stamp, over the reads
+    lag_sum_ns: int = 0  # user-space stamp minus kernel stamp, over the reads
     lag_max_ns: int = 0
     finish_reason: str = ""
     failure: Failure | None = None
@@ -58,6 +61,8 @@ _SCALARS = (
     "connect_ns",
     "resends",
     "first_byte_ns",
+    "planned_input",
+    "planned_output",
     "input_tokens",
     "output_tokens",
     "cached_tokens",
@@ -119,10 +124,9 @@ class Records:
         )
 
     def save(self, path: Path) -> None:
-        """Write every column to a compressed-less `.npz`; texts are not part of it."""
-        np.savez(
-            path,
-            **self.columns,
+        """Write every column to an uncompressed `.npz`; texts are not part of it."""
+        arrays: dict[str, NDArray[Any]] = dict(
+            self.columns,
             start=self.start,
             arrival_ns=self.arrival_ns,
             tokens=self.tokens,
@@ -130,6 +134,7 @@ class Records:
             failure_detail=np.array([f.detail if f else "" for f in self.failures], np.str_),
             finish_reason=np.array(self.finish_reasons, np.str_),
         )
+        np.savez(path, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Records:

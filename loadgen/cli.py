@@ -1,0 +1,102 @@
+"""The command: one verb a module, imported when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loadgen import __version__
+from loadgen.errors import LoadgenError, UsageError
+
+_HELP = f"""\
+loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
+
+  loadgen bench --base-url http://localhost:8000 --profile high-load
+  loadgen bench --profile low-load          without a server: the embedded engine (simulated)
+
+verbs:
+  bench      run a workload and print the Serving Benchmark Result
+  profiles   list the shipped workloads, or show one: loadgen profiles high-load
+  report     print a run again from its directory: loadgen report runs/…
+  engine     start the embedded engine on its own
+
+`loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing could be measured,
+2 the command is wrong, 130 interrupted.
+"""
+
+
+def _bench(argv: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(argv):  # without the imports that a run needs
+        from loadgen.flags import bench_parser
+
+        bench_parser().print_help()
+        return 0
+    from loadgen.bench import main
+
+    return main(argv)
+
+
+def _profiles(argv: Sequence[str]) -> int:
+    from loadgen import profile
+
+    if {"-h", "--help"} & set(argv) or len(argv) > 1:
+        print("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML")
+        return 0 if len(argv) <= 1 else UsageError.exit_code
+    for name, path in profile.shipped().items():
+        if not argv:
+            print(f"{name:<14} {profile.load(name, {}).description}")
+    if argv:
+        profile.load(argv[0], {})
+        path = profile.shipped().get(argv[0], Path(argv[0]))
+        print(path.read_text("utf-8"), end="")
+    return 0
+
+
+def _report(argv: Sequence[str]) -> int:
+    if len(argv) != 1 or argv[0].startswith("-"):
+        print("loadgen report RUN_DIR: print a run again from its files alone")
+        return 0 if {"-h", "--help"} & set(argv) else UsageError.exit_code
+    from loadgen import report, result
+
+    print(report.render(result.load(Path(argv[0]))))
+    return 0
+
+
+def _engine(argv: Sequence[str]) -> int:
+    from loadgen_servers.engine.cli import main
+
+    return main(argv)
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "bench": _bench,
+    "profiles": _profiles,
+    "report": _report,
+    "engine": _engine,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; every fault of the tool ends in one line and its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = words[0] if words else "--help"
+    if verb in ("-h", "--help", "help"):
+        print(_HELP, end="")
+        return 0
+    if verb in ("-V", "--version"):
+        print(f"loadgen {__version__}")
+        return 0
+    try:
+        if verb not in VERBS:
+            raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
+        return VERBS[verb](words[1:])
+    except LoadgenError as error:
+        print(f"loadgen: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("loadgen: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away
+        return 1

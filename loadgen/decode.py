@@ -1,0 +1,230 @@
+"""Decode: from a Capture to a Record, after the response is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen import sse
+from loadgen.capture import Capture
+from loadgen.counting import count, weigh
+from loadgen.dialect import TOKEN, Dialect, Message, Usage
+from loadgen.failure import Failure, FailureKind
+from loadgen.http1 import Unframed, unframe
+from loadgen.record import UNKNOWN, Int64, Record
+
+_LONGEST_DETAIL = 300
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
+# What the server itself said tells more than how its connection then ended.
+_OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
+_TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
+
+
+class Decoder:
+    """Decodes the captures of one run, which share a dialect and whether they were streamed."""
+
+    def __init__(self, dialect: Dialect, streamed: bool, keep_text: bool = False) -> None:
+        self.dialect = dialect
+        self.streamed = streamed
+        self.keep_text = keep_text
+
+    def decode(self, capture: Capture) -> Record:
+        """The capture's Record.
+
+        `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
+        did. A connection that broke after the last event was whole is not a failure.
+        """
+        record, arrival_ns = _timed(capture)
+        answer = _unframed(capture)
+        if answer.status != 200:
+            failure: Failure | None = _no_answer(answer)
+            whole = False
+        elif self.streamed:
+            failure, whole = self._stream(record, answer, arrival_ns)
+        else:
+            failure, whole = self._whole(record, answer)
+        record.failure = _settle(capture.failure, failure, whole)
+        given_up = record.failure is not None and record.failure is capture.failure
+        if len(arrival_ns) and not given_up:
+            record.end_ns = int(arrival_ns[-1])
+        return record
+
+    def _stream(self, record: Record, answer: Unframed, arrival_ns: Int64) -> tuple[Failure | None, bool]:
+        """Fill in what a stream says; why it failed, and whether its last event was seen."""
+        kind = answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
+        if answer.body[:1] == b"{" or kind == "application/json":
+            failure, _ = self._whole(record, answer)
+            if failure is not None and failure.kind is FailureKind.IN_BAND:
+                return failure, False
+            return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for"), False
+        events = sse.read(answer.body, answer.complete)
+        messages, malformed = self._messages(events, answer)
+        weighed = weigh(messages)
+        counted = count(messages, weighed)
+        _note_usage(record, weighed.usage)
+        record.output_tokens, record.usage = counted.total, counted.usage
+        record.exact_tokens, record.tokens = counted.exact, counted.tokens
+        record.finish_reason = weighed.finish_reason
+        reads = np.searchsorted(answer.body_ends, events.ends[counted.messages])
+        record.arrival_ns = arrival_ns[reads]
+        record.shared_reads = int(np.count_nonzero(reads[1:] == reads[:-1]))
+        if self.keep_text:
+            record.text = _text(messages[: len(weighed.kinds)])
+        finished = bool(weighed.finish_reason)
+        ended = events.done or (finished and (answer.complete or weighed.usage is not None))
+        if weighed.fault is not None:
+            return Failure(FailureKind.IN_BAND, _shorten(weighed.fault)), ended
+        if answer.malformed or malformed:
+            return Failure(FailureKind.MALFORMED, answer.malformed or malformed), False
+        if weighed.finish_reason == "abort":
+            return Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"), ended
+        if not ended and (messages or not answer.complete):
+            return Failure(FailureKind.TRUNCATED, _truncation(answer, len(messages))), False
+        if not len(counted.tokens):
+            return Failure(FailureKind.EMPTY, _emptiness(kind, counted.total, len(messages))), ended
+        return None, ended
+
+    def _messages(self, events: sse.Events, answer: Unframed) -> tuple[Sequence[Message], str]:
+        """The messages up to the first malformed one, and what is wrong with that one."""
+        try:
+            messages = self.dialect.messages(events.array)
+        except _NOT_JSON:
+            messages = []
+        if len(messages) == len(events.ends):
+            return messages, ""
+        good: list[Message] = []
+        for data in sse.split(answer.body, answer.complete)[0]:
+            try:
+                (message,) = self.dialect.messages(b"[%b]" % data)
+            except (*_NOT_JSON, ValueError) as error:
+                return good, _shorten(f"event {len(good) + 1}: {error}: {_readable(data)}")
+            good.append(message)
+        return good, ""
+
+    def _whole(self, record: Record, answer: Unframed) -> tuple[Failure | None, bool]:
+        """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
+        if answer.malformed:
+            return Failure(FailureKind.MALFORMED, answer.malformed), False
+        try:
+            messages = self.dialect.messages(b"[%b]" % answer.body)
+        except _NOT_JSON as error:
+            if not answer.complete:
+                return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
+            return Failure(FailureKind.MALFORMED, _shorten(f"{error}: {_readable(answer.body)}")), False
+        weighed = weigh(messages)
+        _note_usage(record, weighed.usage)
+        total = weighed.usage.completion_tokens if weighed.usage else None
+        record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
+        record.finish_reason = weighed.finish_reason
+        if self.keep_text:
+            record.text = _text(messages)
+        if weighed.fault is not None:
+            return Failure(FailureKind.IN_BAND, _shorten(weighed.fault)), True
+        if weighed.finish_reason == "abort":
+            return Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"), True
+        if not total and TOKEN not in weighed.kinds:
+            return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
+        return None, True
+
+
+def _timed(capture: Capture) -> tuple[Record, Int64]:
+    """A record with everything the stamps say, and when each read arrived, int64[reads]."""
+    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
+    stamped = kernel_ns != 0
+    arrival_ns = np.where(stamped, kernel_ns, user_ns)
+    lag_ns = user_ns - arrival_ns  # 0 where there is no kernel stamp
+    reads = len(user_ns)
+    record = Record(
+        index=capture.index,
+        slot=capture.slot,
+        intended_ns=capture.intended_ns,
+        sent_ns=capture.sent_ns,
+        end_ns=capture.end_ns,
+        connect_ns=capture.connect_ns,
+        resends=capture.resends,
+        first_byte_ns=int(arrival_ns[0]) if reads else 0,
+        reads=reads,
+        unstamped_reads=reads - int(np.count_nonzero(stamped)),
+        lag_sum_ns=int(lag_ns.sum()),
+        lag_max_ns=int(lag_ns.max(initial=0)),
+    )
+    return record, arrival_ns
+
+
+def _unframed(capture: Capture) -> Unframed:
+    """The body; one that the transport cut short is never complete, whatever its framing."""
+    ends = capture.read_ends()
+    if not capture.framed:
+        return Unframed(capture.status, {}, bytes(capture.raw), ends, capture.failure is None, None)
+    answer = unframe(capture.raw, ends)
+    if answer.complete and capture.failure is not None:
+        return Unframed(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
+    return answer
+
+
+def _no_answer(answer: Unframed) -> Failure:
+    if answer.status:
+        words = _words(answer.body)
+        return Failure(FailureKind.HTTP_STATUS, f"{answer.status}: {words}" if words else str(answer.status))
+    if answer.malformed:
+        return Failure(FailureKind.MALFORMED, answer.malformed)
+    return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
+
+
+def _settle(transport: Failure | None, found: Failure | None, whole: bool) -> Failure | None:
+    """Of what the transport knows and what the bytes say, the one that explains more."""
+    if transport is None:
+        return found
+    if found is not None and found.kind in _TELLING and transport.kind in _OUTRANKED:
+        return found
+    if found is None and whole and transport.kind is FailureKind.TRUNCATED:
+        return None  # only the end of the framing is missing: nothing of the answer is
+    return transport
+
+
+def _note_usage(record: Record, usage: Usage | None) -> None:
+    if usage is None:
+        return
+    if usage.prompt_tokens is not None:
+        record.input_tokens = usage.prompt_tokens
+    details = usage.prompt_tokens_details
+    if details is not None and details.cached_tokens is not None:
+        record.cached_tokens = details.cached_tokens
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "".join(choice.said() for message in messages for choice in message.choices or ())
+
+
+def _truncation(answer: Unframed, messages: int) -> str:
+    where = "the stream ended" if answer.complete else "the connection ended inside the stream,"
+    return f"{where} without a finish reason or [DONE], after {messages} messages"
+
+
+def _emptiness(content_type: str, total: int, messages: int) -> str:
+    if content_type != "text/event-stream":
+        return f"no events in a body of {content_type}"
+    if total:
+        return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
+    return f"a complete stream of {messages} messages without a token"
+
+
+def _words(body: bytes) -> str:
+    """What the server says of an error, out of whichever JSON it uses, else the text itself."""
+    try:
+        said = msgspec.json.decode(body)
+    except _NOT_JSON:
+        return _readable(body)
+    while isinstance(said, dict):
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
+    return _shorten(said if isinstance(said, str) else msgspec.json.encode(said).decode())
+
+
+def _readable(data: bytes) -> str:
+    return _shorten(data[: 4 * _LONGEST_DETAIL].decode("utf-8", "replace"))
+
+
+def _shorten(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_DETAIL]

@@ -1,0 +1,243 @@
+"""Dialects: what a request says, and what a message carries, in each of the two completions APIs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+import msgspec
+
+from loadgen.errors import UsageError
+
+# What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
+NOTHING: Final = 0  # a role, a ping, a usage message
+CLOSING: Final = 1  # a finish reason without so much as an empty text
+ENDING: Final = 2  # an empty text with a finish reason: a last special token, or only the end
+MAYBE: Final = 3  # an empty text: incomplete UTF-8, a special token, or nothing
+TOKEN: Final = 4  # text
+
+_CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
+_LINE_END = re.compile(rb"[\r\n]|\Z")
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """Of `usage.prompt_tokens`."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """The server's own counts."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Fault(msgspec.Struct, gc=False):
+    """The `error` object of an answer."""
+
+    message: str | None = None
+    code: int | str | None = None
+
+    def __str__(self) -> str:
+        parts = (str(part) for part in (self.code, self.message) if part is not None)
+        return ": ".join(parts) or "an error without a message"
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One choice of a message, in whichever dialect."""
+
+    index: int = 0
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+    def carries(self) -> int:
+        """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
+        raise NotImplementedError
+
+    def said(self) -> str:
+        """The text, reasoning included."""
+        raise NotImplementedError
+
+
+class Message(msgspec.Struct, gc=False):
+    """One event of a stream, or the whole answer where it is not streamed: the fields that matter."""
+
+    choices: Sequence[Choice] | None = None
+    usage: Usage | None = None
+    error: Fault | str | None = None
+    message: str | None = None  # of `{"object": "error", "message": …}`
+    code: int | str | None = None
+
+    def fault(self) -> str | None:
+        """What the server says went wrong; None if nothing did."""
+        if self.error is not None:
+            return str(self.error)
+        if self.message is not None and self.choices is None:
+            return str(Fault(self.message, self.code))
+        return None
+
+
+class CompletionChoice(Choice, gc=False):
+    """A choice of `/v1/completions`."""
+
+    text: str | None = None
+
+    def carries(self) -> int:
+        if self.text:
+            return TOKEN
+        return MAYBE if self.finish_reason is None else ENDING
+
+    def said(self) -> str:
+        return self.text or ""
+
+
+class CompletionMessage(Message, gc=False):
+    """A message of `/v1/completions`."""
+
+    choices: list[CompletionChoice] | None = None
+
+
+class Function(msgspec.Struct, gc=False):
+    """The part of a tool call that the model wrote."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct, gc=False):
+    """A tool call or a piece of one."""
+
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What a chat message adds, or all of it where it is not streamed."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None  # vLLM
+    reasoning_content: str | None = None  # SGLang, DeepSeek, older vLLM
+    tool_calls: list[ToolCall] | None = None
+
+    def calls_tool(self) -> bool:
+        """Whether it holds a piece of a tool call."""
+        functions = (call.function for call in self.tool_calls or ())
+        return any(function and (function.name or function.arguments) for function in functions)
+
+
+class ChatChoice(Choice, gc=False):
+    """A choice of `/v1/chat/completions`: `delta` in a stream, `message` in a whole answer."""
+
+    delta: Delta | None = None
+    message: Delta | None = None
+
+    def carries(self) -> int:
+        delta = self.delta or self.message
+        if delta is None:
+            return NOTHING if self.finish_reason is None else CLOSING
+        if delta.content or delta.reasoning or delta.reasoning_content:
+            return TOKEN
+        if delta.tool_calls and delta.calls_tool():
+            return TOKEN
+        empty = (delta.content, delta.reasoning, delta.reasoning_content) != (None, None, None)
+        if self.finish_reason is not None:
+            return ENDING if empty else CLOSING
+        return MAYBE if empty and delta.role is None else NOTHING
+
+    def said(self) -> str:
+        delta = self.delta or self.message
+        if delta is None:
+            return ""
+        return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
+
+
+class ChatMessage(Message, gc=False):
+    """A message of `/v1/chat/completions`."""
+
+    choices: list[ChatChoice] | None = None
+
+
+class Dialect(Protocol):
+    """One API: the path, the fields of a request that are its own, and its messages."""
+
+    @property
+    def path(self) -> str: ...
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        """Raises UsageError where the API cannot take such a prompt."""
+        ...
+
+    def messages(self, array: bytes) -> Sequence[Message]:
+        """A JSON array of events; raises msgspec.DecodeError or UnicodeDecodeError."""
+        ...
+
+    def token_seen(self, tail: bytes) -> bool:
+        """Whether some message that may carry a token lies whole in bytes cut out of a response."""
+        ...
+
+
+@dataclass(frozen=True)
+class Completions:
+    """`/v1/completions`: token ids or text in, text out."""
+
+    path: str = "/v1/completions"
+    limit_field: str = "max_tokens"
+    _messages: ClassVar = msgspec.json.Decoder(list[CompletionMessage])
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
+
+    def messages(self, array: bytes) -> Sequence[Message]:
+        return self._messages.decode(array)
+
+    def token_seen(self, tail: bytes) -> bool:
+        return _token_seen(self, tail)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """`/v1/chat/completions`: text in, content, reasoning and tool calls out."""
+
+    path: str = "/v1/chat/completions"
+    limit_field: str = "max_completion_tokens"  # `transformers serve` knows only `max_tokens`
+    _messages: ClassVar = msgspec.json.Decoder(list[ChatMessage])
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            raise UsageError(
+                "the chat API takes text, not token ids: use --prompt-format text-vllm, or /v1/completions"
+            )
+        messages = [{"role": "user", "content": prompt}]
+        return {"model": model, "messages": messages, self.limit_field: output_tokens}
+
+    def messages(self, array: bytes) -> Sequence[Message]:
+        return self._messages.decode(array)
+
+    def token_seen(self, tail: bytes) -> bool:
+        return _token_seen(self, tail)
+
+
+DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
+
+
+def _token_seen(dialect: Dialect, tail: bytes) -> bool:
+    for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
+        try:
+            (message,) = dialect.messages(b"[%b]" % data)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
+        if any(choice.carries() >= ENDING for choice in message.choices or ()):
+            return True
+    return False
+
+
+def _datas_backwards(text: bytes) -> Iterator[bytes]:
+    end = len(text)
+    while (begin := text.rfind(b"data:", 0, end)) >= 0:
+        line_end = _LINE_END.search(text, begin)
+        yield text[begin + 5 : line_end.start() if line_end else end]
+        end = begin

@@ -1,0 +1,251 @@
+"""Flags: the command line of `loadgen bench`, vLLM's spelling and meaning where it has one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from loadgen.errors import UsageError
+
+_UNSET: Any = argparse.SUPPRESS
+
+# Flags of `vllm bench serve` 0.32 that are not built here, each with what to use instead.
+REFUSED = {
+    "--dataset-path": "only --dataset-name random is built",
+    "--self-timed": "only --dataset-name random is built",
+    "--no-oversample": "only --dataset-name random is built",
+    "--skip-chat-template": "--backend openai sends prompts without a template",
+    "--enable-multimodal-chat": "only text is sent",
+    "--disable-shuffle": "only --dataset-name random is built",
+    "--random-batch-size": "one prompt a request is sent",
+    "--no-reranker": "only text generation is measured",
+    "--tokenizer-mode": "only --tokenizer is built",
+    "--skip-tokenizer-init": "--prompt-format ids (the default) needs no tokenizer",
+    "--trust-remote-code": "code from a model's repository is never run",
+    "--use-beam-search": "beam search is not built",
+    "--lora-modules": "pass the adapter's name as --model",
+    "--lora-assignment": "pass the adapter's name as --model",
+    "--ramp-up-strategy": "only --request-rate with --burstiness is built",
+    "--ramp-up-start-rps": "only --request-rate with --burstiness is built",
+    "--ramp-up-end-rps": "only --request-rate with --burstiness is built",
+    "--probe-request-rate": "probe requests are not built",
+    "--plot-timeline": "plots are not built",
+    "--timeline-itl-thresholds": "plots are not built",
+    "--plot-dataset-stats": "plots are not built",
+    "--log-config-file": "there is no log to configure: use --quiet",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse whose errors are this tool's."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.prog} --help lists the flags")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of `bench`, parsed once; `overrides` are the profile keys that were given."""
+
+    profiles: tuple[str, ...] = ()
+    overrides: dict[str, Any] = field(default_factory=dict)
+    base_url: str | None = None
+    endpoint: str | None = None
+    model: str | None = None
+    served_model_name: str | None = None
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    insecure: bool = False
+    ready_check_timeout_s: float = 0.0
+    seed: int | None = None
+    request_id_prefix: str | None = None
+    transport: str = "wire"
+    http2: bool = False
+    preset: str | None = None
+    print_request: bool = False
+    quiet: bool = False
+    label: str | None = None
+    save_result: bool = False
+    save_detailed: bool = False
+    append_result: bool = False
+    result_dir: str | None = None
+    result_filename: str | None = None
+    metadata: tuple[str, ...] = ()
+    run_dir: str | None = None
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """The options on this command line; raises UsageError that names what is wrong with it."""
+    _refuse(argv)
+    parser = bench_parser()
+    given, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        _unknown(unknown[0], parser)
+    values = vars(given)
+    if values.pop("dataset_name") != "random":
+        raise UsageError("--dataset-name: only random is built")
+    base_url = values.pop("base_url", None)
+    host, port = values.pop("host", None), values.pop("port", None)
+    if base_url is None and (host is not None or port is not None):
+        base_url = f"http://{host or '127.0.0.1'}:{port or 8000}"
+    profiles = tuple(name for name in values.pop("profile", "").split(",") if name)
+    headers = _pairs("--header", values.pop("header", []))
+    names = Options.__dataclass_fields__
+    options = {name: values.pop(name) for name in list(values) if name in names}
+    if values.pop("disable_tqdm", False):
+        options["quiet"] = True
+    return Options(profiles=profiles, overrides=values, base_url=base_url, headers=headers, **options)
+
+
+def _refuse(argv: Sequence[str]) -> None:
+    for position, word in enumerate(argv):
+        flag = word.split("=", 1)[0]
+        following = argv[position + 1] if position + 1 < len(argv) else "--"
+        if word == "--profile" and following.startswith("--"):
+            raise UsageError(
+                "--profile takes the name of a workload here (`loadgen profiles` lists them); "
+                "vLLM's bare --profile, which profiles the server, will be --server-trace"
+            )
+        if flag in REFUSED:
+            raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {REFUSED[flag]}")
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
+    from loadgen.profile import nearest
+
+    flag = word.split("=", 1)[0]
+    if not flag.startswith("-"):
+        raise UsageError(f"unexpected argument {word!r}; {parser.prog} --help lists the flags")
+    known = [option for action in parser._actions for option in action.option_strings]
+    raise UsageError(f"unknown flag {flag}{nearest(flag, known)}; {parser.prog} --help lists the flags")
+
+
+def _pairs(flag: str, pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{flag} {pair!r}: write NAME=VALUE")
+        if "\n" in pair or "\r" in pair or not pair.isascii():
+            raise UsageError(f"{flag} {name!r}: one line of ASCII, please")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen bench`; what is not given is absent from its result."""
+    parser = Parser(
+        prog="loadgen bench",
+        allow_abbrev=False,
+        argument_default=_UNSET,
+        description="Benchmark a server: attach with --base-url, or, without, the embedded engine (simulated).",
+        epilog="Without --profile the workload is that of `vllm bench serve`: 1000 random prompts, 1024 in / 128 out.",
+    )
+    _target_flags(parser.add_argument_group("server"))
+    _workload_flags(parser.add_argument_group("workload"))
+    _request_flags(parser.add_argument_group("requests"))
+    _run_flags(parser.add_argument_group("the run"))
+    _output_flags(parser.add_argument_group("output"))
+    return parser
+
+
+Group = argparse._ArgumentGroup
+
+
+def _target_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--base-url", metavar="URL", help="for example http://localhost:8000; https works too")
+    add("--host", help="with --port, instead of --base-url")
+    add("--port", type=int)
+    add("--endpoint", metavar="PATH", help="default: the backend's own, /v1/completions or /v1/chat/completions")
+    add("--backend", choices=("openai", "openai-chat", "vllm"), help="which API (default openai: completions)")
+    add("--model", help="default: the first that /v1/models names")
+    add("--served-model-name", metavar="NAME", help="the name requests carry, where it is not --model")
+    add("--tokenizer", metavar="DIR", help="where token ids or text prompts come from")
+    add("--vocab-size", type=int, metavar="N", help="draw ids below N, where no tokenizer or config tells")
+    add("--header", nargs="+", action="extend", metavar="NAME=VALUE", help="sent with every request, never stored")
+    add("--insecure", action="store_true", help="accept any TLS certificate")
+    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
+        help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
+    add("--preset", metavar="NAME", help="timing of the embedded engine; `loadgen engine --list-presets`")
+
+
+def _workload_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--profile", metavar="NAME[,NAME…]", help="a preset or a path to a .toml; `loadgen profiles` lists them")
+    add("--dataset-name", default="random", help="random, the only one built")
+    add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
+    add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="answer tokens")
+    add("--random-range-ratio", dest="range_ratio", metavar="R", help="lengths vary by ± R, 0 to 1")
+    add("--random-prefix-len", dest="prefix_len", type=int, metavar="N", help="tokens shared by all prompts")
+    add("--num-prompts", type=int, metavar="N")
+    add("--max-concurrency", type=int, metavar="N", help="requests under way at most (default: no limit)")
+    add("--request-rate", type=float, metavar="RPS", help="requests due per second (default inf)")
+    add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
+    add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
+    add("--seed", type=int, help="default: drawn, printed and recorded")
+    add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
+        help="ids: exactly N random token ids (default where the API takes them)")  # fmt: skip
+
+
+def _request_flags(group: Group) -> None:
+    add, yes_no = group.add_argument, argparse.BooleanOptionalAction
+    add("--ignore-eos", action=yes_no, help="let no answer end early (default, where the server takes it)")
+    for name, kind in (("temperature", float), ("top-p", float), ("top-k", int), ("min-p", float)):
+        add(f"--{name}", type=kind, metavar="X")
+    for name in ("frequency-penalty", "presence-penalty", "repetition-penalty"):
+        add(f"--{name}", type=float, metavar="X")
+    add("--logprobs", type=int, metavar="N")
+    add("--extra-body", type=_json_object, metavar="JSON", help="merged into every request")
+    add("--chat-template-kwargs", type=_json_object, metavar="JSON")
+    add("--no-stream", dest="stream", action="store_false", help="whole answers: E2E latency only")
+    add("--continuous-usage", action="store_true", help="ask for the token count on every message")
+    add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: drawn)")
+    add("--print-request", action="store_true", help="print one request as it would be sent, then exit")
+
+
+def _run_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--transport", choices=("wire", "httpx"), help="wire: kernel stamps (default); httpx: proxies, HTTP/2")
+    add("--http2", action="store_true", help="with --transport httpx")
+    add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
+    add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 600)")
+    add("--quiet", action="store_true", help="no progress")
+    add("--disable-tqdm", action="store_true", help="the same")
+
+
+def _output_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--percentile-metrics", metavar="LIST", help="of ttft,tpot,itl,e2el (default ttft,tpot,itl)")
+    add("--metric-percentiles", metavar="LIST", help="default 99")
+    add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
+    add("--save-result", action="store_true", help="also write vLLM's result JSON")
+    add("--save-detailed", action="store_true", help="with every request's times and text in it")
+    add("--append-result", action="store_true", help="append to the file instead")
+    add("--result-dir", metavar="DIR", help="for --save-result (default: here)")
+    add("--result-filename", metavar="FILE")
+    add("--run-dir", metavar="DIR", help="where run directories go (default: runs)")
+    add("--metadata", nargs="+", action="extend", metavar="KEY=VALUE")
+    add("--label")
+
+
+def _warmups(text: str) -> int | str:
+    if text == "wave":
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor `wave`")
+    return int(text)

@@ -1,0 +1,126 @@
+"""Measure: a plan is fired and decoded; Ctrl-C ends it early with what there is."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from loadgen.decode import Decoder
+from loadgen.errors import UsageError
+from loadgen.job import Health, Job, Limits, Target
+from loadgen.live import Display, Progress
+from loadgen.plan import Plan
+from loadgen.record import Record, Records
+from loadgen.runner import Run, start
+
+_SPARE_FILES = 64
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How requests travel, whatever they say."""
+
+    target: Target
+    transport: str = "wire"
+    http2: bool = False
+    request_id_prefix: str = "loadgen-"
+    keep_text: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a plan; `partial` when it was stopped before its end."""
+
+    records: Records
+    health: Health
+    partial: bool
+
+
+@dataclass
+class Interrupts:
+    """Counts Ctrl-C: the first asks the run to stop, the second ends the command."""
+
+    run: Run
+    count: int = field(default=0, init=False)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            self.run.kill()
+            raise KeyboardInterrupt
+        self.run.stop()
+
+
+@contextmanager
+def _interrupts(run: Run) -> Iterator[Interrupts]:
+    interrupts = Interrupts(run)
+    previous = signal.signal(signal.SIGINT, interrupts)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        run.kill()
+
+
+def measure(plan: Plan, manner: Manner, display: Display, title: str) -> Outcome:
+    """Fire a plan and decode what comes back; raises UsageError, LoadgenError as the runner does."""
+    job = _job(plan, manner)
+    _allow_files(job)
+    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text)
+    input_lens, output_lens = plan.prompts.input_lens, plan.prompts.output_lens
+    rows: list[Record] = []
+    run = start(job, manner.transport)
+    progress = Progress(title, len(plan), run.counters)
+    with _interrupts(run) as interrupts:
+        for capture in run.captures():
+            if capture is None:
+                display.show(progress)
+                continue
+            record = decoder.decode(capture)
+            record.planned_input = int(input_lens[record.index])
+            record.planned_output = int(output_lens[record.index])
+            rows.append(record)
+            progress.note(record)
+    assert run.health is not None
+    return Outcome(Records.of(rows), run.health, partial=interrupts.count > 0)
+
+
+def _job(plan: Plan, manner: Manner) -> Job:
+    profile = plan.profile
+    return Job(
+        target=manner.target,
+        count=len(plan),
+        body=plan.body,
+        offsets_ns=plan.offsets_ns,
+        max_concurrency=profile.max_concurrency,
+        limits=Limits(
+            request_timeout_ns=int(profile.request_timeout * 1e9),
+            # A whole answer has no token to wait for: only --request-timeout ends it.
+            stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
+        ),
+        token_seen=plan.dialect.token_seen,
+        request_id_prefix=manner.request_id_prefix,
+        rate_per_s=profile.request_rate,
+        http2=manner.http2,
+    )
+
+
+def _allow_files(job: Job) -> None:
+    """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
+    need = job.most_slots + used + _SPARE_FILES
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return
+    limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit < job.first_slots + used + _SPARE_FILES:
+        raise UsageError(
+            f"{job.first_slots} connections need more open files than the limit of {hard}: "
+            "lower --max-concurrency, or raise it (ulimit -Hn)"
+        )

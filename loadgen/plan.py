@@ -1,0 +1,185 @@
+"""Plan: everything that will be asked of the server and when, complete before the first byte."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from loadgen.arrival import arrival
+from loadgen.dialect import DIALECTS, Chat, Completions, Dialect
+from loadgen.engines import Engine
+from loadgen.errors import UsageError
+from loadgen.profile import Profile
+from loadgen.prompts import Prompts, Purpose, Shape, Stream, TokenIds, arrival_rng, digest, parse_range_ratio
+from loadgen.text_prompts import text_prompts
+from loadgen.vocabulary import Int64, find_vocabulary
+
+_SEED_BITS = 32
+_CHAT_BACKEND = "openai-chat"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a plan must know of the server and of the user's files."""
+
+    engine: Engine
+    model: str  # the name that requests carry
+    model_root: str = ""  # where the server's model lies, if it says
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    endpoint: str | None = None  # None: the dialect's own path
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Where a plan's randomness comes from; a seed that the user chose is `chosen`."""
+
+    value: int
+    chosen: bool = False
+    repeat: int = 0
+
+    @classmethod
+    def drawn(cls) -> Seed:
+        """A seed nobody chose, so that no two runs share prompts by accident."""
+        return cls(secrets.randbits(_SEED_BITS))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Requests 0…n−1 of one profile: prompts, lengths, offsets, and what every body says."""
+
+    profile: Profile
+    seed: Seed
+    prompts: Prompts
+    offsets_ns: Int64 | None  # None: closed loop
+    dialect: Dialect
+    path: str
+    model: str
+    fields: dict[str, Any]  # of every body, beside prompt and length
+    ids_source: str = ""  # where token ids are drawn from; "" for text
+    notes: tuple[str, ...] = ()  # what was asked for and cannot be, in words
+
+    def __len__(self) -> int:
+        return len(self.prompts.input_lens)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and answer together."""
+        return int((self.prompts.input_lens + self.prompts.output_lens).max())
+
+    def payload(self, index: int) -> dict[str, Any]:
+        """The JSON object of request `index`."""
+        length = int(self.prompts.output_lens[index])
+        return {**self.dialect.request(self.model, self.prompts.prompt(index), length), **self.fields}
+
+    def body(self, index: int) -> bytes:
+        """The bytes of request `index`, the same each time."""
+        return msgspec.json.encode(self.payload(index))
+
+    def digest(self) -> str:
+        """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
+        hashed = hashlib.blake2b(msgspec.json.encode([digest(self.prompts), self.path, self.fields]), digest_size=16)
+        if self.offsets_ns is not None:
+            hashed.update(self.offsets_ns.astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+
+def make(profile: Profile, subject: Subject, seed: Seed) -> Plan:
+    """The measured plan of a profile; raises UsageError where the profile and the server do not fit."""
+    return _plan(profile, subject, seed, "measure")
+
+
+def warmup(profile: Profile, subject: Subject, seed: Seed) -> Plan:
+    """The plan of a profile's warm-up: one closed wave after another, prompts never used again."""
+    count = profile.warmups
+    wave = min(count, profile.max_concurrency or count)
+    shrunk = profile.model_copy(
+        update={"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf}
+    )
+    return _plan(shrunk, subject, seed, "warmup")
+
+
+def _plan(profile: Profile, subject: Subject, seed: Seed, purpose: Purpose) -> Plan:
+    dialect, path = _dialect(profile, subject)
+    shape = Shape(
+        profile.num_prompts,
+        profile.input_len,
+        profile.output_len,
+        *parse_range_ratio(profile.range_ratio),
+        profile.prefix_len,
+    )
+    stream = Stream(seed.value, profile.name, seed.repeat, purpose)
+    prompts, source = _prompts(profile, subject, shape, stream, seed)
+    offsets_ns = None
+    if math.isfinite(profile.request_rate) or profile.max_concurrency is None:
+        process = arrival(profile.request_rate, profile.burstiness)
+        offsets_ns = process.offsets_ns(profile.num_prompts, arrival_rng(stream))
+    fields, notes = _fields(profile, subject.engine, isinstance(dialect, Chat))
+    return Plan(
+        profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, tuple(notes)
+    )
+
+
+def _dialect(profile: Profile, subject: Subject) -> tuple[Dialect, str]:
+    """The API that endpoint and backend name, with the engine's spelling of the length."""
+    named = "chat" if profile.backend == _CHAT_BACKEND else "completions"
+    path = subject.endpoint or DIALECTS[named].path
+    path = path if path.startswith("/") else f"/{path}"
+    if path.endswith("/chat/completions"):
+        field = subject.engine.max_tokens_field
+        return (Chat(limit_field=field) if field else Chat()), path
+    if not path.endswith("/completions"):
+        raise UsageError(f"--endpoint {path}: ends in neither /completions nor /chat/completions")
+    if named == "chat":
+        raise UsageError(f"--backend {_CHAT_BACKEND} needs an endpoint ending in /chat/completions, not {path}")
+    return Completions(), path
+
+
+def _prompts(
+    profile: Profile, subject: Subject, shape: Shape, stream: Stream, seed: Seed
+) -> tuple[Prompts, str]:
+    """The prompts and where token ids come from.
+
+    A text format reproduces other clients' prompts, so a seed that the user chose goes to their
+    generator as it is; a drawn one is mixed with profile and repeat, as for ids.
+    """
+    chat = profile.backend == _CHAT_BACKEND or (subject.endpoint or "").endswith("/chat/completions")
+    takes_ids = subject.engine.takes_ids and not chat
+    wanted = profile.prompt_format
+    if wanted == "auto":
+        wanted = "ids" if takes_ids else "text-vllm"
+    if wanted == "ids":
+        if not takes_ids:
+            who = "the chat API" if chat else subject.engine.name
+            raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
+        vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+        return TokenIds(shape, vocabulary, stream), vocabulary.source
+    own = seed.chosen and seed.repeat == 0 and stream.purpose == "measure"
+    text_seed = seed.value if own else stream.key("text") % 2**_SEED_BITS
+    return text_prompts(wanted, shape, subject.tokenizer, text_seed), ""
+
+
+def _fields(profile: Profile, engine: Engine, chat: bool) -> tuple[dict[str, Any], list[str]]:
+    """What every body says beside prompt and length, and what it cannot say."""
+    fields: dict[str, Any] = {**profile.sampling, "stream": profile.stream}
+    notes = []
+    if profile.stream:
+        fields["stream_options"] = {"include_usage": True}
+        if profile.continuous_usage:
+            fields["stream_options"]["continuous_usage_stats"] = True
+    if profile.ignore_eos:
+        if engine.takes_ignore_eos:
+            fields["ignore_eos"] = True
+        else:
+            notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
+    if profile.chat_template_kwargs:
+        if not chat:
+            raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
+        fields["chat_template_kwargs"] = profile.chat_template_kwargs
+    return {**fields, **profile.extra_body}, notes
+

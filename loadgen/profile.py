@@ -1,0 +1,146 @@
+"""Profile: one workload by name, from a TOML file, with flags laid over it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
+
+from loadgen.errors import UsageError
+
+PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
+_WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
+
+
+class Profile(BaseModel):
+    """A workload; every key is also the flag of that name, spelled with dashes.
+
+    The defaults are those of `vllm bench serve --dataset-name random`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    description: str = ""
+
+    input_len: int = Field(1024, ge=1)
+    output_len: int = Field(128, ge=1)
+    range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
+    prefix_len: int = Field(0, ge=0)
+    prompt_format: PromptFormat = "auto"
+
+    num_prompts: int = Field(1000, ge=1)
+    max_concurrency: int | None = Field(None, ge=1)
+    request_rate: float = math.inf
+    burstiness: float = 1.0
+    num_warmups: int | Literal["wave"] = 0
+
+    backend: Literal["openai", "openai-chat", "vllm"] = "openai"
+    stream: bool = True
+    continuous_usage: bool = False
+    ignore_eos: bool = True
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logprobs: int | None = None
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    request_timeout: float = Field(21600.0, ge=0)  # seconds; 0: none
+    stall_timeout: float = Field(600.0, ge=0)  # seconds without a token; 0: none
+
+    percentile_metrics: str = "ttft,tpot,itl"
+    metric_percentiles: str = "99"
+    goodput: tuple[str, ...] = ()
+
+    @field_serializer("request_rate", "burstiness", when_used="json")
+    def _strict(self, value: float) -> float | str:
+        """JSON has no infinity: it is the word `inf`, which reads back as the number."""
+        return "inf" if math.isinf(value) else value
+
+    @property
+    def warmups(self) -> int:
+        """How many requests go before the measured ones."""
+        if self.num_warmups == "wave":
+            return min(self.max_concurrency or _WAVE_WITHOUT_LIMIT, self.num_prompts)
+        return self.num_warmups
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that are set."""
+        names = (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "frequency_penalty",
+            "presence_penalty",
+            "repetition_penalty",
+            "logprobs",
+        )
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def shipped_directory() -> Path:
+    """Where the shipped profiles are: inside the package when installed, beside it in a source tree."""
+    inside = Path(__file__).parent / "profiles"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "profiles"
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped profiles by name."""
+    return {path.stem: path for path in sorted(shipped_directory().glob("*.toml"))}
+
+
+def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
+    """A shipped profile by name, or anyone's by path, with overrides; raises UsageError.
+
+    A path is what ends in `.toml` or holds a separator.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        path = Path(name_or_path).expanduser()
+    else:
+        known = shipped()
+        if name_or_path not in known:
+            raise UsageError(
+                f"no profile {name_or_path!r}{nearest(name_or_path, known)}; "
+                f"there are {', '.join(known)}, or give a path to a .toml file"
+            )
+        path = known[name_or_path]
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"profile {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"profile {path} is not TOML: {error}") from None
+    return build({"name": path.stem, **table, **overrides}, str(path))
+
+
+def build(table: Mapping[str, Any], origin: str = "the flags") -> Profile:
+    """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
+    try:
+        return Profile.model_validate(dict(table))
+    except ValidationError as error:
+        raise UsageError("; ".join(_explain(item, origin) for item in error.errors())) from None
+
+
+def _explain(item: Mapping[str, Any], origin: str) -> str:
+    key = str(item["loc"][0]) if item["loc"] else ""
+    if item["type"] == "extra_forbidden":
+        return f"{origin}: unknown key {key!r}{nearest(key, Profile.model_fields)}"
+    return f"{origin}: {key} = {item['input']!r}: {item['msg'].lower()}"
+
+
+def nearest(word: str, known: Any) -> str:
+    """`, did you mean 'x'?` where some known word is close, else nothing."""
+    close = difflib.get_close_matches(word, list(known), 1, 0.5)
+    return f", did you mean {close[0]!r}?" if close else ""

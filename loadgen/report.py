@@ -1,0 +1,118 @@
+"""Report: a run as a person reads it, from its facts and records alone."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator
+
+from loadgen import block
+from loadgen.metrics import ClientHealth, Metrics, compute
+from loadgen.profile import Profile
+from loadgen.result import Facts, Result
+
+_WIDTH = 80
+
+
+def render(result: Result) -> str:
+    """The whole report: what was asked of whom, the block, and what there is to say of it."""
+    facts = result.facts
+    metrics = compute(result.records, facts.ask())
+    lines = [
+        *_heading(facts),
+        block.render(block.figures(metrics, facts.block())),
+        *(_wrapped(line) for line in _remarks(facts, metrics)),
+    ]
+    return "\n".join(lines)
+
+
+def _wrapped(line: str) -> str:
+    return "\n".join(textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False))
+
+
+def _heading(facts: Facts) -> Iterator[str]:
+    server, profile = facts.server, facts.profile
+    if server.simulated:
+        yield _wrapped(
+            f"SIMULATED: the embedded engine answered, with the timing of {server.simulated}; no model ran"
+        )
+    if facts.partial:
+        yield "PARTIAL: stopped by Ctrl-C; the figures are of what had ended by then"
+    if profile.name:
+        yield _wrapped(f"{profile.name}: {profile.description}".rstrip(": "))
+    engine = f"{server.engine} {server.version}".strip()
+    yield _wrapped(f"server: {engine}, model {server.model}, {server.url}")
+    chosen = "given" if facts.seed_chosen else "drawn"
+    yield _wrapped(f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}")
+    yield _wrapped(f"requests: {_requests(facts)}")
+
+
+def _prompts(facts: Facts) -> str:
+    if facts.prompt_format == "ids":
+        return f"ids, exactly as many random token ids as planned, from {facts.ids_source}"
+    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer"
+
+
+def _requests(facts: Facts) -> str:
+    profile = facts.profile
+    said = [*(f"{name} {value}" for name, value in profile.sampling.items())]
+    if profile.ignore_eos and not any("ignore_eos" in note for note in facts.notes):
+        said.append("ignore_eos")
+    said.append("streamed" if profile.stream else "not streamed: end-to-end latency is all there is")
+    if facts.warmups:
+        warmed = f"{facts.warmups} before as a warm-up, with prompts never used again"
+        said.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
+    else:
+        said.append("no warm-up")
+    return ", ".join(said)
+
+
+def _remarks(facts: Facts, metrics: Metrics) -> Iterator[str]:
+    """What the block does not say."""
+    for kind, tally in metrics.failures.items():
+        yield f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
+    missing = facts.requests - metrics.requests
+    if missing:
+        yield f"not sent: {missing} of {facts.requests} requests"
+    if not metrics.streamed:
+        yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
+    yield from _token_remarks(metrics)
+    yield _load_remark(facts.profile, metrics)
+    yield _health_remark(metrics.health, facts)
+    for note in facts.notes:
+        yield f"note: {note}"
+
+
+def _token_remarks(metrics: Metrics) -> Iterator[str]:
+    uncounted = metrics.completed - metrics.counted_by_usage
+    if uncounted:
+        yield f"tokens: the server gave no usage for {uncounted} requests: their messages were counted instead"
+    elif metrics.completed:
+        yield "tokens: counted by the server's own usage"
+    spread = metrics.completed - metrics.exact_tokens
+    if spread and metrics.streamed:
+        yield (
+            f"messages: in {spread} requests they carry several tokens each; ITL is per message, "
+            "TPOT per token (--continuous-usage counts them exactly)"
+        )
+    if metrics.planned_inputs or metrics.unknown_inputs:
+        yield f"input tokens: as planned for {metrics.planned_inputs} requests whose server did not count them"
+
+
+def _load_remark(profile: Profile, metrics: Metrics) -> str:
+    held = f"concurrency: {metrics.mean_concurrency:.2f} held on average"
+    if profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
+        turn = f"{metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
+        return f"{held} of {profile.max_concurrency}; {turn}"
+    return f"{held}; requests left {metrics.queue_time.mean_ms:.2f} ms after they were due (mean)"
+
+
+def _health_remark(health: ClientHealth, facts: Facts) -> str:
+    if health.unstamped_reads < health.reads:
+        said = f"kernel stamps; reads in hand {health.lag_mean_ms:.2f} ms later (worst {health.lag_max_ms:.2f})"
+        if health.unstamped_reads:
+            said += f"; {health.unstamped_reads} of {health.reads} reads had none and carry the client's own"
+    else:
+        said = "user-space stamps (no kernel stamps here): the client's own delay is in every figure"
+    shared = f"{100 * health.shared_share:.2g} % of token messages shared a read"
+    return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"

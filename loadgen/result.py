@@ -1,0 +1,182 @@
+"""Result: a run on disk, and everything about it that its records do not say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from loadgen.block import BlockFacts
+from loadgen.errors import UsageError
+from loadgen.goodput import parse_goodput
+from loadgen.metrics import Ask, compute, parse_percentile_metrics, parse_percentiles
+from loadgen.profile import Profile
+from loadgen.record import Records
+from loadgen.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result, write_result
+
+# 1: the first.
+FORMAT = 1
+RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
+
+
+class Server(BaseModel):
+    """Who answered."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    engine: str
+    version: str = ""
+    model: str
+    model_root: str = ""
+    max_model_len: int = 0
+    simulated: str = ""  # the embedded engine's timing preset
+
+
+class Client(BaseModel):
+    """What the capturing process said of itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    transport: str
+    cpu_s: float
+    wall_s: float
+    clock_step_ms: float
+    late_bodies: int
+    backlog_bytes: int
+
+
+class Facts(BaseModel):
+    """Everything about a run that its records do not say; with them it gives the report again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = FORMAT
+    started: datetime
+    finished: datetime
+    command: list[str]
+    profile: Profile
+    seed: int
+    seed_chosen: bool
+    repeat: int = 0
+    plan_digest: str
+    prompt_format: str
+    ids_source: str = ""
+    server: Server
+    tokenizer: str | None = None
+    warmups: int = 0
+    warmup_failures: int = 0
+    client: Client
+    environment: dict[str, str]
+    notes: tuple[str, ...] = ()
+    partial: bool = False
+    label: str | None = None
+    metadata: tuple[str, ...] = ()
+    requests: int = Field(ge=1)  # as planned
+
+    def ask(self) -> Ask:
+        """What the metrics are asked for."""
+        profile = self.profile
+        return Ask(
+            metric_percentiles=parse_percentiles(profile.metric_percentiles),
+            goodput_slo_ms=parse_goodput(profile.goodput),
+            streamed=profile.stream,
+        )
+
+    def block(self) -> BlockFacts:
+        """What the block shows of the load."""
+        profile = self.profile
+        return BlockFacts(
+            request_rate_per_s=profile.request_rate,
+            max_concurrency=profile.max_concurrency,
+            selected=parse_percentile_metrics(profile.percentile_metrics),
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run: its facts and its records."""
+
+    facts: Facts
+    records: Records
+
+    def json(self, detailed: bool = False) -> dict[str, Any]:
+        """The result as vLLM's file has it, ours under one key."""
+        facts = self.facts
+        ask = facts.ask()
+        about = ResultFacts(
+            finished=facts.finished.astimezone(),
+            backend=facts.profile.backend,
+            model_id=facts.server.model,
+            tokenizer_id=facts.tokenizer,
+            num_prompts=facts.requests,
+            traffic=facts.block(),
+            label=facts.label,
+            burstiness=facts.profile.burstiness,
+            metadata=parse_metadata(facts.metadata),
+            save_detailed=detailed,
+            ours=facts.model_dump(mode="json"),
+        )
+        return vllm_result(compute(self.records, ask), self.records, ask, about)
+
+    def filename(self) -> str:
+        """The name vLLM would give the result file."""
+        facts = self.facts
+        return ResultFacts(
+            finished=facts.finished.astimezone(),
+            backend=facts.profile.backend,
+            model_id=facts.server.model,
+            tokenizer_id=facts.tokenizer,
+            num_prompts=facts.requests,
+            traffic=facts.block(),
+            label=facts.label,
+        ).filename
+
+    def save(self, directory: Path, report: str) -> None:
+        """Write the run directory: result, arrivals and the report as printed; raises UsageError."""
+        try:
+            self.records.save(directory / ARRIVALS)
+            (directory / REPORT).write_text(report, "utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {directory}: {error.strerror}; choose another --run-dir") from None
+        write_result(directory / RESULT, self.json())
+
+
+def load(directory: Path) -> Result:
+    """The run in a directory; raises UsageError when it is not one, or of a newer format."""
+    try:
+        stored = json.loads((directory / RESULT).read_text("utf-8"))
+        ours = stored[OURS]
+        version = ours.get("format")
+        if version != FORMAT:
+            raise UsageError(f"{directory} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it")
+        known = {key: ours[key] for key in Facts.model_fields if key in ours}
+        return Result(Facts.model_validate(known), Records.load(directory / ARRIVALS))
+    except OSError as error:
+        raise UsageError(f"{directory} is no run directory: {error.filename}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {error}") from None
+
+
+def create_directory(base: Path, name: str, started: datetime) -> Path:
+    """A new directory for a run under `base`; raises UsageError when it cannot be written."""
+    stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{name}"
+    for attempt in range(1, 1000):
+        path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
+        return path
+    raise UsageError(f"{base} is full of runs of this second; choose another --run-dir")
+
+
+def now() -> datetime:
+    """The wall clock, for people; nothing is measured by it."""
+    return datetime.now(UTC)
