@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.block import BlockFacts, figures, render
+from loadgen.metrics import Ask, Metrics, compute
+from loadgen.record import Record, Records
+
+RESULTS = Path(__file__).parent / "data" / "results"
+RECORDED = json.loads((RESULTS / "vllm_bench_serve.json").read_text())
+QUEUE = ("client_queue_time", "e2el_including_client_queue")
+
+
+def run(**ask: Any) -> Metrics:
+    ns = 1_000_000
+    record = Record(
+        index=0,
+        slot=0,
+        intended_ns=990 * ns,
+        sent_ns=1000 * ns,
+        end_ns=1500 * ns,
+        arrival_ns=np.array([1100, 1110, 1120]) * ns,
+        tokens=np.ones(3, np.int64),
+        input_tokens=5,
+        output_tokens=3,
+    )
+    return compute(Records.of([record]), Ask(**ask))
+
+
+def labels(text: str) -> list[str]:
+    return [line.partition(":")[0] for line in text.splitlines() if ":" in line]
+
+
+def headers(text: str) -> list[str]:
+    return [line.strip("-") for line in text.splitlines() if line.startswith("--")]
+
+
+def test_the_recorded_figures_render_to_the_recorded_block_byte_for_byte() -> None:
+    printed = (RESULTS / "vllm_bench_serve.stdout.txt").read_text()
+    assert render(RECORDED) + "\n" == printed[printed.index("============ Serving") :]
+
+
+def test_a_plain_run_prints_the_lines_of_the_recorded_block_and_no_other() -> None:
+    text = render(figures(run(), BlockFacts(max_concurrency=8)))
+    assert labels(text) == labels(render(RECORDED))
+    assert headers(text) == headers(render(RECORDED))
+
+
+@pytest.mark.parametrize(
+    ("line", "facts", "ask"),
+    [
+        (f"{'Maximum request concurrency:':<40} 8         ", {"max_concurrency": 8}, {}),
+        (f"{'Request rate configured (RPS):':<40} 2.50      ", {"request_rate_per_s": 2.5}, {}),
+        (f"{'Request goodput (req/s):':<40} 2.00      ", {}, {"goodput_slo_ms": {"e2el": 500.0}}),
+        (f"{'P99.9 TTFT (ms):':<40} 100.00    ", {}, {"metric_percentiles": (99.0, 99.9)}),
+    ],
+)
+def test_a_line_is_there_only_when_asked_for(line: str, facts: dict[str, Any], ask: dict[str, Any]) -> None:
+    assert line in render(figures(run(**ask), BlockFacts(**facts))).splitlines()
+    assert line not in render(figures(run(), BlockFacts())).splitlines()
+
+
+def test_peak_concurrent_requests_is_printed_with_decimals() -> None:
+    assert f"{'Peak concurrent requests:':<40} 1.00      " in render(figures(run(), BlockFacts()))
+
+
+def test_sections_keep_their_order_and_their_rule() -> None:
+    selected = ("e2el", "ttft", "token_time", *QUEUE)
+    facts = BlockFacts(request_rate_per_s=3, max_concurrency=4, selected=selected)
+    text = render(figures(run(), facts))
+    assert headers(text) == [
+        "Time to First Token",
+        "End-to-end Latency",
+        "Client-side Queueing",
+        "Queue-inclusive End-to-end Latency",
+        "Time per Token (gaps shared by tokens)",
+    ]
+    assert {len(line) for line in text.splitlines() if line.startswith(("-", "="))} == {50}
+    assert f"{'Mean E2EL incl. Client Queue (ms):':<40} 130.00    " in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        (BlockFacts(selected=QUEUE), []),
+        (BlockFacts(selected=QUEUE, request_rate_per_s=5), []),
+        (BlockFacts(selected=QUEUE, max_concurrency=2), ["Client-side Queueing"]),
+    ],
+)
+def test_queue_sections_need_what_vllm_needs(facts: BlockFacts, shown: list[str]) -> None:
+    assert headers(render(figures(run(), facts))) == shown
+
+
+def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:
+    text = render(figures(run(streamed=False), BlockFacts()))
+    assert headers(text) == ["End-to-end Latency"]
+    assert "Peak output token throughput (tok/s)" not in labels(text)
+    assert f"{'Mean E2EL (ms):':<40} 500.00    " in text
+
+
+def test_a_metric_of_nothing_is_printed_as_zero() -> None:
+    nothing = compute(Records.of([]), Ask())
+    assert f"{'P99 TTFT (ms):':<40} 0.00      " in render(figures(nothing, BlockFacts()))
+
+
+def test_rtfx_is_printed_only_above_zero() -> None:
+    assert "RTFx" not in render(RECORDED)
+    assert f"{'RTFx (Inverse Real-Time Factor):':<40} 3.00      " in render({**RECORDED, "rtfx": 3.0})
+
+
+def test_the_block_says_nothing_of_figures_that_are_not_there() -> None:
+    assert render({}) == "============ Serving Benchmark Result ============\n" + "=" * 50
