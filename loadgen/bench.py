@@ -7,8 +7,11 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+
+from loadgen_servers.embedded import Embedded, EngineFailed
 
 from loadgen import live, plan, profile, report, result
 from loadgen.endpoint import Access, Inquiry, Served
@@ -20,8 +23,8 @@ from loadgen.measure import Manner, Outcome, measure
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.profile import Profile
 from loadgen.result import Client, Facts, Result, Server
+from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.vllm_json import parse_metadata, write_result
-from loadgen_servers.embedded import Embedded, EngineFailed
 
 _OWN_ENGINE = "loadgen engine"
 INTERRUPTED = 130
@@ -59,7 +62,9 @@ def _access(options: Options, stack: ExitStack) -> tuple[Access, float]:
     key = os.environ.get("OPENAI_API_KEY")
     if options.base_url is not None:
         if options.preset is not None:
-            raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
+            raise UsageError(
+                "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
+            )
         if key and not any(name.lower() == "authorization" for name in headers):
             headers["Authorization"] = f"Bearer {key}"
         return Access(_base_url(options), headers, options.insecure), options.ready_check_timeout_s
@@ -110,8 +115,8 @@ class Bench:
         made = plan.make(workload, self.subject, seed)
         body = made.body(0)
         target = self._manner(made).target
-        shown = tuple((name, HIDDEN if name.lower() == "authorization" else value) for name, value in target.headers)
-        head = Target(**{**vars(target), "headers": shown}).request_head(len(body), "0")
+        shown = tuple((name, HIDDEN) for name, _ in target.headers)
+        head = replace(target, headers=shown).request_head(len(body), "0")
         return head.decode("latin-1").replace("\r\n", "\n") + body.decode()
 
     def run(self, workload: Profile, seed: Seed) -> int:
@@ -119,7 +124,9 @@ class Bench:
         made = plan.make(workload, self.subject, seed)
         self._check_fits(made)
         started = result.now()
-        directory = result.create_directory(Path(self.options.run_dir or "runs"), workload.name or "bench", started)
+        directory = result.create_directory(
+            Path(self.options.run_dir or "runs"), workload.name or "bench", started
+        )
         manner = self._manner(made)
         display = live.display(self.options.quiet)
         try:
@@ -137,12 +144,21 @@ class Bench:
         root, options = self.root, self.options
         prefix = options.request_id_prefix
         return Manner(
-            target=Target(**{**vars(root), "path": root.path.rstrip("/") + made.path}),
-            transport=options.transport,
+            target=replace(root, path=root.path.rstrip("/") + made.path),
+            transport=self._transport(),
             http2=options.http2,
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
         )
+
+    def _transport(self) -> str:
+        """The transport asked for, or the one that fits the platform; raises UsageError."""
+        chosen = self.options.transport or DEFAULT_TRANSPORT
+        if chosen == "wire" and DEFAULT_TRANSPORT != "wire":
+            raise UsageError("--transport wire needs Linux (epoll): use --transport httpx here")
+        if self.options.http2 and chosen != "httpx":
+            raise UsageError("--http2 goes with --transport httpx")
+        return chosen
 
     def _check_fits(self, made: Plan) -> None:
         limit = self.served.max_model_len
@@ -152,12 +168,14 @@ class Bench:
                 "lower --random-input-len or --random-output-len"
             )
 
-    def _warm_up(self, workload: Profile, seed: Seed, manner: Manner, display: live.Display) -> tuple[int, int]:
+    def _warm_up(
+        self, workload: Profile, seed: Seed, manner: Manner, display: live.Display
+    ) -> tuple[int, int]:
         """Send the warm-up; how many requests, and how many failed. Raises MeasureError when all did."""
         if not workload.warmups:
             return 0, 0
         outcome = measure(plan.warmup(workload, self.subject, seed), manner, display, "warm-up")
-        if outcome.partial:
+        if outcome.interrupted:
             raise KeyboardInterrupt
         failures = [failure for failure in outcome.records.failures if failure is not None]
         if len(failures) == len(outcome.records):
@@ -165,7 +183,7 @@ class Bench:
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return len(outcome.records), len(failures)
 
-    def _facts(self, made: Plan, outcome: Outcome, warmed: tuple[int, int], started: result.datetime) -> Facts:
+    def _facts(self, made: Plan, outcome: Outcome, warmed: tuple[int, int], started: datetime) -> Facts:
         served, health = self.served, outcome.health
         return Facts(
             started=started,
@@ -191,7 +209,7 @@ class Bench:
             warmups=warmed[0],
             warmup_failures=warmed[1],
             client=Client(
-                transport=self.options.transport,
+                transport=self._transport(),
                 cpu_s=health.cpu_ns / 1e9,
                 wall_s=(health.ended_ns - health.started_ns) / 1e9,
                 clock_step_ms=health.clock_step_ns / 1e6,
@@ -200,7 +218,8 @@ class Bench:
             ),
             environment=describe(),
             notes=made.notes,
-            partial=outcome.partial,
+            cut_short=outcome.cut_short,
+            interrupted=outcome.interrupted,
             label=self.options.label,
             metadata=self.options.metadata,
             requests=len(made),
@@ -217,9 +236,9 @@ class Bench:
             path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
             write_result(path, run.json(options.save_detailed), options.append_result)
             print(f"result file: {path}", flush=True)
-        if run.facts.partial:
+        if run.facts.interrupted:
             return INTERRUPTED
         if not run.records.ok.any():
             print("loadgen: every request failed: nothing was measured", file=sys.stderr)
             return MeasureError.exit_code
-        return 0
+        return MeasureError.exit_code if run.facts.cut_short else 0

@@ -43,13 +43,12 @@ def _profiles(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
         print("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML")
         return 0 if len(argv) <= 1 else UsageError.exit_code
-    for name, path in profile.shipped().items():
-        if not argv:
-            print(f"{name:<14} {profile.load(name, {}).description}")
     if argv:
         profile.load(argv[0], {})
-        path = profile.shipped().get(argv[0], Path(argv[0]))
-        print(path.read_text("utf-8"), end="")
+        print(profile.locate(argv[0]).read_text("utf-8"), end="")
+        return 0
+    for name in profile.shipped():
+        print(f"{name:<14} {profile.load(name, {}).description}")
     return 0
 
 

@@ -10,11 +10,11 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
-from asyncio_throttle import Throttler
+from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock, engines
 from loadgen.engines import Engine
@@ -57,14 +57,16 @@ class Access:
         try:
             found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise MeasureError(f"{parts.hostname} does not resolve: {error.strerror}; check --base-url") from None
+            raise MeasureError(
+                f"{parts.hostname} does not resolve: {error.strerror}; check --base-url"
+            ) from None
         family, _, _, _, address = found[0]
         return Target(
             scheme=parts.scheme,
             host=parts.hostname,
             port=port,
             path=parts.path.rstrip("/") + path,
-            address=(family, address),
+            address=(family, cast("tuple[str | int, ...]", address)),
             headers=tuple(self.headers.items()),
             tls=tls,
         )
@@ -160,7 +162,9 @@ class Inquiry:
                 )
             model = names[0]
         elif engine.checks_model and engine.lists_its_model and names and model not in names:
-            raise MeasureError(f"{engine.name} does not serve {model!r}; it serves {', '.join(names)}: pass --model")
+            raise MeasureError(
+                f"{engine.name} does not serve {model!r}; it serves {', '.join(names)}: pass --model"
+            )
         card = next((card for card in cards if card.get("id") == model), {})
         return Served(
             engine=engine,

@@ -63,7 +63,7 @@ class Options:
     ready_check_timeout_s: float = 0.0
     seed: int | None = None
     request_id_prefix: str | None = None
-    transport: str = "wire"
+    transport: str | None = None
     http2: bool = False
     preset: str | None = None
     print_request: bool = False
@@ -152,8 +152,8 @@ def bench_parser() -> argparse.ArgumentParser:
         prog="loadgen bench",
         allow_abbrev=False,
         argument_default=_UNSET,
-        description="Benchmark a server: attach with --base-url, or, without, the embedded engine (simulated).",
-        epilog="Without --profile the workload is that of `vllm bench serve`: 1000 random prompts, 1024 in / 128 out.",
+        description="Benchmark a server: attach with --base-url; without it, the embedded engine.",
+        epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     _target_flags(parser.add_argument_group("server"))
     _workload_flags(parser.add_argument_group("workload"))
@@ -171,13 +171,25 @@ def _target_flags(group: Group) -> None:
     add("--base-url", metavar="URL", help="for example http://localhost:8000; https works too")
     add("--host", help="with --port, instead of --base-url")
     add("--port", type=int)
-    add("--endpoint", metavar="PATH", help="default: the backend's own, /v1/completions or /v1/chat/completions")
-    add("--backend", choices=("openai", "openai-chat", "vllm"), help="which API (default openai: completions)")
+    add(
+        "--endpoint",
+        metavar="PATH",
+        help="default: the backend's own, /v1/completions or /v1/chat/completions",
+    )
+    add(
+        "--backend", choices=("openai", "openai-chat", "vllm"), help="which API (default openai: completions)"
+    )
     add("--model", help="default: the first that /v1/models names")
     add("--served-model-name", metavar="NAME", help="the name requests carry, where it is not --model")
     add("--tokenizer", metavar="DIR", help="where token ids or text prompts come from")
     add("--vocab-size", type=int, metavar="N", help="draw ids below N, where no tokenizer or config tells")
-    add("--header", nargs="+", action="extend", metavar="NAME=VALUE", help="sent with every request, never stored")
+    add(
+        "--header",
+        nargs="+",
+        action="extend",
+        metavar="NAME=VALUE",
+        help="sent with every request, never stored",
+    )
     add("--insecure", action="store_true", help="accept any TLS certificate")
     add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
@@ -186,7 +198,11 @@ def _target_flags(group: Group) -> None:
 
 def _workload_flags(group: Group) -> None:
     add = group.add_argument
-    add("--profile", metavar="NAME[,NAME…]", help="a preset or a path to a .toml; `loadgen profiles` lists them")
+    add(
+        "--profile",
+        metavar="NAME[,NAME…]",
+        help="a preset or a path to a .toml; `loadgen profiles` lists them",
+    )
     add("--dataset-name", default="random", help="random, the only one built")
     add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
     add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="answer tokens")
@@ -220,7 +236,9 @@ def _request_flags(group: Group) -> None:
 
 def _run_flags(group: Group) -> None:
     add = group.add_argument
-    add("--transport", choices=("wire", "httpx"), help="wire: kernel stamps (default); httpx: proxies, HTTP/2")
+    add(
+        "--transport", choices=("wire", "httpx"), help="wire: kernel stamps (default); httpx: proxies, HTTP/2"
+    )
     add("--http2", action="store_true", help="with --transport httpx")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 600)")

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-
 @dataclass(frozen=True)
 class Target:
     """Where requests go: a resolved address, the request line's path, and TLS where asked for."""

@@ -19,6 +19,7 @@ from loadgen.record import Record, Records
 from loadgen.runner import Run, start
 
 _SPARE_FILES = 64
+UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Manner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a plan; `partial` when it was stopped before its end."""
+    """What came of a plan; `cut_short` says why where it was not carried to its end."""
 
     records: Records
     health: Health
-    partial: bool
+    cut_short: str
+    interrupted: bool
 
 
 @dataclass
@@ -68,7 +70,7 @@ def _interrupts(run: Run) -> Iterator[Interrupts]:
 
 
 def measure(plan: Plan, manner: Manner, display: Display, title: str) -> Outcome:
-    """Fire a plan and decode what comes back; raises UsageError, LoadgenError as the runner does."""
+    """Fire a plan and decode what comes back; raises UsageError when it needs too much."""
     job = _job(plan, manner)
     _allow_files(job)
     decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text)
@@ -86,8 +88,9 @@ def measure(plan: Plan, manner: Manner, display: Display, title: str) -> Outcome
             record.planned_output = int(output_lens[record.index])
             rows.append(record)
             progress.note(record)
-    assert run.health is not None
-    return Outcome(Records.of(rows), run.health, partial=interrupts.count > 0)
+    interrupted = interrupts.count > 0
+    cut_short = run.died or ("stopped by Ctrl-C" if interrupted else "")
+    return Outcome(Records.of(rows), run.health or UNHEARD, cut_short, interrupted)
 
 
 def _job(plan: Plan, manner: Manner) -> Job:

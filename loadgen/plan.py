@@ -83,7 +83,9 @@ class Plan:
 
     def digest(self) -> str:
         """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
-        hashed = hashlib.blake2b(msgspec.json.encode([digest(self.prompts), self.path, self.fields]), digest_size=16)
+        hashed = hashlib.blake2b(
+            msgspec.json.encode([digest(self.prompts), self.path, self.fields]), digest_size=16
+        )
         if self.offsets_ns is not None:
             hashed.update(self.offsets_ns.astype("<i8").tobytes())
         return hashed.hexdigest()
@@ -136,7 +138,9 @@ def _dialect(profile: Profile, subject: Subject) -> tuple[Dialect, str]:
     if not path.endswith("/completions"):
         raise UsageError(f"--endpoint {path}: ends in neither /completions nor /chat/completions")
     if named == "chat":
-        raise UsageError(f"--backend {_CHAT_BACKEND} needs an endpoint ending in /chat/completions, not {path}")
+        raise UsageError(
+            f"--backend {_CHAT_BACKEND} needs an endpoint ending in /chat/completions, not {path}"
+        )
     return Completions(), path
 
 
@@ -182,4 +186,3 @@ def _fields(profile: Profile, engine: Engine, chat: bool) -> tuple[dict[str, Any
             raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
         fields["chat_template_kwargs"] = profile.chat_template_kwargs
     return {**fields, **profile.extra_body}, notes
-

@@ -95,7 +95,8 @@ class Pool:
         self.poll.close()
 
     def _handshake(self, slot: Slot) -> None:
-        assert slot.sock is not None and slot.tls is not None
+        assert slot.sock is not None
+        assert slot.tls is not None
         try:
             data = slot.sock.recv(_READ_BYTES)
             if not data:

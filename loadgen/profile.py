@@ -101,21 +101,22 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(shipped_directory().glob("*.toml"))}
 
 
-def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
-    """A shipped profile by name, or anyone's by path, with overrides; raises UsageError.
-
-    A path is what ends in `.toml` or holds a separator.
-    """
+def locate(name_or_path: str) -> Path:
+    """The file of a profile: a path is what ends in `.toml` or holds a separator; raises UsageError."""
     if name_or_path.endswith(".toml") or "/" in name_or_path:
-        path = Path(name_or_path).expanduser()
-    else:
-        known = shipped()
-        if name_or_path not in known:
-            raise UsageError(
-                f"no profile {name_or_path!r}{nearest(name_or_path, known)}; "
-                f"there are {', '.join(known)}, or give a path to a .toml file"
-            )
-        path = known[name_or_path]
+        return Path(name_or_path).expanduser()
+    known = shipped()
+    if name_or_path not in known:
+        raise UsageError(
+            f"no profile {name_or_path!r}{nearest(name_or_path, known)}; "
+            f"there are {', '.join(known)}, or give a path to a .toml file"
+        )
+    return known[name_or_path]
+
+
+def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
+    """A shipped profile by name, or anyone's by path, with overrides; raises UsageError."""
+    path = locate(name_or_path)
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

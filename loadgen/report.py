@@ -36,8 +36,8 @@ def _heading(facts: Facts) -> Iterator[str]:
         yield _wrapped(
             f"SIMULATED: the embedded engine answered, with the timing of {server.simulated}; no model ran"
         )
-    if facts.partial:
-        yield "PARTIAL: stopped by Ctrl-C; the figures are of what had ended by then"
+    if facts.cut_short:
+        yield _wrapped(f"PARTIAL: {facts.cut_short}; the figures are of what had ended by then")
     if profile.name:
         yield _wrapped(f"{profile.name}: {profile.description}".rstrip(": "))
     engine = f"{server.engine} {server.version}".strip()
@@ -86,17 +86,17 @@ def _remarks(facts: Facts, metrics: Metrics) -> Iterator[str]:
 def _token_remarks(metrics: Metrics) -> Iterator[str]:
     uncounted = metrics.completed - metrics.counted_by_usage
     if uncounted:
-        yield f"tokens: the server gave no usage for {uncounted} requests: their messages were counted instead"
+        yield f"tokens: no usage for {uncounted} requests: their messages were counted instead"
     elif metrics.completed:
         yield "tokens: counted by the server's own usage"
-    spread = metrics.completed - metrics.exact_tokens
-    if spread and metrics.streamed:
+    spread = metrics.completed - metrics.exact_tokens - uncounted
+    if spread > 0 and metrics.streamed:
         yield (
-            f"messages: in {spread} requests they carry several tokens each; ITL is per message, "
-            "TPOT per token (--continuous-usage counts them exactly)"
+            f"messages: in {spread} requests some carry several tokens; ITL is per message, "
+            "TPOT per token (--continuous-usage counts them one by one)"
         )
-    if metrics.planned_inputs or metrics.unknown_inputs:
-        yield f"input tokens: as planned for {metrics.planned_inputs} requests whose server did not count them"
+    if metrics.planned_inputs:
+        yield f"input tokens: as planned, not as counted, for {metrics.planned_inputs} requests"
 
 
 def _load_remark(profile: Profile, metrics: Metrics) -> str:
@@ -109,7 +109,9 @@ def _load_remark(profile: Profile, metrics: Metrics) -> str:
 
 def _health_remark(health: ClientHealth, facts: Facts) -> str:
     if health.unstamped_reads < health.reads:
-        said = f"kernel stamps; reads in hand {health.lag_mean_ms:.2f} ms later (worst {health.lag_max_ms:.2f})"
+        said = (
+            f"kernel stamps; reads in hand {health.lag_mean_ms:.2f} ms later (worst {health.lag_max_ms:.2f})"
+        )
         if health.unstamped_reads:
             said += f"; {health.unstamped_reads} of {health.reads} reads had none and carry the client's own"
     else:

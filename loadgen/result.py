@@ -73,7 +73,8 @@ class Facts(BaseModel):
     client: Client
     environment: dict[str, str]
     notes: tuple[str, ...] = ()
-    partial: bool = False
+    cut_short: str = ""  # why the run was not carried to its end
+    interrupted: bool = False
     label: str | None = None
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
@@ -142,7 +143,9 @@ class Result:
             self.records.save(directory / ARRIVALS)
             (directory / REPORT).write_text(report, "utf-8")
         except OSError as error:
-            raise UsageError(f"cannot write {directory}: {error.strerror}; choose another --run-dir") from None
+            raise UsageError(
+                f"cannot write {directory}: {error.strerror}; choose another --run-dir"
+            ) from None
         write_result(directory / RESULT, self.json())
 
 
@@ -153,7 +156,9 @@ def load(directory: Path) -> Result:
         ours = stored[OURS]
         version = ours.get("format")
         if version != FORMAT:
-            raise UsageError(f"{directory} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it")
+            raise UsageError(
+                f"{directory} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
+            )
         known = {key: ours[key] for key in Facts.model_fields if key in ours}
         return Result(Facts.model_validate(known), Records.load(directory / ARRIVALS))
     except OSError as error:

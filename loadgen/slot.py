@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import struct
 from array import array
 from collections.abc import Callable
 from enum import Enum
@@ -18,6 +19,7 @@ from loadgen.job import Target
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 _RECORD_BYTES = 16384
+_TIMESPEC = struct.Struct("qq")
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
@@ -186,6 +188,11 @@ class Slot:
             self.sock.close()
         self.sock, self.fd, self.state = None, -1, State.CLOSED
         self.pending = memoryview(b"")
+
+    def last_arrival_ns(self, offset_ns: int) -> int:
+        """When the last read arrived, by the kernel's stamp where it has one."""
+        seconds, nanoseconds = _TIMESPEC.unpack_from(self.kernel, len(self.kernel) - _TIMESPEC.size)
+        return seconds * 1_000_000_000 + nanoseconds - offset_ns if seconds else self.seen_ns[-1]
 
     def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
         """All that is known of the request under way."""

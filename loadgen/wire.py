@@ -216,6 +216,8 @@ class Wire:
                 self._send(slot)
             return
         now_ns = clock.now_ns()
+        if pool.free and self._due_ns() > now_ns:
+            return
         while self.next < job.count and self._due_ns() <= now_ns:
             if not pool.free:
                 break
@@ -262,7 +264,8 @@ class Wire:
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
-        end_ns = slot.seen_ns[-1] if failure is None and slot.seen_ns else clock.now_ns()
+        clean = failure is None and slot.seen_ns
+        end_ns = slot.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
         self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
         self.ended += 1
         slot.freed_ns = end_ns

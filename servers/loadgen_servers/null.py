@@ -165,7 +165,8 @@ class NullServer:
             return
         body = msgspec.json.decode(request.body, type=Body)
         if not body.stream:
-            connection.send(sockets.response(b'{"error":{"message":"the null server only streams"}}', "400 Bad Request"))
+            refusal = b'{"error":{"message":"the null server only streams"}}'
+            connection.send(sockets.response(refusal, "400 Bad Request"))
             return
         prompt = body.prompt
         prompt_tokens = len(prompt) if isinstance(prompt, list) else 1
@@ -192,7 +193,7 @@ class NullServer:
 
 
 def _control(path: str) -> bytes:
-    model = b'{"id":"null","object":"model","created":0,"owned_by":"loadgen-null","root":"null","max_model_len":1000000}'
+    model = b'{"id":"null","object":"model","owned_by":"loadgen-null","max_model_len":1000000}'
     answers = {
         "/health": b"",
         "/version": b'{"version":"0"}',
@@ -208,7 +209,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadgen_servers.null", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--ttft-ms", type=float, default=50.0, help="from a request's last byte to its first token")
+    parser.add_argument(
+        "--ttft-ms", type=float, default=50.0, help="from a request's last byte to its first token"
+    )
     parser.add_argument("--interval-ms", type=float, default=20.0, help="between tokens; 0 is unpaced")
     parser.add_argument("--log", type=Path, help="where to write the truth, one JSON line a request")
     options = parser.parse_args(argv)
@@ -216,7 +219,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         port = Port(options.host, options.port)
     except OSError as error:
-        print(f"null server: cannot listen on {options.host}:{options.port}: {error.strerror}", file=sys.stderr)
+        print(
+            f"null server: cannot listen on {options.host}:{options.port}: {error.strerror}", file=sys.stderr
+        )
         return 1
     server = NullServer(port, int(options.ttft_ms * 1e6), int(options.interval_ms * 1e6))
     signal.signal(signal.SIGTERM, server.stop)
