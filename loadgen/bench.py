@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from loadgen_servers.embedded import Embedded, EngineFailed
-
 from loadgen import live, plan, profile, report, result
 from loadgen.endpoint import Access, Inquiry, Served
 from loadgen.environment import HIDDEN, command_line, describe
@@ -25,6 +23,7 @@ from loadgen.profile import Profile
 from loadgen.result import Client, Facts, Result, Server
 from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.vllm_json import parse_metadata, write_result
+from loadgen_servers.embedded import Embedded, EngineFailed
 
 _OWN_ENGINE = "loadgen engine"
 INTERRUPTED = 130
@@ -203,7 +202,7 @@ class Bench:
                 model=served.model,
                 model_root=served.model_root,
                 max_model_len=served.max_model_len,
-                simulated=(served.preset or "its own") if served.engine.name == _OWN_ENGINE else "",
+                simulated=served.model_root if served.engine.name == _OWN_ENGINE else "",
             ),
             tokenizer=self.options.tokenizer,
             warmups=warmed[0],

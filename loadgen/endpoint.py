@@ -82,7 +82,6 @@ class Served:
     model_root: str = ""
     max_model_len: int = 0
     models: tuple[str, ...] = ()
-    preset: str = ""  # the embedded engine's timing
 
 
 class Inquiry:
@@ -173,7 +172,6 @@ class Inquiry:
             model_root=str(card.get("root") or ""),
             max_model_len=int(card.get("max_model_len") or 0),
             models=names,
-            preset=str(card.get("preset") or ""),
         )
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import recorded
 
+import recorded
 from loadgen.decode import Decoder
 from loadgen.dialect import DIALECTS
 from loadgen.failure import Failure, FailureKind

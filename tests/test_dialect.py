@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import recorded
 
+import recorded
 from loadgen.dialect import CLOSING, DIALECTS, ENDING, MAYBE, NOTHING, TOKEN, Chat, Completions, Dialect
 from loadgen.errors import UsageError
 

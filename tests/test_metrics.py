@@ -173,8 +173,15 @@ def test_goodput_counts_what_meets_every_objective_exactly_or_better(
 def test_token_counts_say_where_they_come_from() -> None:
     run = measured(
         answer(0, at_ms=[1, 2], input_tokens=12),
-        answer(2, at_ms=[1, 2], input_tokens=-1, output_tokens=-1, usage=False, exact_tokens=False),
-        planned_input=np.array([7, 8, 9]),
+        answer(
+            2,
+            at_ms=[1, 2],
+            planned_input=9,
+            input_tokens=-1,
+            output_tokens=-1,
+            usage=False,
+            exact_tokens=False,
+        ),
     )
     assert (run.total_input_tokens, run.planned_inputs, run.unknown_inputs) == (21, 1, 0)
     assert (run.total_output_tokens, run.counted_by_usage, run.exact_tokens) == (4, 1, 1)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded
 
+import recorded
 from loadgen.failure import Failure, FailureKind
 
 K = FailureKind

@@ -17,6 +17,7 @@ import msgspec
 SO_TIMESTAMPNS = 35  # Linux; Python's socket module has no name for it
 _TIMESPEC = struct.Struct("qq")
 _READ_BYTES = 1 << 18
+_SPIN_NS = 100_000
 
 
 class Request(msgspec.Struct):
@@ -27,9 +28,10 @@ class Request(msgspec.Struct):
     headers: dict[str, str]
     body: bytes
     received_ns: int
+    close: bool = False  # the client wants the connection closed after the answer
 
 
-@dataclass
+@dataclass(eq=False)
 class Connection:
     """A client connection; `pending` holds bytes the kernel would not yet take."""
 
@@ -41,7 +43,7 @@ class Connection:
     complete: list[Request] = field(default_factory=list)
     stamp_ns: int = 0
     pending: bytearray = field(default_factory=bytearray)
-    close_after: bool = False
+    close_when_sent: bool = False
 
     def __post_init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -59,8 +61,8 @@ class Connection:
     def on_message_complete(self) -> None:
         path = httptools.parse_url(self.url).path.decode()
         method = self.parser.get_method().decode()
-        self.complete.append(Request(method, path, self.headers, bytes(self.body), self.stamp_ns))
-        self.close_after = not self.parser.should_keep_alive()
+        close = not self.parser.should_keep_alive()
+        self.complete.append(Request(method, path, self.headers, bytes(self.body), self.stamp_ns, close))
         self.url, self.headers, self.body = b"", {}, bytearray()
 
     def receive(self, offset_ns: int) -> list[Request] | None:
@@ -80,6 +82,8 @@ class Connection:
                 self.stamp_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
         try:
             self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # an offer we do not take up; the request itself is complete
         except httptools.HttpParserError:
             return None
         done, self.complete = self.complete, []
@@ -121,6 +125,7 @@ class Port:
         self.poll = select.epoll()
         self.poll.register(self.listener, select.EPOLLIN)
         self.connections: dict[int, Connection] = {}
+        self.watched: dict[int, Callable[[], None]] = {}
         # Kernel stamps are CLOCK_REALTIME; everything here is CLOCK_MONOTONIC.
         self.offset_ns = time.time_ns() - time.monotonic_ns()
 
@@ -136,13 +141,19 @@ class Port:
         gone: Callable[[Connection], None],
     ) -> None:
         """Wait at most `timeout_s`, hand each complete request to `handle`, each lost client to `gone`."""
-        for fd, _ in self.poll.poll(timeout_s, 4096):
+        for fd, mask in self.poll.poll(timeout_s, 4096):
             if fd == self.listener.fileno():
                 self._accept()
                 continue
             connection = self.connections.get(fd)
             if connection is None:
+                if fd in self.watched:
+                    self.watched[fd]()
                 continue
+            if mask & select.EPOLLOUT:
+                self._flush(connection, gone)
+                if not mask & ~select.EPOLLOUT:
+                    continue
             requests = connection.receive(self.offset_ns)
             if requests is None:
                 self.drop(connection)
@@ -150,6 +161,51 @@ class Port:
                 continue
             for request in requests:
                 handle(connection, request)
+
+    def wait(self, deadline_ns: int) -> bool:
+        """Sleep until there is something to serve (False) or, to some ten microseconds, the deadline (True).
+
+        epoll's own timeout rounds up to milliseconds; select's on the epoll does not. The kernel
+        wakes a sleeper some 60 µs late, so the last stretch is a spin.
+        """
+        left_ns = deadline_ns - time.monotonic_ns()
+        if left_ns > _SPIN_NS:
+            readable, _, _ = select.select((self.poll,), (), (), (left_ns - _SPIN_NS) / 1e9)
+            if readable:
+                return False
+        while time.monotonic_ns() < deadline_ns:
+            pass
+        return True
+
+    def watch(self, fd: int, readable: Callable[[], None]) -> None:
+        """Call `readable` from `serve` whenever this file descriptor is; raises OSError for a plain file."""
+        self.poll.register(fd, select.EPOLLIN)
+        self.watched[fd] = readable
+
+    def unwatch(self, fd: int) -> None:
+        """Undo `watch`."""
+        del self.watched[fd]
+        self.poll.unregister(fd)
+
+    def close_when_sent(self, connection: Connection) -> None:
+        """Close a connection once the client has taken what is pending."""
+        connection.close_when_sent = True
+        if not connection.pending:
+            self.drop(connection)
+
+    def flush_later(self, connection: Connection) -> None:
+        """Write what is pending as soon as the client takes it, then close if `close_when_sent`."""
+        if connection.sock.fileno() >= 0:
+            self.poll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
+
+    def _flush(self, connection: Connection, gone: Callable[[Connection], None]) -> None:
+        if not connection.flush():
+            self.drop(connection)
+            gone(connection)
+        elif not connection.pending:
+            self.poll.modify(connection.sock, select.EPOLLIN)
+            if connection.close_when_sent:
+                self.drop(connection)
 
     def drop(self, connection: Connection) -> None:
         """Close a connection and forget it."""
@@ -159,6 +215,7 @@ class Port:
             with contextlib.suppress(OSError):
                 self.poll.unregister(fd)
             connection.sock.close()
+            del connection.parser  # it points back: with the collector off, the pair would never be freed
 
     def close(self) -> None:
         """Close the listener and every connection."""
@@ -195,8 +252,7 @@ def response(body: bytes, status: str = "200 OK", kind: str = "application/json"
 
 
 STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 STREAM_END = b"0\r\n\r\n"
 

@@ -1,0 +1,1 @@
+"""The embedded engine: a small model of continuous batching that answers as vLLM does, in real time."""

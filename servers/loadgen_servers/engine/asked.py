@@ -1,0 +1,184 @@
+"""What a completions or chat request asks of the engine, checked as vLLM checks it."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import msgspec
+
+from loadgen_servers.engine.messages import Wanted
+
+BYTES_PER_TOKEN = 4  # text is counted, not tokenized: its UTF-8 bytes / 4, rounded up
+MESSAGE_TOKENS = 5  # what a chat template puts around a message: start, role, newline, end, newline
+GENERATION_TOKENS = 3  # and before the answer: start, role, newline
+DEFAULT_COMPLETION_TOKENS = 16
+
+
+class Part(msgspec.Struct):
+    """A piece of a chat message; anything but text counts as nothing."""
+
+    text: str = ""
+
+
+class ChatMessage(msgspec.Struct):
+    """One chat message."""
+
+    role: str
+    content: str | list[Part] | None = None
+
+
+class StreamOptions(msgspec.Struct):
+    """The `stream_options` member."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Body(msgspec.Struct):
+    """The members the engine obeys; others are accepted and ignored, as vLLM accepts them."""
+
+    model: str | None = None
+    prompt: str | list[int | list[int]] | None = None
+    messages: list[ChatMessage] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int = 0
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool = False
+    return_token_ids: bool | None = False
+    n: int | None = 1
+    best_of: int | None = 1
+    logprobs: int | bool | None = None
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the engine serves, and how often it ends early on its own account."""
+
+    model: str
+    max_model_len: int
+    vocab_size: int = 151936
+    early_eos: float = 0.0
+
+
+@dataclass
+class Refusal(Exception):
+    """A request the engine will not serve, as an HTTP status and vLLM's error object."""
+
+    status: str
+    message: str
+    kind: str = "BadRequestError"
+    param: str | None = None
+    in_stream: bool = False  # told inside a 200 stream, where a streamed request fails that late
+
+    def body(self) -> bytes:
+        code = int(self.status.split()[0])
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": code}
+        return msgspec.json.encode({"error": error})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request the engine will serve: `output_tokens` of at most `max_tokens`."""
+
+    wanted: Wanted
+    max_tokens: int
+    output_tokens: int
+    finish_reason: str
+
+
+_BAD = "400 Bad Request"
+_decoder = msgspec.json.Decoder(Body)
+
+
+def parse(raw: bytes, chat: bool, served: Served) -> Asked:
+    """Decode and check one request body; raises Refusal."""
+    try:
+        body = _decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise Refusal(_BAD, f"1 validation error: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(_BAD, f"JSON decode error: {error}", "Bad Request", "body") from None
+    if body.model and body.model != served.model:
+        message = f"The model `{body.model}` does not exist. Valid aliases: {served.model}."
+        raise Refusal("404 Not Found", message, "NotFoundError", "model")
+    if (body.n or 1) != 1 or (body.best_of or 1) != 1:
+        raise Refusal(_BAD, "this engine gives one answer a request: n and best_of must be 1", param="n")
+    if body.logprobs is not None and body.logprobs is not False:
+        raise Refusal(_BAD, "this engine has no logprobs to give", param="logprobs")
+    prompt_tokens, ids = _chat(body) if chat else _completion(body)
+    max_tokens = _max_tokens(body, chat, prompt_tokens, served)
+    if ids is not None and not 0 <= min(ids) <= max(ids) < served.vocab_size:
+        wrong = next(i for i in ids if not 0 <= i < served.vocab_size)
+        raise Refusal(_BAD, f"Token id {wrong} is out of vocabulary", in_stream=bool(body.stream))
+    output_tokens, reason = _length(raw, body, max_tokens, served.early_eos)
+    options = body.stream_options or StreamOptions()
+    wanted = Wanted(
+        prompt_tokens=prompt_tokens,
+        stream=bool(body.stream),
+        include_usage=options.include_usage,
+        continuous_usage=options.include_usage and options.continuous_usage_stats,
+        token_ids=bool(body.return_token_ids),
+        prompt_ids=ids if body.return_token_ids else None,
+    )
+    return Asked(wanted, max_tokens, output_tokens, reason)
+
+
+def text_tokens(text: str) -> int:
+    """How many tokens a text counts for: its UTF-8 bytes / 4, rounded up."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def _completion(body: Body) -> tuple[int, list[int] | None]:
+    prompt = body.prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
+        prompt = list(prompt[0])
+    if not prompt:
+        raise Refusal(_BAD, "The prompt is missing or empty", param="prompt")
+    if isinstance(prompt, str):
+        return text_tokens(prompt), None
+    ids = [token for token in prompt if isinstance(token, int)]
+    if len(ids) != len(prompt):
+        raise Refusal(_BAD, "this engine takes one prompt a request", param="prompt")
+    return len(ids), ids
+
+
+def _chat(body: Body) -> tuple[int, None]:
+    if not body.messages:
+        raise Refusal(_BAD, "The messages are missing or empty", param="messages")
+    tokens = GENERATION_TOKENS
+    for message in body.messages:
+        content = message.content or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        tokens += MESSAGE_TOKENS + text_tokens(text)
+    return tokens, None
+
+
+def _max_tokens(body: Body, chat: bool, prompt_tokens: int, served: Served) -> int:
+    limit = served.max_model_len
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if asked is None:
+        asked = max(1, limit - prompt_tokens) if chat else DEFAULT_COMPLETION_TOKENS
+    if asked < 1:
+        raise Refusal(_BAD, f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
+    if asked > limit:
+        message = f"max_tokens={asked} cannot be greater than max_model_len={limit}."
+        raise Refusal(_BAD, message, param="max_tokens")
+    if prompt_tokens + asked > limit:
+        message = (
+            f"The maximum context length is {limit} tokens; {prompt_tokens} of prompt and {asked} of output "
+            f"are {prompt_tokens + asked}."
+        )
+        raise Refusal(_BAD, message, param="input_tokens")
+    return asked
+
+
+def _length(raw: bytes, body: Body, max_tokens: int, early_eos: float) -> tuple[int, str]:
+    # A function of the request's bytes alone: the same request ends at the same token, as if greedy.
+    draw = zlib.crc32(raw)
+    if body.ignore_eos or draw >= early_eos * 2**32:
+        return max_tokens, "length"
+    shorter = 1 + zlib.crc32(raw, 1) % max_tokens
+    return min(max(shorter, body.min_tokens), max_tokens), "stop"

@@ -1,0 +1,160 @@
+"""The command line of the embedded engine."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from loadgen_servers import sockets
+from loadgen_servers.engine.asked import Served
+from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, preset, presets
+from loadgen_servers.engine.scheduler import Limits, Scheduler
+from loadgen_servers.engine.server import Engine
+from loadgen_servers.sockets import Port
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Listen, say where in one JSON line, serve until SIGTERM, SIGINT or (if asked) the end of stdin."""
+    options = _parser().parse_args(argv)
+    if options.list_presets:
+        _list_presets()
+        return 0
+    try:
+        chosen = preset(options.preset)
+        limits = _limits(options, chosen)
+    except (UnknownPreset, ValueError) as error:
+        print(f"loadgen engine: {error}", file=sys.stderr)
+        return 2
+    served = Served(
+        model=options.served_model_name or chosen.model,
+        max_model_len=options.max_model_len or min(chosen.max_model_len, limits.kv_cache_tokens),
+        early_eos=options.early_eos,
+    )
+    sockets.raise_file_limit()
+    try:
+        port = Port(options.host, options.port)
+    except OSError as error:
+        place, why = f"{options.host}:{options.port}", (error.strerror or str(error)).partition(" (")[0]
+        print(f"loadgen engine: cannot listen on {place}: {why}; try --port 0", file=sys.stderr)
+        return 1
+    engine = Engine(port, Scheduler(limits, chosen.timing), served, chosen.name, options.stream_interval)
+    return _serve(engine, options.exit_with_stdin)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="loadgen engine",
+        description="A simulated LLM server: continuous batching in real time, on published step times.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--host", default="127.0.0.1")
+    add("--port", type=_port, default=0, help="0 takes a free one (default)")
+    add("--preset", default=DEFAULT, help=f"machine and model to act as (default: {DEFAULT})")
+    add("--list-presets", action="store_true", help="show the presets and their sources, then exit")
+    add("--served-model-name", help="the model's id (default: the preset's)")
+    add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
+    add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")
+    add("--kv-cache-tokens", type=_positive, help="tokens the KV cache holds (default: the preset's)")
+    add("--max-model-len", type=_positive, help="prompt and output together (default: the preset's)")
+    add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens in a stream's message")
+    add(
+        "--early-eos",
+        type=_fraction,
+        default=0.0,
+        metavar="FRACTION",
+        help="share of the requests without ignore_eos that stop before max_tokens (default: 0)",
+    )
+    add("--exit-with-stdin", action="store_true", help="stop when stdin ends: never outlive the parent")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 65535, got {value}")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
+    return value
+
+
+def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
+    given = {
+        name: getattr(options, name)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens")
+        if getattr(options, name) is not None
+    }
+    limits = replace(chosen.limits, **given)
+    if limits.max_num_batched_tokens < limits.max_num_seqs:
+        raise ValueError(
+            f"--max-num-batched-tokens {limits.max_num_batched_tokens} is below --max-num-seqs "
+            f"{limits.max_num_seqs}: a step could not decode every sequence; lower the second"
+        )
+    if options.max_model_len and options.max_model_len > limits.kv_cache_tokens:
+        raise ValueError(
+            f"--max-model-len {options.max_model_len} does not fit --kv-cache-tokens "
+            f"{limits.kv_cache_tokens}: a request could wait forever; lower the first or raise the second"
+        )
+    return limits
+
+
+def _list_presets() -> None:
+    for name, row in presets().items():
+        print(f"{name}\n    {row.model}: {row.source}")
+        if row.note:
+            print(f"    note: {row.note}")
+
+
+def _serve(engine: Engine, exit_with_stdin: bool) -> int:
+    port = engine.port
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    # The signal's byte wakes the poll, which would otherwise sleep on (PEP 475).
+    port.watch(read_fd, engine.stop)
+    previous_fd = signal.set_wakeup_fd(write_fd)
+    previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        if exit_with_stdin:
+            port.watch(0, lambda: _drain_stdin(engine))
+        line = {"base_url": port.base_url, "preset": engine.preset, "model": engine.served.model}
+        print(msgspec.json.encode(line).decode(), flush=True)
+        gc.freeze()
+        gc.disable()
+        engine.run()
+    except PermissionError:
+        print("loadgen engine: --exit-with-stdin needs a pipe or a terminal as stdin", file=sys.stderr)
+        return 2
+    finally:
+        gc.enable()
+        gc.unfreeze()
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        port.close()
+        os.close(read_fd)
+        os.close(write_fd)
+    return 0
+
+
+def _drain_stdin(engine: Engine) -> None:
+    if not os.read(0, 1 << 16):
+        engine.stop()

@@ -1,0 +1,194 @@
+"""What the engine writes: vLLM's message shapes, prebuilt so that a token costs a lookup and a send.
+
+Token i of every answer is word i of a fixed cycle, and its id is the word's place in it: the same
+request always gets the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from loadgen_servers import sockets
+
+_LOOP = "the model reads every weight once for each step and writes one token to its cache"
+WORDS = tuple(f" {word}" for word in _LOOP.split())
+CYCLE = len(WORDS)
+FIRST_WORD_ID = 1000
+_FINGERPRINT = b',"system_fingerprint":"loadgen-engine"'
+_NO_DETAILS = b',"prompt_tokens_details":null,"completion_tokens_details":null'
+
+
+def text_of(first: int, count: int) -> str:
+    """The text of tokens first, …, first + count - 1 of any answer."""
+    return "".join(WORDS[i % CYCLE] for i in range(first, first + count))
+
+
+def ids_of(first: int, count: int) -> list[int]:
+    """The ids of those tokens."""
+    return [FIRST_WORD_ID + i % CYCLE for i in range(first, first + count)]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asked its answer to look like."""
+
+    prompt_tokens: int
+    stream: bool = True
+    include_usage: bool = False
+    continuous_usage: bool = False
+    token_ids: bool = False
+    prompt_ids: Sequence[int] | None = None
+
+    def usage(self, produced: int) -> bytes:
+        """The usage object, left open for what may follow the counts."""
+        total = self.prompt_tokens + produced
+        counts = (self.prompt_tokens, total, produced)
+        return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % counts
+
+
+class Choice(Protocol):
+    """How one API words a token: the only difference between the two dialects."""
+
+    kind: bytes
+    whole_kind: bytes
+    prefix: bytes
+
+    def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
+        """The choice of a message before the first token, and what follows its usage."""
+
+    def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
+        """The choice of a message of one or more tokens."""
+
+    def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
+        """The choice of an answer that is not streamed, and what follows its usage."""
+
+
+class CompletionChoice:
+    """/v1/completions."""
+
+    kind = whole_kind = b"text_completion"
+    prefix = b"cmpl"
+
+    def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
+        return None
+
+    def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
+        return (
+            b'{"index":0,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null,'
+            b'"prompt_token_ids":%s,"token_ids":%s}' % (text, reason, prompt_ids, ids)
+        )
+
+    def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
+        choice = (
+            b'{"index":0,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null,"token_ids":%s,'
+            b'"prompt_logprobs":null,"prompt_token_ids":%s,"routed_experts":null}'
+        )
+        after = b',"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null'
+        return choice % (text, reason, ids, prompt_ids), after
+
+
+class ChatChoice:
+    """/v1/chat/completions: the role has a message of its own, sent just before the first token."""
+
+    kind = b"chat.completion.chunk"
+    whole_kind = b"chat.completion"
+    prefix = b"chatcmpl"
+
+    def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
+        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+        return choice, b',"prompt_token_ids":%s,"prompt_text":null' % prompt_ids
+
+    def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
+        stop = b"" if reason == b"null" else b'"stop_reason":null,'
+        choice = b'{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":%s,%s"token_ids":%s}'
+        return choice % (text, reason, stop, ids)
+
+    def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
+        choice = (
+            b'{"index":0,"message":{"role":"assistant","content":%s,"refusal":null,"annotations":null,'
+            b'"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":%s,'
+            b'"stop_reason":null,"token_ids":%s,"routed_experts":null}'
+        )
+        after = (
+            b',"prompt_logprobs":null,"prompt_token_ids":%s,"prompt_text":null,"kv_transfer_params":null,'
+            b'"ec_transfer_params":null,"metrics":null'
+        )
+        return choice % (text, reason, ids), after % prompt_ids
+
+
+CHOICES: dict[str, Choice] = {
+    "/v1/completions": CompletionChoice(),
+    "/v1/chat/completions": ChatChoice(),
+}
+
+
+@dataclass
+class Dialect:
+    """The messages of one API for one model; `interval` is how many tokens a message carries."""
+
+    choice: Choice
+    model: str
+    created_s: int
+    interval: int = 1
+    opening: bytes = field(init=False)  # everything that leaves with the first token of a plain stream
+    table: list[bytes] = field(init=False)  # [n % CYCLE]: the plain message that ends with the n-th token
+
+    def __post_init__(self) -> None:
+        plain = Wanted(prompt_tokens=0)
+        self.opening = self.role(plain) + self.tokens(plain, 0, 1)
+        ends = range(self.interval + CYCLE, self.interval + 2 * CYCLE)
+        messages = {n % CYCLE: self.tokens(plain, n - self.interval, n) for n in ends}
+        self.table = [messages[i] for i in range(CYCLE)]
+
+    def role(self, wanted: Wanted) -> bytes:
+        """The message before the first token; empty where the API has none."""
+        parts = self.choice.role(_ids(wanted.prompt_ids))
+        if parts is None:
+            return b""
+        choice, after = parts
+        return sockets.event(self._head() + choice + b"]" + _running(wanted, 0) + after + b"}")
+
+    def tokens(self, wanted: Wanted, first: int, end: int, reason: str | None = None) -> bytes:
+        """One message with tokens first, …, end - 1; with a reason it is the last that carries any."""
+        ids = _ids(ids_of(first, end - first)) if wanted.token_ids else b"null"
+        prompt_ids = _ids(wanted.prompt_ids) if first == 0 else b"null"
+        text = msgspec.json.encode(text_of(first, end - first))
+        choice = self.choice.tokens(text, msgspec.json.encode(reason), prompt_ids, ids)
+        # Without a usage message to carry it, the fingerprint rides on the last token's.
+        fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
+        return sockets.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
+
+    def end(self, wanted: Wanted, produced: int) -> bytes:
+        """Everything after the last token of a stream."""
+        usage = b""
+        if wanted.include_usage:
+            counts = wanted.usage(produced)
+            usage = sockets.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
+        return usage + sockets.event(b"[DONE]") + sockets.STREAM_END
+
+    def whole(self, wanted: Wanted, produced: int, reason: str) -> bytes:
+        """An answer that is not streamed, HTTP head included."""
+        text = msgspec.json.encode(text_of(0, produced))
+        ids = _ids(ids_of(0, produced)) if wanted.token_ids else b"null"
+        choice, after = self.choice.whole(text, msgspec.json.encode(reason), _ids(wanted.prompt_ids), ids)
+        usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + _NO_DETAILS
+        return sockets.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
+
+    def _head(self, kind: bytes = b"") -> bytes:
+        # The id is one for the process: nobody matches answers by it, and so a token's bytes can be shared.
+        model = msgspec.json.encode(self.model)
+        kind = kind or self.choice.kind
+        head = b'{"id":"%s-loadgen","object":"%s","created":%d,"model":%s,"choices":['
+        return head % (self.choice.prefix, kind, self.created_s, model)
+
+
+def _ids(ids: Sequence[int] | None) -> bytes:
+    return b"null" if ids is None else msgspec.json.encode(ids)
+
+
+def _running(wanted: Wanted, produced: int) -> bytes:
+    return b',"usage":' + wanted.usage(produced) + b"}" if wanted.continuous_usage else b""

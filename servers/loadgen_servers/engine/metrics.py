@@ -1,0 +1,168 @@
+"""What the engine counts, as Prometheus text under vLLM's names."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from loadgen_servers.engine.scheduler import Ended, Scheduler, Sequence
+
+_FEW_S = (2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_TTFT_S = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    *_FEW_S,
+    160.0,
+    640.0,
+    2560.0,
+)
+_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, *_FEW_S)
+_MINUTES_S = (60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
+_REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, *_MINUTES_S)
+_HELP = {
+    "num_requests_running": "Number of requests in model execution batches.",
+    "num_requests_waiting": "Number of requests waiting to be processed.",
+    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage. Here: what is reserved.",
+    "prefix_cache_queries_total": "Prefix cache queries, in terms of number of queried tokens.",
+    "prefix_cache_hits_total": "Prefix cache hits, in terms of number of cached tokens.",
+    "num_preemptions_total": "Cumulative number of preemption from the engine.",
+    "prompt_tokens_total": "Number of prefill tokens processed.",
+    "generation_tokens_total": "Number of generation tokens processed.",
+    "request_success_total": "Count of successfully processed requests.",
+    "cache_config_info": "Information of the LLMEngine CacheConfig",
+}
+_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+@dataclass
+class Histogram:
+    """Counts of seconds by upper bound."""
+
+    help: str
+    bounds_s: tuple[float, ...]
+    counts: list[int] = field(init=False)
+    sum_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds_s) + 1)
+
+    def observe(self, duration_ns: int, times: int = 1) -> None:
+        """Count a duration, `times` over; a value equal to a bound falls under it."""
+        seconds = duration_ns / 1e9
+        self.counts[bisect_left(self.bounds_s, seconds)] += times
+        self.sum_s += seconds * times
+
+    def lines(self, name: str, labels: str) -> Iterable[str]:
+        """The exposition of this histogram: cumulative buckets, count, sum."""
+        yield f"# HELP {name} {self.help}"
+        yield f"# TYPE {name} histogram"
+        total = 0
+        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{engine="0",le="{bound}",{labels}}} {float(total)}'
+        yield f'{name}_count{{engine="0",{labels}}} {float(total)}'
+        yield f'{name}_sum{{engine="0",{labels}}} {self.sum_s}'
+
+
+_HISTOGRAMS = {
+    "time_to_first_token": ("Histogram of time to first token in seconds.", _TTFT_S),
+    "inter_token_latency": ("Histogram of inter-token latency in seconds.", _TOKEN_S),
+    "request_time_per_output_token": ("Histogram of time_per_output_token_seconds per request.", _TOKEN_S),
+    "e2e_request_latency": ("Histogram of e2e request latency in seconds.", _REQUEST_S),
+    "request_queue_time": ("Histogram of time spent in WAITING phase for request.", _REQUEST_S),
+    "request_prefill_time": ("Histogram of time spent in PREFILL phase for request.", _REQUEST_S),
+    "request_decode_time": ("Histogram of time spent in DECODE phase for request.", _REQUEST_S),
+}
+
+
+def _histograms() -> dict[str, Histogram]:
+    return {name: Histogram(*row) for name, row in _HISTOGRAMS.items()}
+
+
+@dataclass
+class Metrics:
+    """Everything since the engine started; per step, not per token, so that counting costs nothing."""
+
+    model: str
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    late_steps: int = 0
+    finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
+    histograms: dict[str, Histogram] = field(default_factory=_histograms)
+    last_end_ns: int = 0
+
+    def record(self, ended: Ended, now_ns: int) -> None:
+        """Account for a step whose tokens leave at `now_ns`."""
+        histograms = self.histograms
+        started = [*ended.first, *(s for s in ended.finished if s.output_tokens == 1)]
+        gaps = len(ended.decoded) + len(ended.finished) + len(ended.first) - len(started)
+        self.generation_tokens += gaps + len(started)
+        if gaps:
+            # Whoever decodes had a token in the step before too, so all their gaps are this one.
+            histograms["inter_token_latency"].observe(now_ns - self.last_end_ns, gaps)
+        self.last_end_ns = now_ns
+        for sequence in started:
+            self.prompt_tokens += sequence.prompt_tokens
+            histograms["time_to_first_token"].observe(now_ns - sequence.arrived_ns)
+        for sequence in ended.finished:
+            self._finish(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        histograms = self.histograms
+        decode_ns = sequence.last_ns - sequence.first_ns
+        self.finished[sequence.finish_reason] += 1
+        histograms["e2e_request_latency"].observe(sequence.last_ns - sequence.arrived_ns)
+        histograms["request_queue_time"].observe(sequence.scheduled_ns - sequence.arrived_ns)
+        histograms["request_prefill_time"].observe(sequence.first_ns - sequence.scheduled_ns)
+        histograms["request_decode_time"].observe(decode_ns)
+        if sequence.output_tokens > 1:
+            per_token_ns = round(decode_ns / (sequence.output_tokens - 1))
+            histograms["request_time_per_output_token"].observe(per_token_ns)
+
+    def text(self, scheduler: Scheduler) -> bytes:
+        """The exposition, gauges as the scheduler stands now."""
+        labels = f"model_name={msgspec.json.encode(self.model).decode()}"
+        one = f'{{engine="0",{labels}}}'
+        waiting = len(scheduler.waiting)
+        capacity = scheduler.limits.kv_cache_tokens
+        by_reason = {f'{{engine="0",finished_reason="{r}",{labels}}}': n for r, n in self.finished.items()}
+        config = {f'{{engine="0",kv_cache_size_tokens="{capacity}"}}': 1}
+        values: dict[str, dict[str, float]] = {
+            "num_requests_running": {one: scheduler.running},
+            "num_requests_waiting": {one: waiting},
+            "kv_cache_usage_perc": {one: scheduler.kv_reserved / capacity},
+            "prefix_cache_queries_total": {one: 0},
+            "prefix_cache_hits_total": {one: 0},
+            "num_preemptions_total": {one: 0},
+            "prompt_tokens_total": {one: self.prompt_tokens},
+            "generation_tokens_total": {one: self.generation_tokens},
+            "request_success_total": dict(by_reason),
+            "cache_config_info": dict(config),
+        }
+        lines: list[str] = []
+        for name, samples in values.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += (f"# HELP vllm:{name} {_HELP[name]}", f"# TYPE vllm:{name} {kind}")
+            lines += (f"vllm:{name}{sample} {float(value)}" for sample, value in samples.items())
+        for name, histogram in self.histograms.items():
+            lines += histogram.lines(f"vllm:{name}_seconds", labels)
+        late = "loadgen_engine:late_steps_total"
+        lines += (
+            f"# HELP {late} Steps this process was too slow for: its timing is then not the preset's.",
+            f"# TYPE {late} counter",
+            f"{late}{one} {float(self.late_steps)}",
+        )
+        return "\n".join(lines).encode() + b"\n"

@@ -1,0 +1,61 @@
+"""How long one engine step takes: the only thing a preset's constants decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Work(NamedTuple):
+    """What one step computes.
+
+    `kv_tokens` is the context the decodes read; `attended_pairs` is, summed over the prefill
+    chunks, each token times the context before it (a chunk of c tokens at position p: c·p + c²/2).
+    """
+
+    decodes: int
+    prefill_tokens: int
+    kv_tokens: int
+    attended_pairs: int
+
+
+class Timing(Protocol):
+    """A model of the machine: work in, nanoseconds out; pure."""
+
+    def step_ns(self, work: Work) -> int: ...
+
+
+@dataclass(frozen=True)
+class FittedTiming:
+    """Step times from constants fitted to published measurements.
+
+    With D decodes, P prefill tokens, T = D + P, K context tokens read and Q pairs attended to,
+
+        step = overhead + max(weights(T), compute·T) + sequence·D + kv·K + pair·Q
+        weights(T) = min(weights + routed·(T - 1), weights_most)
+
+    The weights are read once a step whatever the batch, and that read hides behind the arithmetic
+    of a long prefill (hence the max: the roofline). A mixture of experts reads more experts the
+    more tokens are routed (`routed` per token, up to `weights_most`, the whole model); a dense
+    model has routed = 0.
+    """
+
+    overhead_ms: float = 0.0
+    weights_ms: float = 0.0
+    routed_ms: float = 0.0
+    weights_most_ms: float = 0.0
+    compute_us: float = 0.0
+    sequence_us: float = 0.0
+    kv_us: float = 0.0
+    pair_ns: float = 0.0
+
+    def step_ns(self, work: Work) -> int:
+        tokens = work.decodes + work.prefill_tokens
+        weights_ms = self.weights_ms
+        if self.routed_ms:
+            weights_ms = min(weights_ms + self.routed_ms * (tokens - 1), self.weights_most_ms)
+        return round(
+            1e6 * (self.overhead_ms + max(weights_ms, self.compute_us * tokens / 1e3))
+            + 1e3 * (self.sequence_us * work.decodes + self.kv_us * work.kv_tokens)
+            + self.pair_ns * work.attended_pairs
+        )

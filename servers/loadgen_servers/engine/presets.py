@@ -1,0 +1,88 @@
+"""Named machines and models: the table in presets.toml, and the way to one of its rows."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+import msgspec
+
+from loadgen_servers.engine.model import FittedTiming
+from loadgen_servers.engine.scheduler import Limits
+
+DEFAULT = "jetson-thor/qwen3-8b-bf16"
+
+
+class UnknownPreset(ValueError):
+    """No preset has that name; the message names the nearest."""
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published closed-loop run that a preset's constants reproduce; only what its page prints."""
+
+    concurrency: int
+    requests: int
+    prompt_tokens: int
+    total_output_tokens: int
+    output_tokens: int
+    duration_s: float | None = None
+    mean_ttft_ms: float | None = None
+    mean_tpot_ms: float | None = None
+    median_itl_ms: float | None = None
+    p99_itl_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A machine serving a model: its limits, its step times, and where the constants come from."""
+
+    name: str
+    model: str
+    source: str
+    note: str
+    max_model_len: int
+    limits: Limits
+    timing: FittedTiming
+    published: tuple[Published, ...]
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    model: str
+    source: str
+    max_model_len: int
+    max_num_batched_tokens: int
+    kv_cache_tokens: int
+    timing: dict[str, float]
+    max_num_seqs: int = 256
+    note: str = ""
+    published: tuple[Published, ...] = ()
+
+
+def presets() -> dict[str, Preset]:
+    """Every preset by name, in the order of the file."""
+    text = resources.files(__package__).joinpath("presets.toml").read_text("utf-8")
+    rows = msgspec.convert(tomllib.loads(text), dict[str, _Row])
+    return {
+        name: Preset(
+            name=name,
+            model=row.model,
+            source=row.source,
+            note=row.note,
+            max_model_len=row.max_model_len,
+            limits=Limits(row.max_num_seqs, row.max_num_batched_tokens, row.kv_cache_tokens),
+            timing=FittedTiming(**row.timing),
+            published=row.published,
+        )
+        for name, row in rows.items()
+    }
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name; raises UnknownPreset."""
+    table = presets()
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, 1, 0.0)
+    raise UnknownPreset(f"no preset named {name!r}; the nearest is {near[0]!r} (--list-presets shows all)")

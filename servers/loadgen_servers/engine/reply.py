@@ -1,0 +1,86 @@
+"""One answer under way: which bytes leave when its n-th token exists (n from 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadgen_servers import sockets
+from loadgen_servers.engine.messages import CYCLE, Dialect, Wanted
+
+
+class Reply(Protocol):
+    """Bytes for each moment of an answer; empty where nothing leaves."""
+
+    def start(self) -> bytes:
+        """What leaves as soon as the request is accepted, before any prefill."""
+
+    def token(self, n: int) -> bytes:
+        """What leaves with the n-th token when more will come."""
+
+    def last(self, n: int, reason: str) -> bytes:
+        """What leaves when the answer is over after n tokens: those not sent yet, and the end."""
+
+
+@dataclass(slots=True)
+class DetailedStream:
+    """A stream whose messages carry running usage or token ids, formatted one by one.
+
+    With a stream interval of N the messages carry 1, N, N, … and the rest, as vLLM's do.
+    """
+
+    dialect: Dialect
+    wanted: Wanted
+    sent: int = 0
+
+    def start(self) -> bytes:
+        return sockets.STREAM_HEAD
+
+    def token(self, n: int) -> bytes:
+        if (n - 1) % self.dialect.interval:
+            return b""
+        first, self.sent = self.sent, n
+        role = b"" if first else self.dialect.role(self.wanted)
+        return role + self.dialect.tokens(self.wanted, first, n)
+
+    def last(self, n: int, reason: str) -> bytes:
+        role = b"" if self.sent else self.dialect.role(self.wanted)
+        message = self.dialect.tokens(self.wanted, self.sent, n, reason)
+        return role + message + self.dialect.end(self.wanted, n)
+
+
+@dataclass(slots=True)
+class PlainStream(DetailedStream):
+    """A stream whose token messages are all prebuilt: the hot path of the engine."""
+
+    def token(self, n: int) -> bytes:
+        dialect = self.dialect
+        if (n - 1) % dialect.interval:
+            return b""
+        self.sent = n
+        return dialect.table[n % CYCLE] if n > 1 else dialect.opening
+
+
+@dataclass(slots=True)
+class Whole:
+    """An answer sent at once, at its end."""
+
+    dialect: Dialect
+    wanted: Wanted
+
+    def start(self) -> bytes:
+        return b""
+
+    def token(self, n: int) -> bytes:
+        return b""
+
+    def last(self, n: int, reason: str) -> bytes:
+        return self.dialect.whole(self.wanted, n, reason)
+
+
+def reply_for(dialect: Dialect, wanted: Wanted) -> Reply:
+    """The cheapest reply that says what was asked for."""
+    if not wanted.stream:
+        return Whole(dialect, wanted)
+    detailed = wanted.continuous_usage or wanted.token_ids
+    return DetailedStream(dialect, wanted) if detailed else PlainStream(dialect, wanted)

@@ -1,0 +1,233 @@
+"""The engine in real time: requests in from the sockets, a step's tokens out when the step ends."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from loadgen_servers import sockets
+from loadgen_servers.engine.asked import Asked, Refusal, Served, parse
+from loadgen_servers.engine.messages import CHOICES, Dialect
+from loadgen_servers.engine.metrics import Metrics
+from loadgen_servers.engine.reply import Reply, reply_for
+from loadgen_servers.engine.scheduler import Ended, Scheduler, Sequence, Step
+from loadgen_servers.sockets import Connection, Port, Request
+
+VERSION = "0.1.0"
+_METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+
+
+@dataclass(slots=True)
+class Stream:
+    """One answer under way; a sequence's owner."""
+
+    connection: Connection
+    reply: Reply
+    close: bool
+
+
+@dataclass
+class Engine:
+    """Serves until stopped; one thread, and the only place that knows both the sockets and the scheduler."""
+
+    port: Port
+    scheduler: Scheduler
+    served: Served
+    preset: str
+    interval: int = 1
+    stopping: bool = False
+    step: Step | None = None
+    streams: dict[Connection, Sequence] = field(default_factory=dict)
+    pipelined: dict[Connection, deque[Request]] = field(default_factory=dict)
+    metrics: Metrics = field(init=False)
+    dialects: dict[str, Dialect] = field(init=False)
+    routes: dict[tuple[str, str], Callable[[], bytes]] = field(init=False)
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        model = self.served.model
+        self.metrics = Metrics(model)
+        self.dialects = {
+            path: Dialect(choice, model, self.created_s, self.interval) for path, choice in CHOICES.items()
+        }
+        self.routes = {
+            ("GET", "/health"): lambda: sockets.response(b""),
+            ("GET", "/ping"): lambda: sockets.response(b""),
+            ("POST", "/ping"): lambda: sockets.response(b""),
+            ("GET", "/version"): lambda: _json({"version": VERSION, "engine": "loadgen-engine"}),
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/metrics"): self._metrics,
+        }
+
+    def stop(self) -> None:
+        """End after the present turn; answers under way are ended with finish_reason "abort"."""
+        self.stopping = True
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        while not self.stopping:
+            if self.step is None:
+                self.step = self.scheduler.begin(time.monotonic_ns())
+            if self.step is None:
+                self.port.serve(-1, self.handle, self.gone)
+            else:
+                due = self.port.wait(self.step.end_ns)
+                self.port.serve(0.0, self.handle, self.gone)
+                if due:
+                    self._end_step(self.step)
+        for sequence in list(self.streams.values()):
+            stream = _stream(sequence)
+            produced = sequence.produced(self.scheduler.step_number)
+            self._send(stream.connection, stream.reply.last(produced, "abort"))
+
+    def _end_step(self, step: Step) -> None:
+        now_ns = time.monotonic_ns()
+        ended = self.scheduler.end(step, now_ns)
+        self.metrics.record(ended, now_ns)
+        # The next step starts where this one ended, whenever we got round to it: deadlines never
+        # drift. Only when a whole step was missed is the schedule given up, and counted as such.
+        start_ns = step.end_ns
+        if now_ns - step.end_ns > step.end_ns - step.start_ns:
+            start_ns = now_ns
+            self.metrics.late_steps += 1
+        # Planned before the tokens leave: as in a real engine, whoever answers one of them with a
+        # new request has missed the step that is already under way.
+        self.step = self.scheduler.begin(start_ns)
+        self._write(ended)
+
+    def _write(self, ended: Ended) -> None:
+        number = ended.number
+        for sequences in (ended.decoded, ended.first):
+            for sequence in sequences:
+                stream: Stream = sequence.owner  # type: ignore[assignment]  # no check: this is the hot path
+                data = stream.reply.token(number - sequence.first_step + 1)
+                if data:
+                    connection = stream.connection
+                    if not connection.send(data) or connection.pending:
+                        self._trouble(connection)
+        for sequence in ended.finished:
+            stream = _stream(sequence)
+            connection = stream.connection
+            del self.streams[connection]
+            self._send(connection, stream.reply.last(sequence.output_tokens, sequence.finish_reason))
+            self._over(connection, stream.close)
+
+    def _send(self, connection: Connection, data: bytes) -> None:
+        if not connection.send(data) or connection.pending:
+            self._trouble(connection)
+
+    def _trouble(self, connection: Connection) -> None:
+        """A client that reads slower than we write, or one that is gone."""
+        if connection.pending and connection.flush():
+            self.port.flush_later(connection)
+            return
+        self.port.drop(connection)
+        self.gone(connection)
+
+    def _over(self, connection: Connection, close: bool) -> None:
+        """After an answer: close, or go on to the requests that were queued behind it."""
+        if close:
+            self.pipelined.pop(connection, None)
+            self.port.close_when_sent(connection)
+            return
+        if not self.pipelined:
+            return
+        queued = self.pipelined.pop(connection, deque())
+        while queued and connection not in self.streams:
+            request = queued.popleft()
+            if not self._answer(connection, request) and request.close:
+                self.port.close_when_sent(connection)
+                return
+        if queued:
+            self.pipelined[connection] = queued
+
+    def gone(self, connection: Connection) -> None:
+        """Abort what a client that went away was waiting for; its KV is free at once."""
+        self.pipelined.pop(connection, None)
+        sequence = self.streams.pop(connection, None)
+        if sequence is not None:
+            self.scheduler.abort(sequence)
+            self.metrics.finished["abort"] += 1
+
+    def handle(self, connection: Connection, request: Request) -> None:
+        """Answer a request, or queue it behind the answer under way on its connection."""
+        if connection in self.streams:
+            self.pipelined.setdefault(connection, deque()).append(request)
+        elif not self._answer(connection, request):
+            self._over(connection, request.close)
+
+    def _answer(self, connection: Connection, request: Request) -> bool:
+        """Answer at once (False), or take the request in (True): its answer will end in `_write`."""
+        dialect = self.dialects.get(request.path)
+        if dialect is None or request.method != "POST":
+            self._send(connection, self._control(request))
+            return False
+        try:
+            asked = parse(request.body, request.path == "/v1/chat/completions", self.served)
+        except Refusal as refusal:
+            self._send(connection, _refused(refusal))
+            return False
+        self._accept(
+            Stream(connection, reply_for(dialect, asked.wanted), request.close), request.received_ns, asked
+        )
+        return True
+
+    def _accept(self, stream: Stream, received_ns: int, asked: Asked) -> None:
+        prompt_tokens = asked.wanted.prompt_tokens
+        sequence = Sequence(
+            prompt_tokens=prompt_tokens,
+            output_tokens=asked.output_tokens,
+            reserved_tokens=prompt_tokens + asked.max_tokens,
+            arrived_ns=received_ns,
+            finish_reason=asked.finish_reason,
+            owner=stream,
+        )
+        self.streams[stream.connection] = sequence
+        self.scheduler.add(sequence)
+        start = stream.reply.start()
+        if start:
+            self._send(stream.connection, start)
+
+    def _control(self, request: Request) -> bytes:
+        route = self.routes.get((request.method, request.path))
+        if route is not None:
+            return route()
+        known = {path for _, path in self.routes} | self.dialects.keys()
+        if request.path in known:
+            return _json({"detail": "Method Not Allowed"}, "405 Method Not Allowed")
+        return _json({"detail": "Not Found"}, "404 Not Found")
+
+    def _metrics(self) -> bytes:
+        return sockets.response(self.metrics.text(self.scheduler), kind=_METRICS_TYPE)
+
+    def _models(self) -> bytes:
+        card = {
+            "id": self.served.model,
+            "object": "model",
+            "created": self.created_s,
+            "owned_by": "loadgen-engine",
+            "root": self.preset,  # a client says with it that the answers are simulated
+            "parent": None,
+            "max_model_len": self.served.max_model_len,
+        }
+        return _json({"object": "list", "data": [card]})
+
+
+def _stream(sequence: Sequence) -> Stream:
+    assert isinstance(sequence.owner, Stream)
+    return sequence.owner
+
+
+def _json(value: object, status: str = "200 OK") -> bytes:
+    return sockets.response(msgspec.json.encode(value), status)
+
+
+def _refused(refusal: Refusal) -> bytes:
+    if refusal.in_stream:
+        events = sockets.event(refusal.body()) + sockets.event(b"[DONE]")
+        return sockets.STREAM_HEAD + events + sockets.STREAM_END
+    return sockets.response(refusal.body(), refusal.status)
