@@ -71,18 +71,19 @@ def peaks(metrics: Metrics) -> dict[str, Any]:
     }
 
 
-def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float]:
+def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     """Mean, median, std and percentiles of each selected metric, in milliseconds.
 
     vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
-    A run that was not streamed shows E2EL whatever was selected. A distribution of nothing is 0.
+    A run that was not streamed shows E2EL whatever was selected. A distribution of nothing is None
+    (vLLM's 0.00 would be a latency that nobody had), and its section is left out.
     """
     shown = set(facts.selected) if metrics.streamed else {*facts.selected, "e2el"}
     if facts.max_concurrency is None:
         shown -= {"client_queue_time", "e2el_including_client_queue"}
     if math.isinf(facts.request_rate_per_s):
         shown.discard("e2el_including_client_queue")
-    statistics: dict[str, float] = {}
+    statistics: dict[str, float | None] = {}
     for key, distribution in metrics.selectable.items():
         if key in shown:
             statistics.update(_statistics(key, distribution))
@@ -94,14 +95,14 @@ def percentile_name(percentile: float) -> str:
     return str(int(percentile)) if percentile == int(percentile) else str(percentile)
 
 
-def _statistics(key: str, distribution: Distribution) -> dict[str, float]:
-    values = {
+def _statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
+    values: dict[str, float | None] = {
         f"mean_{key}_ms": distribution.mean_ms,
         f"median_{key}_ms": distribution.median_ms,
         f"std_{key}_ms": distribution.std_ms,
         **{f"p{percentile_name(p)}_{key}_ms": value for p, value in distribution.percentiles_ms.items()},
     }
-    return values if distribution.n else dict.fromkeys(values, 0.0)
+    return values if distribution.n else dict.fromkeys(values)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def render(figures: Figures, layout: Layout = _VLLM_0_32) -> str:
 
 
 def _section_lines(figures: Figures, layout: Layout, section: Section) -> list[str]:
-    if f"mean_{section.key}_ms" not in figures:
+    if figures.get(f"mean_{section.key}_ms") is None:
         return []
     statistics = [("Mean", f"mean_{section.key}_ms"), ("Median", f"median_{section.key}_ms")]
     pattern = re.compile(rf"p([\d.]+)_{section.key}_ms")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -80,6 +81,8 @@ class Outbox:
             self.sock.recv(1)
         except BlockingIOError:
             return False
+        except OSError:
+            return True  # gone with a byte unread
         return True
 
     def _load(self, message: Message) -> None:
@@ -98,14 +101,15 @@ class Inbox:
 
     def stop(self) -> None:
         """Ask the capturing process to end what is under way."""
-        try:
+        with contextlib.suppress(OSError):  # it has ended by itself: its last words are still in the pipe
             self.sock.send(b"s")
-        except OSError:
-            self.closed = True
 
     def messages(self) -> Iterator[Message]:
         """Read once, blocking, and yield the messages that are complete."""
-        data = self.sock.recv(1 << 20)
+        try:
+            data = self.sock.recv(1 << 20)
+        except ConnectionResetError:
+            data = b""  # it died without having read that it should stop
         self.closed = not data
         buffer = self._buffer
         buffer += data

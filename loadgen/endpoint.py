@@ -6,6 +6,7 @@ This is the control plane: httpx, at most a few requests a second, never while a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Mapping
@@ -23,7 +24,9 @@ from loadgen.job import Target
 from loadgen.portable import is_loopback
 
 _ANSWER_S = 10.0
+_CONNECT_S = 3.0
 _LOOKS_PER_S = 2
+Address = tuple[int, Any]  # family and sockaddr
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,17 @@ class Access:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.base_url)
+            whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is none, half an IPv6 address
+            whole = False
+        if not whole:
             raise UsageError(f"--base-url {self.base_url!r} is no URL: write it like http://localhost:8000")
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS settings, or None for plain HTTP."""
-        if not self.base_url.startswith("https"):
+        if urlsplit(self.base_url).scheme != "https":
             return None
         context = ssl.create_default_context()
         if self.insecure:
@@ -56,11 +63,10 @@ class Access:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise MeasureError(
-                f"{parts.hostname} does not resolve: {error.strerror}; check --base-url"
-            ) from None
-        family, _, _, _, address = found[0]
+        except (OSError, UnicodeError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise MeasureError(f"{parts.hostname} does not resolve: {said}; check --base-url") from None
+        family, address = _first_that_answers([(entry[0], entry[4]) for entry in found])
         return Target(
             scheme=parts.scheme,
             host=parts.hostname,
@@ -70,6 +76,17 @@ class Access:
             headers=tuple(self.headers.items()),
             tls=tls,
         )
+
+
+def _first_that_answers(found: list[Address]) -> Address:
+    """The first address that takes a connection: `localhost` is often ::1 first, and served on 127.0.0.1."""
+    for family, address in found if len(found) > 1 else ():
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_CONNECT_S)
+            with contextlib.suppress(OSError):
+                sock.connect(address)
+                return family, address
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -104,9 +121,15 @@ class Inquiry:
             trust_env=not is_loopback(host),
             timeout=_ANSWER_S,
             follow_redirects=False,
+            # transformers serve resets a kept connection after a 500 (its /v1/models without a hub cache).
+            limits=httpx.Limits(max_keepalive_connections=0),
         ) as client:
             await self._until_ready(client, wait_s)
-            return await self._identify(client, model)
+            try:
+                return await self._identify(client, model)
+            except httpx.HTTPError as error:
+                said = str(error) or type(error).__name__
+                raise MeasureError(f"{self.access.base_url} stopped answering: {said}") from None
 
     async def _until_ready(self, client: httpx.AsyncClient, wait_s: float) -> None:
         deadline_ns = clock.now_ns() + int(wait_s * 1e9)

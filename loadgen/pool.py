@@ -45,7 +45,7 @@ class Pool:
         try:
             slot.dial(self.target)
         except OSError as error:
-            self._fail(slot, error)
+            self.refuse(slot, error)
             return
         self.by_fd[slot.fd] = slot
         self.poll.register(slot.fd, SEND)
@@ -55,14 +55,15 @@ class Pool:
         assert slot.sock is not None
         code = slot.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._fail(slot, OSError(code, f"cannot connect to {self.target.authority}"))
+            self.refuse(slot, OSError(code, f"cannot connect to {self.target.authority}"))
         elif self.target.tls is None:
             self.poll.modify(slot.fd, RECV)
             self._opened(slot)
         else:
             slot.start_tls(self.target.tls, self.target.host)
             slot.on_readable = self._handshake
-            self.write(slot)
+            if error := self.write(slot):
+                self.refuse(slot, error)
 
     def write(self, slot: Slot) -> OSError | None:
         """Write what is pending and watch for room while some remains; the error that broke it."""
@@ -75,7 +76,7 @@ class Pool:
 
     def give_up(self, slot: Slot) -> None:
         """Stop dialing for a slot that took too long."""
-        self._fail(slot, TimeoutError(f"no connection to {self.target.authority} in time"))
+        self.refuse(slot, TimeoutError(f"no connection to {self.target.authority} in time"))
 
     def drop(self, slot: Slot) -> None:
         """Close a slot's connection."""
@@ -105,11 +106,11 @@ class Pool:
         except BlockingIOError:
             return
         except (OSError, ssl.SSLError) as error:
-            self._fail(slot, error)
+            self.refuse(slot, error)
             return
         slot.pending = memoryview(bytes(slot.pending) + answer)
         if slot.pending and (error_now := self.write(slot)):
-            self._fail(slot, error_now)
+            self.refuse(slot, error_now)
         elif done:
             self._opened(slot)
 
@@ -118,7 +119,8 @@ class Pool:
         slot.opened()
         self.on_open(slot)
 
-    def _fail(self, slot: Slot, error: Exception) -> None:
+    def refuse(self, slot: Slot, error: Exception) -> None:
+        """Note that a slot's connection could not be made."""
         self.dialing -= 1
         self.drop(slot)
         self.failed.append((slot, error))

@@ -45,6 +45,7 @@ class _Exchange:
     sent_ns: int = 0
     connect_begin_ns: int = 0
     connect_ns: int = 0
+    resends: int = 0
     status: int = 0
     raw: bytearray = field(default_factory=bytearray)
     ends: array[int] = field(default_factory=lambda: array("q"))
@@ -59,6 +60,11 @@ class _Exchange:
             if self.connect_begin_ns:
                 self.connect_ns = self.sent_ns - self.connect_begin_ns
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether the server may have closed an idle connection just as we wrote; sent again once."""
+        return not (self.connect_begin_ns or self.resends or self.status)
+
     def capture(self, failure: Failure | None) -> Capture:
         """What is known of the exchange."""
         return Capture(
@@ -68,6 +74,7 @@ class _Exchange:
             sent_ns=self.sent_ns,
             end_ns=clock.now_ns(),
             connect_ns=self.connect_ns,
+            resends=self.resends,
             framed=False,
             status=self.status,
             failure=failure,
@@ -159,10 +166,17 @@ class Portable:
         failure: Failure | None = None
         try:
             async with asyncio.timeout(limit_ns / 1e9 if limit_ns else None):
-                failure = await self._stream(exchange)
+                try:
+                    failure = await self._stream(exchange)
+                except (httpx.NetworkError, httpx.RemoteProtocolError):
+                    if not exchange.unanswered:
+                        raise
+                    exchange.resends = 1
+                    failure = await self._stream(exchange)
         except TimeoutError:
             failure = Failure(FailureKind.TIMEOUT, "no end within --request-timeout")
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            exchange.sent_ns = 0
             failure = Failure(FailureKind.CONNECT, str(error))
         except httpx.TransportError as error:
             failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)

@@ -27,7 +27,9 @@ def render(result: Result) -> str:
 
 
 def _wrapped(line: str) -> str:
-    return "\n".join(textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False))
+    return "\n".join(
+        textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def _heading(facts: Facts) -> Iterator[str]:
@@ -76,6 +78,8 @@ def _remarks(facts: Facts, metrics: Metrics) -> Iterator[str]:
         yield f"not sent: {missing} of {facts.requests} requests"
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
+    elif metrics.completed and not metrics.itl.n:
+        yield "TPOT and ITL need answers of more than one message: there were none"
     yield from _token_remarks(metrics)
     yield _load_remark(facts.profile, metrics)
     yield _health_remark(metrics.health, facts)
@@ -101,6 +105,8 @@ def _token_remarks(metrics: Metrics) -> Iterator[str]:
 
 def _load_remark(profile: Profile, metrics: Metrics) -> str:
     held = f"concurrency: {metrics.mean_concurrency:.2f} held on average"
+    if not metrics.queue_time.n:
+        return held
     if profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
         turn = f"{metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
         return f"{held} of {profile.max_concurrency}; {turn}"

@@ -57,9 +57,9 @@ class Run:
     def kill(self) -> None:
         """End the capturing process at once."""
         if self.pid:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped just now
                 os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+                os.waitpid(self.pid, 0)
             self.pid = 0
 
 
@@ -84,7 +84,7 @@ def start(job: Job, transport: str) -> Run:
         health = TRANSPORTS[transport]()(job, outbox, counters).run()
         outbox.finish(health)
         code = 0
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone: nobody to tell
     except BaseException:
         traceback.print_exc()

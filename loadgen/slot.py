@@ -66,11 +66,15 @@ class Tls:
         if not data:
             return b"", ancillary, flags, address
         self._incoming.write(data)
-        parts = []
-        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+        parts, closed = [], False
+        try:
             while part := self._object.read(_RECORD_BYTES):
                 parts.append(part)
-        if not parts:
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            closed = True  # what was read before it is handed on first: the socket's own end follows
+        if not parts and not closed:
             raise BlockingIOError(errno.EAGAIN, "no whole TLS record yet")
         return b"".join(parts), ancillary, flags, address
 

@@ -73,7 +73,7 @@ class Wire:
         """Write the slot's request, stamped right before its first byte goes to the kernel."""
         data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
         slot.pending = memoryview(data)
-        slot.state = State.BUSY
+        slot.state, slot.on_readable = State.BUSY, self._read
         slot.sent_ns = slot.progress_ns = clock.now_ns()
         if error := self.pool.write(slot):
             self._lost(slot, error)
@@ -89,15 +89,15 @@ class Wire:
         poll = self.pool.poll.poll
         while self.ended < self.job.count and not self.stopping:
             events = poll(0, 4096)
-            if not events:
-                if self._housekeep():
-                    continue
+            if not events and not self._housekeep():
                 events = poll(self._wait_s(), 4096)
             self._dispatch(events)
             if self.next < self.job.count:
                 self._launch()
-            if self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES:
-                self.outbox.flush_some()
+            if clock.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
+                self._sweep(clock.now_ns())
+            if self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES and not self.outbox.blocked:
+                self._flush()
         end_ns = clock.now_ns()
         self._close()
         return Health(
@@ -138,7 +138,10 @@ class Wire:
             return
         fd = slot.fd
         if mask & SEND and (error := self.pool.write(slot)):
-            self._lost(slot, error)
+            if slot.state is State.CONNECTING:  # the handshake's own bytes
+                self.pool.refuse(slot, error)
+            else:
+                self._lost(slot, error)
         if mask & ~SEND and slot.fd == fd:
             slot.on_readable(slot)
 
@@ -151,16 +154,10 @@ class Wire:
 
     def _housekeep(self) -> bool:
         """One small piece of the work that can wait; False when there is none."""
-        now_ns = clock.now_ns()
-        if now_ns - self.swept_ns > _SWEEP_NS:
-            self.swept_ns = now_ns
-            self._sweep(now_ns)
-            self.counters.publish(self.next, self.ended, self.reads)
-            return True
-        if self._build_ahead():
-            return True
-        if self.outbox.blocked:
-            return False
+        return self._build_ahead() or (not self.outbox.blocked and self._flush())
+
+    def _flush(self) -> bool:
+        """Give the decoder at most one capture; False when there is none or the pipe is full."""
         if self.outbox.flush_some():
             return True
         if self.outbox.blocked:
@@ -168,7 +165,9 @@ class Wire:
         return False
 
     def _sweep(self, now_ns: int) -> None:
-        """Deadlines, and once a second the clock's offset."""
+        """The counters, deadlines, and once a second the clock's offset."""
+        self.swept_ns = now_ns
+        self.counters.publish(self.next, self.ended, self.reads)
         if now_ns - self.checked_ns > _SECOND_NS:
             self.checked_ns = now_ns
             self.offset_ns = clock.realtime_offset_ns()
@@ -184,20 +183,29 @@ class Wire:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
-                self.pool.dial(slot)
+                self._dial_if_needed(slot)
 
     def _check_progress(self, slot: Slot, now_ns: int) -> None:
         """A stalled stream is one without a token for too long, whatever else it sends."""
-        begin, raw, ends = slot.scanned, slot.raw, slot.ends
-        if len(raw) > begin and self.job.token_seen(bytes(raw[begin:])):
-            read = len(ends) - 1
-            while read > 0 and ends[read - 1] > begin:
-                if self.job.token_seen(bytes(raw[ends[read - 1] : ends[read]])):
-                    break
-                read -= 1
-            slot.progress_ns, slot.scanned = slot.seen_ns[read], ends[read]
+        read = self._last_token_read(slot)
+        if read is not None:
+            slot.progress_ns, slot.scanned = slot.seen_ns[read], slot.ends[read]
         if now_ns - slot.progress_ns > self.job.limits.stall_timeout_ns:
             self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
+
+    def _last_token_read(self, slot: Slot) -> int | None:
+        """The read in which the last token came whole, if one came since the last look.
+
+        A message may begin in one read and end in a later one, so reads are not judged one by one.
+        """
+        token_seen, raw, ends = self.job.token_seen, slot.raw, slot.ends
+        if len(raw) <= slot.scanned or not token_seen(bytes(raw[slot.scanned :])):
+            return None
+        begins = [slot.scanned, *(end for end in ends if slot.scanned < end < len(raw))]
+        begin = next(begin for begin in reversed(begins) if token_seen(bytes(raw[begin:])))
+        return next(
+            read for read, end in enumerate(ends) if end > begin and token_seen(bytes(raw[begin:end]))
+        )
 
     # Requests.
 
@@ -224,8 +232,10 @@ class Wire:
             slot = pool.free.popleft()
             self._take(slot, self._due_ns())
             self._send(slot)
+        if pool.free:
+            return
         waiting = int(np.searchsorted(job.offsets_ns, now_ns - self.begin_ns, "right")) - self.next
-        spare = len(pool.free) + pool.dialing
+        spare = pool.dialing
         while spare <= waiting and len(pool.slots) < job.most_slots:  # one more than are due
             pool.open()
             spare += 1
@@ -269,7 +279,7 @@ class Wire:
         self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
         self.ended += 1
         slot.freed_ns = end_ns
-        keep = slot.keep_alive and failure is None
+        keep = slot.keep_alive and failure is None and not slot.pending  # half a request is still to go
         slot.clear()
         if keep:
             slot.served += 1
@@ -299,15 +309,32 @@ class Wire:
             self._sweep(clock.now_ns())
 
     def _opened(self, slot: Slot) -> None:
-        slot.on_readable = self._read
         if slot.index >= 0:  # a request is waiting to be sent again
             self._send(slot)
         else:
             self._make_free(slot)
 
     def _make_free(self, slot: Slot) -> None:
-        slot.state = State.IDLE
+        slot.state, slot.on_readable = State.IDLE, self._unasked
         self.pool.free.append(slot)
+
+    def _unasked(self, slot: Slot) -> None:
+        """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
+        try:
+            slot.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        except BlockingIOError:
+            return  # TLS talking to itself: a session ticket
+        except OSError:
+            pass
+        self._drop_idle(slot)
+
+    def _drop_idle(self, slot: Slot) -> None:
+        served = slot.served
+        self.pool.drop(slot)
+        if served:
+            self._dial_if_needed(slot)
+        else:  # a server that only accepts and closes is not asked again in a tight loop
+            slot.retry_ns = clock.now_ns() + _SWEEP_NS
 
     def _dial_if_needed(self, slot: Slot) -> None:
         if self.next < self.job.count and not self.stopping:
@@ -316,8 +343,7 @@ class Wire:
     def _lost(self, slot: Slot, error: Exception | None) -> None:
         """The peer closed the connection, or it broke."""
         if slot.state is State.IDLE:
-            self.pool.drop(slot)
-            self._dial_if_needed(slot)
+            self._drop_idle(slot)
         elif not slot.raw and slot.served and not slot.resends:
             # It closed an idle connection just as we wrote: no answer can have begun.
             self.pool.drop(slot)
