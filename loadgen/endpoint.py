@@ -25,6 +25,7 @@ from loadgen.portable import is_loopback
 
 _ANSWER_S = 10.0
 _CONNECT_S = 3.0
+_LONGEST_WAIT_S = 1e9
 _LOOKS_PER_S = 2
 Address = tuple[int, Any]  # family and sockaddr
 
@@ -110,6 +111,8 @@ class Inquiry:
 
     def ask(self, model: str | None, wait_s: float) -> Served:
         """Wait until the server is ready and say who it is; raises MeasureError when it is not."""
+        if not 0 <= wait_s < _LONGEST_WAIT_S:
+            raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
         return asyncio.run(self._ask(model, wait_s))
 
     async def _ask(self, model: str | None, wait_s: float) -> Served:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 
 from loadgen.errors import UsageError
 
@@ -23,7 +24,7 @@ class Profile(BaseModel):
     The defaults are those of `vllm bench serve --dataset-name random`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = ""
     description: str = ""
@@ -36,9 +37,9 @@ class Profile(BaseModel):
 
     num_prompts: int = Field(1000, ge=1)
     max_concurrency: int | None = Field(None, ge=1)
-    request_rate: float = math.inf
-    burstiness: float = 1.0
-    num_warmups: int | Literal["wave"] = 0
+    request_rate: float = Field(math.inf, allow_inf_nan=True)
+    burstiness: float = Field(1.0, allow_inf_nan=True)
+    num_warmups: Annotated[int, Field(ge=0)] | Literal["wave"] = 0
 
     backend: Literal["openai", "openai-chat", "vllm"] = "openai"
     stream: bool = True
@@ -61,6 +62,16 @@ class Profile(BaseModel):
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
     goodput: tuple[str, ...] = ()
+
+    @field_validator("extra_body", "chat_template_kwargs")
+    @classmethod
+    def _sayable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"cannot be sent as JSON: {error}") from None
+        return value
 
     @field_serializer("request_rate", "burstiness", when_used="json")
     def _strict(self, value: float) -> float | str:

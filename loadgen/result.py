@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from loadgen.block import BlockFacts
 from loadgen.errors import UsageError
@@ -20,6 +22,7 @@ from loadgen.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result, wr
 
 # 1: the first.
 FORMAT = 1
+_LONGEST_DETAIL = 200
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
 
@@ -81,21 +84,39 @@ class Facts(BaseModel):
 
     def ask(self) -> Ask:
         """What the metrics are asked for."""
-        profile = self.profile
-        return Ask(
-            metric_percentiles=parse_percentiles(profile.metric_percentiles),
-            goodput_slo_ms=parse_goodput(profile.goodput),
-            streamed=profile.stream,
-        )
+        return asked(self.profile)
 
     def block(self) -> BlockFacts:
         """What the block shows of the load."""
-        profile = self.profile
-        return BlockFacts(
-            request_rate_per_s=profile.request_rate,
-            max_concurrency=profile.max_concurrency,
-            selected=parse_percentile_metrics(profile.percentile_metrics),
-        )
+        return shown(self.profile)
+
+
+def asked(profile: Profile) -> Ask:
+    """What a profile asks of the metrics; raises UsageError where it asks for what cannot be."""
+    goodput_slo_ms = parse_goodput(profile.goodput)
+    tokens = [name for name in goodput_slo_ms if name != "e2el"]
+    if tokens and not profile.stream:
+        raise UsageError(f"--goodput {tokens[0]} needs a stream: leave out --no-stream, or give only e2el")
+    return Ask(
+        metric_percentiles=parse_percentiles(profile.metric_percentiles),
+        goodput_slo_ms=goodput_slo_ms,
+        streamed=profile.stream,
+    )
+
+
+def shown(profile: Profile) -> BlockFacts:
+    """What a profile shows in the block; raises UsageError where it names no metric."""
+    return BlockFacts(
+        request_rate_per_s=profile.request_rate,
+        max_concurrency=profile.max_concurrency,
+        selected=parse_percentile_metrics(profile.percentile_metrics),
+    )
+
+
+def check(profile: Profile) -> None:
+    """Find before a run what could not be reported after it; raises UsageError."""
+    asked(profile)
+    shown(profile)
 
 
 @dataclass(frozen=True)
@@ -163,13 +184,15 @@ def load(directory: Path) -> Result:
         return Result(Facts.model_validate(known), Records.load(directory / ARRIVALS))
     except OSError as error:
         raise UsageError(f"{directory} is no run directory: {error.filename}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        said = " ".join(str(error).split())[:_LONGEST_DETAIL]
+        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {said}") from None
 
 
 def create_directory(base: Path, name: str, started: datetime) -> Path:
     """A new directory for a run under `base`; raises UsageError when it cannot be written."""
-    stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{name}"
+    plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything
+    stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
     for attempt in range(1, 1000):
         path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
         try:

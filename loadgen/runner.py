@@ -45,6 +45,7 @@ class Run:
                 else:
                     yield message
             yield None
+        self.inbox.sock.close()
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         if self.health is None:
@@ -61,6 +62,7 @@ class Run:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
             self.pid = 0
+        self.inbox.sock.close()
 
 
 def start(job: Job, transport: str) -> Run:

@@ -27,6 +27,7 @@ _MOST_READY_BYTES = 64 << 20  # how far requests are built ahead
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
 _SWEEP_NS = 100_000_000
 _SECOND_NS = 1_000_000_000
+_SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
 
 
 class Wire:
@@ -279,6 +280,9 @@ class Wire:
         self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
         self.ended += 1
         slot.freed_ns = end_ns
+        # A fresh connection that is lost without a byte is refused in all but name.
+        lost = not (slot.raw or slot.served or (failure is not None and failure.kind in _SLOW))
+        refused = lost or (failure is not None and failure.kind is FailureKind.CONNECT)
         keep = slot.keep_alive and failure is None and not slot.pending  # half a request is still to go
         slot.clear()
         if keep:
@@ -286,7 +290,6 @@ class Wire:
             self._make_free(slot)
             return
         self.pool.drop(slot)
-        refused = failure is not None and failure.kind is FailureKind.CONNECT
         if refused and any(other.state is State.BUSY for other in self.pool.slots):
             # Others are being answered: do not burn the plan's requests on a slot that is not.
             slot.retry_ns = clock.now_ns() + _SECOND_NS

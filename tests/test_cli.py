@@ -1,0 +1,231 @@
+"""The command: whatever is wrong ends in one clear line, the right exit code and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen import cli
+from scripted_server import ScriptedServer, api, stream
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def says(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = cli.main(argv)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+USAGE = [
+    # argv of bench, what the line must hold
+    ("--num-promts 5", "unknown flag --num-promts, did you mean '--num-prompts'?"),
+    ("--num-promts=5", "unknown flag --num-promts, did you mean '--num-prompts'?"),
+    ("--num-prompt 5", "did you mean '--num-prompts'?"),
+    ("stray", "unexpected argument 'stray'"),
+    ("--profile", "will be --server-trace"),
+    ("--profile --num-prompts 5", "will be --server-trace"),
+    ("--profile high-laod", "no profile 'high-laod', did you mean 'high-load'?"),
+    ("--profile ./absent.toml", "absent.toml: No such file"),
+    ("--profile /", "profile /"),
+    ("--profile ,", "--profile"),
+    ("--profile=", "--profile"),
+    ("--dataset-name sharegpt", "only random is built"),
+    ("--dataset-path x", "--dataset-path is a flag of `vllm bench serve` that is not built"),
+    ("--backend openai-audio", "--backend"),
+    ("--preset none --base-url http://127.0.0.1:1", "--preset"),
+    ("--preset nonesuch", "nonesuch"),
+    ("--backend openai-chat --endpoint /v1/completions --base-url {url}", "/chat/completions"),
+    ("--endpoint /v1/embeddings --base-url {url}", "neither /completions nor /chat/completions"),
+    ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
+    ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
+    ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
+    ("--goodput ttft:100 --no-stream", "--no-stream"),
+    ("--goodput itl:5", "no objective 'itl'"),
+    ("--goodput ttft", "write NAME:MILLISECONDS"),
+    ("--goodput ttft:nan", "finite"),
+    ("--percentile-metrics ttft,latency", "latency"),
+    ("--metric-percentiles 99,abc", "abc"),
+    ("--metric-percentiles 101", "101"),
+    ("--metric-percentiles nan", "nan"),
+    ("--http2", "--http2 goes with --transport httpx"),
+    ("--http2 --transport httpx --base-url {url}", "https"),
+    ("--transport carrier-pigeon", "--transport"),
+    ("--base-url localhost:8000", "write it like http://localhost:8000"),
+    ("--base-url http://", "write it like http://localhost:8000"),
+    ("--base-url http://[::1", "write it like http://localhost:8000"),
+    ("--base-url http://localhost:port", "write it like http://localhost:8000"),
+    ("--port 99999", "99999"),
+    ("--port abc", "--port"),
+    ("--port 0", "http://127.0.0.1:0"),
+    ("--base-url http://127.0.0.1:1 --host x", "--host"),
+    ("--max-concurrency 0", "max"),
+    ("--max-concurrency -3", "max"),
+    ("--max-concurrency 1.5", "--max-concurrency"),
+    ("--num-prompts 0", "num"),
+    ("--num-prompts -1", "num"),
+    ("--random-input-len 0", "input"),
+    ("--random-output-len -5", "output"),
+    ("--random-prefix-len -1", "prefix"),
+    ("--random-range-ratio 1", "--random-range-ratio"),
+    ("--random-range-ratio nan", "--random-range-ratio"),
+    ("--random-range-ratio abc", "--random-range-ratio"),
+    ("--request-rate -1", "--request-rate"),
+    ("--request-rate 0", "--request-rate"),
+    ("--request-rate nan", "--request-rate"),
+    ("--request-rate 1e-30", "--request-rate"),
+    ("--burstiness 0", "--burstiness"),
+    ("--burstiness nan", "--burstiness"),
+    ("--temperature abc", "--temperature"),
+    ("--temperature nan", "temperature"),
+    ("--top-p inf", "top"),
+    ("--num-warmups many", "neither a number nor `wave`"),
+    ("--num-warmups -1", "--num-warmups"),
+    ("--request-timeout nan", "timeout"),
+    ("--request-timeout -1", "timeout"),
+    ("--request-timeout inf", "timeout"),
+    ("--stall-timeout inf", "timeout"),
+    ("--ready-check-timeout-sec nan --base-url http://127.0.0.1:1", "--ready-check-timeout-sec"),
+    ("--ready-check-timeout-sec -1 --base-url http://127.0.0.1:1", "--ready-check-timeout-sec"),
+    ("--ready-check-timeout-sec inf --base-url http://127.0.0.1:1", "--ready-check-timeout-sec"),
+    ("--vocab-size 0 --base-url {url}", "vocab"),
+    ("--vocab-size -5 --base-url {url}", "vocab"),
+    ("--seed x", "--seed"),
+    ("--extra-body {}x", "is not a JSON object"),
+    ("--extra-body [1]", "is not a JSON object"),
+    ('--extra-body {{"a":NaN}}', "json"),
+    ('--chat-template-kwargs {{"a":1}} --base-url {url}', "--backend openai-chat"),
+    ("--header novalue", "write NAME=VALUE"),
+    ("--header a=b c", "write NAME=VALUE"),
+    ("--header é=1", "ASCII"),
+    ("--header a:b=c --base-url {url}", "--header"),
+    ("--metadata novalue", "write KEY=VALUE"),
+    ("--run-dir {file}/x --base-url {url}", "choose another --run-dir"),
+    ("--save-result --result-dir {file}/x --base-url {url}", "choose another --result-dir"),
+]
+
+
+# Refused too late, or not at all, so far; the first word tells which.
+NOT_YET = (
+    "--profile ,",
+    "--profile=",
+    "--goodput",
+    "--percentile-metrics",
+    "--metric-percentiles",
+    "--http2",
+    "--port 0",
+    "--base-url http://127.0.0.1:1 --host",
+    "--header a:b=c",
+    "--save-result",
+)
+TABLE = [
+    pytest.param(words, told, id=words, marks=[pytest.mark.xfail] if words.startswith(NOT_YET) else [])
+    for words, told in USAGE
+]
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        yield server.base_url
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("words", "told"), TABLE)
+def test_a_wrong_command_is_refused_in_one_line(
+    words: str, told: str, elsewhere: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = elsewhere / "file"
+    file.touch()
+    words = words.replace("{url}", url).replace("{file}", str(file)).replace("{{", "{").replace("}}", "}")
+    small = {"--num-prompts": "2", "--random-input-len": "8", "--random-output-len": "2"}
+    given = words.split(" ")
+    given += [word for flag, value in small.items() if flag not in given for word in (flag, value)]
+    code, out, err = says(capsys, "bench", "--quiet", *given)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert re.fullmatch(r"loadgen: [^\n]+\n", err)
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["file"], "nothing is left behind"
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_profile_with_an_unknown_key_is_refused_with_the_nearest(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.toml").write_text("input_ln = 5\n", "utf-8")
+    code, out, err = says(capsys, "bench", "--profile", "./mine.toml")
+    assert (code, out) == (2, "")
+    assert err == "loadgen: mine.toml: unknown key 'input_ln', did you mean 'input_len'?\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        ([], 0, "verbs:"),
+        (["--help"], 0, "verbs:"),
+        (["help"], 0, "verbs:"),
+        (["--version"], 0, "loadgen "),
+        (["bench", "--help"], 0, "--max-concurrency"),
+        (["bench", "--base-url", "x", "-h"], 0, "--max-concurrency"),
+        (["profiles"], 0, "high-load"),
+        (["profiles", "high-load"], 0, "input_len = 2048"),
+        (["profiles", "--help"], 0, "loadgen profiles [NAME]"),
+        (["profiles", "a", "b"], 2, "loadgen profiles [NAME]"),
+        (["report"], 2, "loadgen report RUN_DIR"),
+        (["report", "--help"], 0, "loadgen report RUN_DIR"),
+    ],
+)
+def test_verbs_help_themselves(
+    argv: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, out, err = says(capsys, *argv)
+    assert (found, err) == (code, "")
+    assert told in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["bnech"], "no verb 'bnech'"),
+        (["profiles", "hihg-load"], "did you mean 'high-load'?"),
+        (["report", "absent"], "absent is no run directory"),
+    ],
+)
+def test_wrong_verbs_and_names_are_told(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = says(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_help_does_without_the_imports_of_a_run() -> None:
+    script = "import sys; from loadgen.cli import main; main(['bench', '--help']); print(sorted(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    heavy = {"numpy", "httpx", "pydantic", "rich", "transformers", "msgspec", "asyncio"}
+    assert {name for name in heavy if f"'{name}'" in out} == set()
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
+    command = f"{sys.executable} -m loadgen bench --help | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,188 @@
+"""Plans: a function of seed, profile and repeat; the digest tells two apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen import plan, profile
+from loadgen.engines import ENGINES, UNKNOWN, Engine, by_owner
+from loadgen.errors import UsageError
+from loadgen.plan import Plan, Seed, Subject
+
+TOKENIZER = str(Path(__file__).parent / "data" / "tokenizer")
+SUBJECT = Subject(UNKNOWN, "m")
+TRANSFORMERS = next(engine for engine in ENGINES if engine.name == "transformers serve")
+
+
+CHOSEN = Seed(7, chosen=True)
+
+
+def made(seed: Seed = CHOSEN, subject: Subject = SUBJECT, **keys: Any) -> Plan:
+    table = {"name": "p", "input_len": 20, "output_len": 4, "num_prompts": 6, **keys}
+    return plan.make(profile.build(table), subject, seed)
+
+
+def prompts(of: Plan) -> list[Any]:
+    return [of.payload(i)["prompt"] for i in range(len(of))]
+
+
+def test_the_same_seed_gives_the_same_plan_and_digest() -> None:
+    first, second = made(request_rate=5.0), made(request_rate=5.0)
+    assert [first.body(i) for i in range(6)] == [second.body(i) for i in range(6)]
+    assert first.offsets_ns is not None
+    assert second.offsets_ns is not None
+    assert first.offsets_ns.tolist() == second.offsets_ns.tolist()
+    assert first.digest() == second.digest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(made(Seed(8)), id="seed"),
+        pytest.param(made(Seed(7, repeat=1)), id="repeat"),
+        pytest.param(made(name="q"), id="profile"),
+    ],
+)
+def test_another_seed_repeat_or_profile_shares_no_prompt(other: Plan) -> None:
+    ours = made()
+    assert ours.digest() != other.digest()
+    starts = [tuple(prompt[:4]) for prompt in prompts(ours) + prompts(other)]
+    assert len(set(starts)) == 12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output_len": 5},
+        {"input_len": 21},
+        {"temperature": 0.5},
+        {"request_rate": 3.0},
+        {"ignore_eos": False},
+        {"backend": "openai-chat", "prompt_format": "ids"},
+        {"extra_body": {"a": 1}},
+    ],
+)
+def test_whatever_changes_a_request_changes_the_digest(change: dict[str, Any]) -> None:
+    try:
+        other = made(**change)
+    except UsageError:
+        assert "backend" in change
+        return
+    assert other.digest() != made().digest()
+
+
+def test_a_chosen_seed_and_a_drawn_one_of_the_same_value_give_the_same_ids() -> None:
+    assert prompts(made(Seed(7))) == prompts(made(Seed(7, chosen=True)))
+
+
+def test_drawn_seeds_differ() -> None:
+    assert len({Seed.drawn().value for _ in range(20)}) > 15
+
+
+def test_warm_up_prompts_are_never_measured_ones() -> None:
+    workload = profile.build({"name": "p", "input_len": 20, "num_prompts": 50, "max_concurrency": 8,
+                              "num_warmups": "wave", "request_rate": 3.0})  # fmt: skip
+    warm, measured = (make(workload, SUBJECT, Seed(7)) for make in (plan.warmup, plan.make))
+    assert len(warm) == 8
+    assert warm.offsets_ns is None
+    assert warm.profile.max_concurrency == 8
+    starts = [tuple(prompt[:4]) for prompt in prompts(warm) + prompts(measured)]
+    assert len(set(starts)) == 58
+
+
+def test_what_and_when_are_drawn_apart() -> None:
+    assert prompts(made(request_rate=5.0)) == prompts(made(request_rate=50.0)) == prompts(made())
+
+
+@pytest.mark.parametrize(
+    ("keys", "offsets"),
+    [
+        ({"max_concurrency": 2}, None),
+        ({}, [0] * 6),
+        ({"request_rate": 2.0, "burstiness": "inf"}, [0, 5, 10, 15, 20, 25]),
+        ({"request_rate": 2.0, "burstiness": "inf", "max_concurrency": 1}, [0, 5, 10, 15, 20, 25]),
+    ],
+)
+def test_a_loop_is_closed_only_where_nothing_but_concurrency_limits_it(
+    keys: dict[str, Any], offsets: list[int] | None
+) -> None:
+    found = made(**keys).offsets_ns
+    assert (None if found is None else (found / 1e8).tolist()) == offsets
+
+
+def test_a_request_says_what_the_profile_says() -> None:
+    body = json.loads(
+        made(temperature=0.0, top_k=3, extra_body={"top_k": 4, "x": None}, continuous_usage=True).body(2)
+    )
+    assert len(body.pop("prompt")) == 20
+    assert body == {
+        "model": "m",
+        "max_tokens": 4,
+        "temperature": 0.0,
+        "top_k": 4,
+        "x": None,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "ignore_eos": True,
+    }
+
+
+def test_a_whole_answer_is_asked_for_without_stream_options() -> None:
+    body = json.loads(made(stream=False).body(0))
+    assert body["stream"] is False
+    assert "stream_options" not in body
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys", "endpoint", "told"),
+    [
+        (TRANSFORMERS, {"prompt_format": "ids"}, None, "transformers serve takes text, not token ids"),
+        (UNKNOWN, {"backend": "openai-chat", "prompt_format": "ids"}, None, "the chat API takes text"),
+        (UNKNOWN, {"prompt_format": "ids"}, "/v1/chat/completions", "the chat API takes text"),
+        (UNKNOWN, {"backend": "openai-chat"}, "/v1/completions", "/chat/completions, not /v1/completions"),
+        (UNKNOWN, {}, "/v1/embeddings", "ends in neither"),
+        (UNKNOWN, {"chat_template_kwargs": {"a": 1}}, None, "use --backend openai-chat"),
+        (UNKNOWN, {"prompt_format": "text-vllm"}, None, "--tokenizer"),
+    ],
+)
+def test_what_profile_and_server_cannot_do_together_is_refused(
+    engine: Engine, keys: dict[str, Any], endpoint: str | None, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        made(subject=Subject(engine, "m", endpoint=endpoint), **keys)
+
+
+def test_an_engine_that_refuses_ignore_eos_is_not_sent_it_and_the_report_says_so() -> None:
+    subject = Subject(TRANSFORMERS, "m", tokenizer=TOKENIZER)
+    pytest.importorskip("transformers")
+    of = made(subject=subject)
+    assert "ignore_eos" not in of.fields
+    assert "transformers serve refuses it" in of.notes[0]
+    assert isinstance(of.payload(0)["prompt"], str)
+
+
+def test_chat_says_the_length_in_the_engines_own_word() -> None:
+    pytest.importorskip("transformers")
+    for engine, word in ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_completion_tokens")):
+        subject = Subject(engine, "m", tokenizer=TOKENIZER)
+        assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
+
+
+def test_bodies_are_json_of_any_index_in_any_order() -> None:
+    of = made(range_ratio="0.5", num_prompts=30)
+    backwards = [of.body(i) for i in reversed(range(30))][::-1]
+    assert backwards == [of.body(i) for i in range(30)]
+    lens = np.array([len(json.loads(body)["prompt"]) for body in backwards])
+    assert (lens == of.prompts.input_lens).all()
+    assert of.longest == int((of.prompts.input_lens + of.prompts.output_lens).max())
+
+
+def test_vllm_is_known_by_its_signature() -> None:
+    engine = by_owner("vllm")
+    assert engine is not None
+    assert engine.takes_ids

@@ -1,0 +1,128 @@
+"""Profiles: every shipped one loads, and what is wrong in one's own is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from loadgen import plan, profile, result
+from loadgen.engines import UNKNOWN, by_owner
+from loadgen.errors import UsageError
+from loadgen.plan import Seed, Subject
+from loadgen.profile import Profile
+
+
+@pytest.mark.parametrize("name", sorted(profile.shipped()))
+def test_every_shipped_profile_loads_plans_and_can_be_reported(name: str) -> None:
+    loaded = profile.load(name, {})
+    assert loaded.name == name
+    assert loaded.description
+    assert loaded.temperature == 0
+    assert loaded.ignore_eos
+    assert loaded.num_warmups == "wave"
+    result.check(loaded)
+    made = plan.make(loaded, Subject(UNKNOWN, "m"), Seed(1))
+    assert len(made) == loaded.num_prompts
+
+
+@pytest.mark.parametrize(
+    ("name", "lens", "prompts", "concurrency"),
+    [("high-load", (2048, 128), 100, 8), ("low-load", (2048, 128), 10, 1)],
+)
+def test_the_fields_two_loads_are_as_published(
+    name: str, lens: tuple[int, int], prompts: int, concurrency: int
+) -> None:
+    loaded = profile.load(name, {})
+    assert (loaded.input_len, loaded.output_len) == lens
+    assert (loaded.num_prompts, loaded.max_concurrency) == (prompts, concurrency)
+
+
+def test_the_defaults_are_those_of_vllm_bench_serve() -> None:
+    built = profile.build({})
+    assert (built.input_len, built.output_len, built.num_prompts) == (1024, 128, 1000)
+    assert (built.max_concurrency, built.request_rate, built.burstiness) == (None, math.inf, 1)
+    assert (built.percentile_metrics, built.metric_percentiles) == ("ttft,tpot,itl", "99")
+    assert built.ignore_eos
+
+
+@pytest.mark.parametrize(
+    ("warmups", "concurrency", "prompts", "sent"),
+    [("wave", 8, 100, 8), ("wave", 8, 3, 3), ("wave", None, 100, 8), (0, 8, 100, 0), (5, 8, 3, 5)],
+)
+def test_a_wave_is_one_request_a_slot(
+    warmups: int | str, concurrency: int | None, prompts: int, sent: int
+) -> None:
+    built = profile.build({"num_warmups": warmups, "max_concurrency": concurrency, "num_prompts": prompts})
+    assert built.warmups == sent
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("input_ln = 5", "unknown key 'input_ln', did you mean 'input_len'?"),
+        ("xyzzy = 5", "unknown key 'xyzzy'"),
+        ("num_prompts = 0", "num_prompts = 0: input should be greater than or equal to 1"),
+        ("num_prompts = 1.5", "num_prompts = 1.5"),
+        ("num_prompts = '9x'", "num_prompts = '9x'"),
+        ("temperature = nan", "temperature = nan"),
+        ("num_warmups = -1", "num_warmups = -1"),
+        ("num_warmups = 'waves'", "num_warmups = 'waves'"),
+        ("backend = 'trt'", "backend = 'trt'"),
+        ("request_timeout = inf", "request_timeout = inf"),
+        ("[extra_body]\nx = nan", "cannot be sent as json"),
+        ("[extra_body]\nx = 2020-01-01", "cannot be sent as json"),
+        ("input_len = ", "is not TOML"),
+        ("\xff", "is not TOML"),
+        ("[input_len]\nx = 1", "input_len = "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(toml: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(toml.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        profile.load(str(path), {})
+    assert told in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_flags_are_laid_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("input_len = 7\noutput_len = 8\nrequest_rate = inf\nburstiness = inf\n", "utf-8")
+    loaded = profile.load(str(path), {"output_len": 9})
+    assert (loaded.name, loaded.input_len, loaded.output_len) == ("mine", 7, 9)
+
+
+@pytest.mark.parametrize("value", [math.inf, 2.5])
+def test_a_profile_survives_json(value: float) -> None:
+    built = profile.build({"request_rate": value, "burstiness": value, "extra_body": {"a": [1]}})
+    stored = json.loads(json.dumps(built.model_dump(mode="json"), allow_nan=False))
+    assert Profile.model_validate(stored) == built
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"goodput": ("ttft:1",), "stream": False}, "leave out --no-stream"),
+        ({"goodput": ("e2el:1", "tpot:4"), "stream": False}, "--goodput tpot needs a stream"),
+        ({"metric_percentiles": "x"}, "is not a number"),
+        ({"percentile_metrics": "latency"}, "no metric 'latency'"),
+    ],
+)
+def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        result.check(profile.build(change))
+
+
+def test_goodput_of_whole_answers_takes_e2el() -> None:
+    result.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
+
+
+def test_engines_sign_their_models() -> None:
+    engine = by_owner("vllm")
+    assert engine is not None
+    assert engine.name == "vLLM"
+    assert by_owner("") is None

@@ -1,0 +1,130 @@
+"""The runner: a process of its own, which ends with its parent and whose death loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadgen import runner
+from loadgen.capture import Capture
+from loadgen.job import Job, Target
+from scripted_server import job_of, target_of
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+SERVERS = Path(__file__).parent.parent / "servers"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Target]:
+    command = [sys.executable, "-m", "loadgen_servers.null", "--ttft-ms", "5", "--interval-ms", "5"]
+    environment = {**os.environ, "PYTHONPATH": str(SERVERS)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        base_url = msgspec.json.decode(process.stdout.readline())["base_url"]
+        yield target_of("127.0.0.1", int(base_url.rpartition(":")[2]))
+        process.terminate()
+
+
+def job(server: Target, count: int, tokens: int = 4, concurrency: int = 4) -> Job:
+    body = b'{"stream":true,"prompt":[1,2],"max_tokens":%d}' % tokens
+    return job_of(server, count, concurrency, body=lambda _: body)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_run_delivers_every_capture_and_its_health(server: Target, transport: str) -> None:
+    run = runner.start(job(server, 12), transport)
+    captures = [capture for capture in run.captures() if capture is not None]
+    assert sorted(capture.index for capture in captures) == list(range(12))
+    assert run.health is not None
+    assert run.health.started_ns <= run.health.ended_ns
+    assert run.died == ""
+    assert (run.counters.sent, run.counters.ended) == (12, 12)
+
+
+def test_a_killed_capturing_process_leaves_what_had_finished_and_says_how_it_died(server: Target) -> None:
+    run = runner.start(job(server, 1000, 8), "wire")
+    captures: list[Capture] = []
+    for capture in run.captures():
+        if capture is None:
+            continue
+        captures.append(capture)
+        if len(captures) == 8 and run.pid:
+            os.kill(run.pid, signal.SIGKILL)
+    assert 8 <= len(captures) < 1000
+    assert all(capture.failure is None for capture in captures)
+    assert run.health is None
+    assert run.died == "the capturing process died (status -9)"
+
+
+def test_a_fault_in_the_capturing_process_is_told(server: Target, capfd: pytest.CaptureFixture[str]) -> None:
+    def body(index: int) -> bytes:
+        raise RuntimeError("no body today")
+
+    run = runner.start(job_of(server, 3, 1, body=body), "wire")
+    assert [capture for capture in run.captures() if capture is not None] == []
+    assert run.died == "the capturing process died (status 1)"
+    assert "no body today" in capfd.readouterr().err
+
+
+def test_a_stop_ends_the_run_with_its_health(server: Target) -> None:
+    run = runner.start(job(server, 1000, 200), "wire")
+    captures = []
+    for capture in run.captures():
+        if capture is None:
+            run.stop()
+        else:
+            captures.append(capture)
+    assert len(captures) < 1000
+    assert run.health is not None
+
+
+def test_a_kill_ends_it_at_once_and_may_be_said_twice(server: Target) -> None:
+    run = runner.start(job(server, 1000, 1000), "wire")
+    pid = run.pid
+    run.kill()
+    run.kill()
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_the_capturing_process_ends_with_its_parent(server: Target, transport: str) -> None:
+    """A process in between starts a run, says its id and is killed."""
+    said, says = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            run = runner.start(job(server, 100_000, 100), transport)
+            os.write(says, b"%d\n" % run.pid)
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    os.close(says)
+    with os.fdopen(said) as pipe:
+        pid = int(pipe.readline())
+    assert alive(pid)
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    deadline = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(pid)

@@ -1,0 +1,158 @@
+"""The tree keeps its shape: budgets, import arrows, docstrings, words that have no place in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CODE = sorted(
+    [*ROOT.glob("loadgen/**/*.py"), *ROOT.glob("servers/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
+)
+TESTS = sorted(ROOT.glob("tests/**/*.py"))
+PACKAGE = [path for path in CODE if path.parent.name != "benchmarks"]
+TEXT = [
+    path
+    for pattern in ("*.md", "*.toml", "docs/**/*.md", "profiles/*.toml", "benchmarks/*.c", ".ci/*")
+    for path in sorted(ROOT.glob(pattern))
+    if path.is_file()
+]
+
+# Imports point left: a module imports only what stands before it. Those on a line know nothing of one another
+# that is not to their own left.
+# fmt: off
+ORDER = [
+    "__init__", "errors", "failure", "clock", "engines", "sse", "http1", "capture", "record", "arrival",
+    "vocabulary", "prompts", "text_prompts", "dialect", "counting", "profile", "plan", "decode", "job",
+    "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "block",
+    "vllm_json", "environment", "endpoint", "live", "measure", "result", "report", "flags", "bench", "cli",
+    "__main__",
+]
+# fmt: on
+
+# A child process must end whatever happens in it, and say why.
+CATCHES_ALL = {("runner.py", "BaseException")}
+MOST_PARAMETERS = 8
+
+
+def named(paths: list[Path]) -> list[object]:
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in paths]
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def imported(path: Path) -> set[str]:
+    """The full names of the modules a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("path", named(CODE))
+def test_files_and_functions_keep_their_budget(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) < 400
+    for function in functions(ast.parse(text)):
+        assert function.end_lineno is not None
+        assert function.end_lineno - function.lineno < 60, function.name
+        arguments = function.args
+        count = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
+        assert count <= MOST_PARAMETERS, function.name
+
+
+@pytest.mark.parametrize("path", named(CODE))
+def test_nothing_catches_everything(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        assert node.type is not None, f"line {node.lineno}: bare except"
+        caught = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)}
+        broad = caught & {"Exception", "BaseException"}
+        assert {(path.name, name) for name in broad} <= CATCHES_ALL, f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("path", named(PACKAGE))
+def test_what_is_public_says_what_it_is(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    if path.name != "__init__.py" or tree.body:
+        assert ast.get_docstring(tree), "the module"
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+            assert ast.get_docstring(node), node.name
+
+
+@pytest.mark.parametrize("path", named(CODE + TESTS))
+def test_every_module_has_lazy_annotations(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    if any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in tree.body):
+        assert "__future__.annotations" in imported(path)
+
+
+def test_every_module_of_the_client_has_its_place() -> None:
+    assert {path.stem for path in ROOT.glob("loadgen/*.py")} == set(ORDER)
+    assert len(ORDER) == len(set(ORDER))
+
+
+@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/*.py"))))
+def test_imports_point_left(path: Path) -> None:
+    place = ORDER.index(path.stem)
+    for name in imported(path):
+        if name.startswith("loadgen."):
+            target = name.split(".")[1]
+            if target in ORDER:
+                assert ORDER.index(target) < place, f"{path.stem} imports {target}"
+
+
+@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/*.py"))))
+def test_only_the_command_knows_the_servers(path: Path) -> None:
+    knows = any(name.split(".")[0] == "loadgen_servers" for name in imported(path))
+    assert not knows or path.stem in ("bench", "cli")
+
+
+@pytest.mark.parametrize("path", named(sorted(ROOT.glob("servers/**/*.py"))))
+def test_the_servers_do_not_know_the_client(path: Path) -> None:
+    assert not any(name.split(".")[0] == "loadgen" for name in imported(path))
+
+
+@pytest.mark.parametrize("path", named(CODE))
+def test_names_are_nouns_of_the_field(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            assert not re.search(r"(Manager|Handler|Factory|Helper|Utils?)$", node.name), node.name
+    assert path.stem not in ("utils", "helpers", "common", "misc")
+
+
+@pytest.mark.parametrize("path", named([*CODE, *TESTS, *TEXT]))
+def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
+    machine = re.compile(r"(?<![\w.}])/(" + "work|opt|root|home" + r")/\w")
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        assert not machine.search(line), f"line {number}: {line.strip()}"
+
+
+@pytest.mark.parametrize("name", ["metrics", "results", "profiles", "design"])
+def test_the_docs_are_there(name: str) -> None:
+    assert (ROOT / "docs" / f"{name}.md").stat().st_size > 500
+
+
+def test_the_readme_names_only_flags_that_exist() -> None:
+    from loadgen.flags import bench_parser
+
+    known = {option for action in bench_parser()._actions for option in action.option_strings}
+    lines = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "loadgen bench" in line]
+    assert lines
+    for line in lines:
+        flags = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", line))
+        assert flags <= known, line
