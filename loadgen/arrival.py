@@ -13,6 +13,7 @@ from loadgen.errors import UsageError
 
 Int64 = NDArray[np.int64]
 NS_PER_S = 1_000_000_000
+_LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
 
@@ -113,7 +114,7 @@ def _nanoseconds(offsets_s: NDArray[np.float64], rate_per_s: float) -> Int64:
 
 
 def _check_rate(rate_per_s: float) -> None:
-    if not 0 < rate_per_s < math.inf:  # false for NaN too
+    if not _LEAST_RATE_PER_S <= rate_per_s < math.inf:  # false for NaN too
         raise UsageError(
             f"--request-rate {rate_per_s:g}: give requests per second above 0, or inf for all at once"
         )

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from loadgen import live, plan, profile, report, result
 from loadgen.endpoint import Access, Inquiry, Served
 from loadgen.environment import HIDDEN, command_line, describe
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.flags import Options, parse
 from loadgen.job import Target
 from loadgen.measure import Manner, Outcome, measure
@@ -33,26 +34,44 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; the exit code is the worst of its profiles'."""
     options = parse(argv)
     profiles = _profiles(options)
-    parse_metadata(options.metadata)
+    _check(options)
     seed = Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
     with ExitStack() as stack:
         access, wait_s = _access(options, stack)
         bench = _attach(options, access, wait_s)
         worst = 0
-        for workload in profiles:
+        for position, workload in enumerate(profiles):
             if options.print_request:
                 print(bench.request(workload, seed))
                 return 0
-            worst = max(worst, bench.run(workload, seed))
+            # A profile named twice is a repeat: with the same prompts it would measure the cache.
+            before = [earlier.name for earlier in profiles[:position]].count(workload.name)
+            worst = max(worst, bench.run(workload, replace(seed, repeat=before)))
             if worst == INTERRUPTED:
                 break
     return worst
 
 
 def _profiles(options: Options) -> list[Profile]:
-    if options.profiles:
-        return [profile.load(name, options.overrides) for name in options.profiles]
-    return [profile.build(options.overrides)]
+    names, overrides = options.profiles, options.overrides
+    profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
+    for workload in profiles:
+        result.check(workload)
+    return profiles
+
+
+def _check(options: Options) -> None:
+    """Find before anything is started what could not be done at the end; raises UsageError."""
+    parse_metadata(options.metadata)
+    if options.http2:
+        if options.transport != "httpx":
+            raise UsageError("--http2 goes with --transport httpx")
+        if not (options.base_url or "").startswith("https"):
+            raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
+        if find_spec("h2") is None:
+            raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
+    if options.saves:
+        result.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
 def _access(options: Options, stack: ExitStack) -> tuple[Access, float]:
@@ -131,8 +150,8 @@ class Bench:
         try:
             warmed = self._warm_up(workload, seed, manner, display)
             outcome = measure(made, manner, display, workload.name or "bench")
-        except (KeyboardInterrupt, MeasureError):
-            directory.rmdir()
+        except (KeyboardInterrupt, LoadgenError):
+            result.remove_empty(directory)
             raise
         finally:
             display.close()
@@ -155,8 +174,6 @@ class Bench:
         chosen = self.options.transport or DEFAULT_TRANSPORT
         if chosen == "wire" and DEFAULT_TRANSPORT != "wire":
             raise UsageError("--transport wire needs Linux (epoll): use --transport httpx here")
-        if self.options.http2 and chosen != "httpx":
-            raise UsageError("--http2 goes with --transport httpx")
         return chosen
 
     def _check_fits(self, made: Plan) -> None:
@@ -231,7 +248,7 @@ class Bench:
         print(text, flush=True)
         run.save(directory, text + "\n")
         print(f"run directory: {directory}", flush=True)
-        if options.save_result or options.append_result:
+        if options.saves:
             path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
             write_result(path, run.json(options.save_detailed), options.append_result)
             print(f"result file: {path}", flush=True)

@@ -45,6 +45,11 @@ class Outbox:
         self.most_bytes = max(self.most_bytes, self._bytes)
 
     @property
+    def waiting(self) -> bool:
+        """Whether `flush_some` has something to give."""
+        return bool(self._partial or self._waiting)
+
+    @property
     def waiting_bytes(self) -> int:
         return self._bytes
 

@@ -41,6 +41,10 @@ class Access:
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.base_url)
+            if parts.username or parts.password:
+                raise UsageError(
+                    "--base-url: put the credentials into --header, where they are never written"
+                )
             whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:  # a port that is none, half an IPv6 address
             whole = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -12,14 +13,28 @@ from loadgen.errors import UsageError
 
 _UNSET: Any = argparse.SUPPRESS
 
+_ONLY_RANDOM = "only --dataset-name random is built"
+_OTHER_DATASETS = (
+    "--random-mm-",
+    "--sharegpt-",
+    "--custom-",
+    "--spec-bench-",
+    "--speed-bench-",
+    "--prefix-repetition-",
+    "--blazedit-",
+    "--asr-",
+    "--timed-trace-",
+    "--hf-",
+)
 # Flags of `vllm bench serve` 0.32 that are not built here, each with what to use instead.
 REFUSED = {
-    "--dataset-path": "only --dataset-name random is built",
-    "--self-timed": "only --dataset-name random is built",
-    "--no-oversample": "only --dataset-name random is built",
+    "--dataset-path": _ONLY_RANDOM,
+    "--self-timed": _ONLY_RANDOM,
+    "--no-self-timed": _ONLY_RANDOM,
+    "--no-oversample": _ONLY_RANDOM,
     "--skip-chat-template": "--backend openai sends prompts without a template",
     "--enable-multimodal-chat": "only text is sent",
-    "--disable-shuffle": "only --dataset-name random is built",
+    "--disable-shuffle": _ONLY_RANDOM,
     "--random-batch-size": "one prompt a request is sent",
     "--no-reranker": "only text generation is measured",
     "--tokenizer-mode": "only --tokenizer is built",
@@ -77,6 +92,11 @@ class Options:
     metadata: tuple[str, ...] = ()
     run_dir: str | None = None
 
+    @property
+    def saves(self) -> bool:
+        """Whether a result file is written beside the run directory."""
+        return self.save_result or self.save_detailed or self.append_result
+
 
 def parse(argv: Sequence[str]) -> Options:
     """The options on this command line; raises UsageError that names what is wrong with it."""
@@ -90,9 +110,13 @@ def parse(argv: Sequence[str]) -> Options:
         raise UsageError("--dataset-name: only random is built")
     base_url = values.pop("base_url", None)
     host, port = values.pop("host", None), values.pop("port", None)
-    if base_url is None and (host is not None or port is not None):
-        base_url = f"http://{host or '127.0.0.1'}:{port or 8000}"
-    profiles = tuple(name for name in values.pop("profile", "").split(",") if name)
+    if host is not None or port is not None:
+        if base_url is not None:
+            raise UsageError("--base-url names host and port already: leave out --host and --port")
+        base_url = f"http://{host or '127.0.0.1'}:{8000 if port is None else port}"
+    profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
+    if not all(profiles):
+        raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
     headers = _pairs("--header", values.pop("header", []))
     names = Options.__dataclass_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
@@ -110,8 +134,9 @@ def _refuse(argv: Sequence[str]) -> None:
                 "--profile takes the name of a workload here (`loadgen profiles` lists them); "
                 "vLLM's bare --profile, which profiles the server, will be --server-trace"
             )
-        if flag in REFUSED:
-            raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {REFUSED[flag]}")
+        reason = REFUSED.get(flag, _ONLY_RANDOM if flag.startswith(_OTHER_DATASETS) else None)
+        if reason is not None:
+            raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {reason}")
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
@@ -130,8 +155,10 @@ def _pairs(flag: str, pairs: Sequence[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"{flag} {pair!r}: write NAME=VALUE")
-        if "\n" in pair or "\r" in pair or not pair.isascii():
+        if not pair.isascii() or not pair.isprintable():
             raise UsageError(f"{flag} {name!r}: one line of ASCII, please")
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name.strip()):
+            raise UsageError(f"{flag} {name!r}: no name of a header; write NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import httptools
 import numpy as np
@@ -18,55 +18,71 @@ Headers = dict[str, str]
 
 
 class Framing(Protocol):
-    """Tells from everything received of a response, head included, whether it is whole."""
+    """Tells after each read, from all the reads of a response, head included, whether it is whole."""
 
-    def done(self, raw: bytearray) -> bool: ...
+    @property
+    def broken(self) -> bool:
+        """Whether the bytes are not of this framing: the connection cannot be used again."""
+        ...
+
+    def done(self, reads: list[bytes]) -> bool: ...
 
 
 @dataclass(slots=True)
 class Chunked:
     """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
 
+    broken: bool = False
     _ended: bool = False
-    _fed: int = 0
+    _fed: int = 0  # reads
     _parser: httptools.HttpResponseParser | None = None
 
-    def done(self, raw: bytearray) -> bool:
-        """A test of the last four bytes per read; `raw` grows, so a mark split over reads is seen."""
-        if not raw.endswith(_HEAD_END):  # whatever the last chunk looks like, an empty line is its end
+    def done(self, reads: list[bytes]) -> bool:
+        """A test of the last bytes; a read too short to hold the whole mark is joined to those before."""
+        last = reads[-1]
+        if len(last) < len(_LAST_CHUNK):
+            last = b"".join(reads[-len(_LAST_CHUNK) :])
+        if not last.endswith(_HEAD_END):  # whatever the last chunk looks like, an empty line is its end
             return False
-        return raw.endswith(_LAST_CHUNK) or self._asked(raw)
+        return last.endswith(_LAST_CHUNK) or self._asked(reads)
 
-    def _asked(self, raw: bytearray) -> bool:
+    def _asked(self, reads: list[bytes]) -> bool:
         """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell."""
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
-        begin, self._fed = self._fed, len(raw)
+        begin, self._fed = self._fed, len(reads)
         try:
-            self._parser.feed_data(bytes(raw[begin:]))
+            self._parser.feed_data(b"".join(reads[begin:]))
         except httptools.HttpParserError:
-            return True  # it will not get better: decoding says what is wrong
-        return self._ended
+            self.broken = True  # it will not get better: decoding says what is wrong
+        return self._ended or self.broken
 
     def on_message_complete(self) -> None:
         self._ended = self._parser is not None and self._parser.get_status_code() >= 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ContentLength:
     """Ends after a number of bytes known from the head."""
 
     total: int  # head and body
+    broken: ClassVar[bool] = False
+    _counted: int = field(default=0, compare=False)  # reads
+    _received: int = field(default=0, compare=False)  # their bytes
 
-    def done(self, raw: bytearray) -> bool:
-        return len(raw) >= self.total
+    def done(self, reads: list[bytes]) -> bool:
+        self._received += sum(map(len, reads[self._counted :]))
+        self._counted = len(reads)
+        return self._received >= self.total
 
 
 @dataclass(frozen=True, slots=True)
 class UntilClose:
     """Ends when the server closes the connection."""
 
-    def done(self, raw: bytearray) -> bool:
+    broken: ClassVar[bool] = False
+
+    def done(self, reads: list[bytes]) -> bool:
         return False
 
 
@@ -74,7 +90,9 @@ class UntilClose:
 class NoBody:
     """Ends with the head."""
 
-    def done(self, raw: bytearray) -> bool:
+    broken: ClassVar[bool] = False
+
+    def done(self, reads: list[bytes]) -> bool:
         return True
 
 

@@ -139,7 +139,7 @@ class Records:
     @classmethod
     def load(cls, path: Path) -> Records:
         """Read what `save` wrote; raises OSError, KeyError or ValueError when the file is not one."""
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             kinds, details = stored["failure_kind"].tolist(), stored["failure_detail"].tolist()
             return cls(
                 columns={name: stored[name] for name in _SCALARS},

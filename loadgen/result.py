@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -203,6 +205,22 @@ def create_directory(base: Path, name: str, started: datetime) -> Path:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
         return path
     raise UsageError(f"{base} is full of runs of this second; choose another --run-dir")
+
+
+def create_place(directory: Path, flag: str) -> None:
+    """See to it that files can be written to a directory; raises UsageError that names the flag."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {directory}: {error.strerror}; choose another {flag}") from None
+    if not os.access(directory, os.W_OK):
+        raise UsageError(f"cannot write {directory}: permission denied; choose another {flag}")
+
+
+def remove_empty(directory: Path) -> None:
+    """Take away the directory of a run that left nothing."""
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def now() -> datetime:

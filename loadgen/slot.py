@@ -10,23 +10,19 @@ import struct
 from array import array
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any
 
 from loadgen import clock
 from loadgen.capture import Capture
 from loadgen.failure import Failure
+from loadgen.http1 import Framing
 from loadgen.job import Target
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 _RECORD_BYTES = 16384
 _TIMESPEC = struct.Struct("qq")
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
-
-
-class Framing(Protocol):
-    """Tells from the bytes so far whether the response is whole."""
-
-    def done(self, raw: bytearray) -> bool: ...
 
 
 class State(Enum):
@@ -87,7 +83,6 @@ class Slot:
         "connect_ns",
         "connected_ns",
         "encrypt",
-        "ends",
         "fd",
         "framing",
         "freed_ns",
@@ -99,7 +94,7 @@ class Slot:
         "on_readable",
         "pending",
         "progress_ns",
-        "raw",
+        "reads",
         "recvmsg",
         "request",
         "resends",
@@ -136,8 +131,7 @@ class Slot:
 
     def clear_response(self) -> None:
         """Forget what came back."""
-        self.raw = bytearray()
-        self.ends: array[int] = array("q")
+        self.reads: list[bytes] = []
         self.seen_ns: array[int] = array("q")
         self.kernel = bytearray()
         self.framing: Framing | None = None
@@ -198,6 +192,17 @@ class Slot:
         seconds, nanoseconds = _TIMESPEC.unpack_from(self.kernel, len(self.kernel) - _TIMESPEC.size)
         return seconds * 1_000_000_000 + nanoseconds - offset_ns if seconds else self.seen_ns[-1]
 
+    def last_token_read(self, token_seen: Callable[[bytes], bool]) -> int | None:
+        """The read in which the last token came whole, if one came since `scanned`.
+
+        A message may begin in one read and end in a later one, so reads are not judged one by one.
+        """
+        reads, since = self.reads, range(self.scanned, len(self.reads))
+        begin = next((i for i in reversed(since) if token_seen(b"".join(reads[i:]))), None)
+        if begin is None:
+            return None
+        return next(i for i in since if i >= begin and token_seen(b"".join(reads[begin : i + 1])))
+
     def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
         """All that is known of the request under way."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
@@ -210,8 +215,8 @@ class Slot:
             connect_ns=self.connect_ns if paid else 0,
             resends=self.resends,
             failure=failure,
-            raw=self.raw,  # type: ignore[arg-type]  # packed as bytes; copying it here would cost time
-            ends=self.ends.tobytes(),
+            raw=b"".join(self.reads),
+            ends=array("q", accumulate(map(len, self.reads))).tobytes(),
             seen_ns=self.seen_ns.tobytes(),
             kernel=self.kernel,  # type: ignore[arg-type]
             realtime_offset_ns=offset_ns,

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 _DONE = b"[DONE]"
 _PLAIN_SEAM = b"\n\ndata: "
+_FIRST = b"data: "
+_NEWLINE = ord("\n")
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|\n|\r)")
 
@@ -33,14 +35,18 @@ def read(body: bytes, whole: bool) -> Events:
 
 
 def _read_plain(body: bytes) -> Events | None:
-    """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
-    if not (body.startswith(b"data: ") and body.endswith(b"\n\n")):
+    """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others.
+
+    Every newline of the body must belong to a seam between two events or to the end: then none is left
+    that could begin another field.
+    """
+    if not (body.startswith(_FIRST) and body.endswith(b"\n\n")) or b"\r" in body:
         return None
-    datas = body[:-2].split(_PLAIN_SEAM)
-    if body.count(b"\n") != 2 * len(datas) or b"\r" in body:
+    datas = body[len(_FIRST) : -2].split(_PLAIN_SEAM)
+    if np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE) != 2 * len(datas):
         return None
-    ends = np.cumsum([len(data) + len(_PLAIN_SEAM) for data in datas]) - (len(_PLAIN_SEAM) - 1)
-    datas[0] = datas[0].removeprefix(b"data: ")
+    lengths = np.fromiter(map(len, datas), np.int64, len(datas))
+    ends = np.cumsum(lengths + len(_PLAIN_SEAM)) - 1  # a data line, and its own newline
     done = _DONE in datas
     if done:
         del datas[datas.index(_DONE) :]

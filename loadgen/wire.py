@@ -25,6 +25,7 @@ _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
 _MOST_READY_BYTES = 64 << 20  # how far requests are built ahead
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
+_MOST_EVENTS = 1024  # of one look at the epoll
 _SWEEP_NS = 100_000_000
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
@@ -39,7 +40,7 @@ class Wire:
         self.pool.poll.register(outbox.sock, RECV)
         self.ready: deque[bytes] = deque()
         self.ready_bytes = self.built = self.late_bodies = 0
-        self.next = self.ended = self.reads = 0
+        self.next = self.ended = self.reads = 0  # reads: of what has ended
         self.begin_ns = self.swept_ns = self.checked_ns = 0
         self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
         self.step_ns = 0
@@ -61,13 +62,10 @@ class Wire:
             return
         slot.seen_ns.append(clock.now_ns())
         slot.kernel += ancillary[0][2] if ancillary else NO_STAMP
-        raw = slot.raw
-        raw += data
-        slot.ends.append(len(raw))
-        self.reads += 1
+        slot.reads.append(data)
         if slot.framing is None:
             self._begin_response(slot)
-        elif slot.framing.done(raw):
+        elif slot.framing.done(slot.reads):
             self._end(slot, None)
 
     def _send(self, slot: Slot) -> None:
@@ -89,9 +87,9 @@ class Wire:
         self._launch()
         poll = self.pool.poll.poll
         while self.ended < self.job.count and not self.stopping:
-            events = poll(0, 4096)
-            if not events and not self._housekeep():
-                events = poll(self._wait_s(), 4096)
+            events = poll(self._wait_s(), _MOST_EVENTS)
+            if not events:
+                self._housekeep()
             self._dispatch(events)
             if self.next < self.job.count:
                 self._launch()
@@ -148,34 +146,36 @@ class Wire:
 
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
+        if self._may_build() or (self.outbox.waiting and not self.outbox.blocked):
+            return 0
         wait_ns = _SWEEP_NS
         if self.job.offsets_ns is not None and self.next < self.job.count and self.pool.free:
             wait_ns = min(wait_ns, self._due_ns() - clock.now_ns() - _SPIN_NS)
         return max(0, wait_ns // 1_000_000) / 1000
 
-    def _housekeep(self) -> bool:
-        """One small piece of the work that can wait; False when there is none."""
-        return self._build_ahead() or (not self.outbox.blocked and self._flush())
+    def _housekeep(self) -> None:
+        """One small piece of the work that can wait."""
+        if self._may_build():
+            self._build_ahead()
+        elif not self.outbox.blocked:
+            self._flush()
 
-    def _flush(self) -> bool:
-        """Give the decoder at most one capture; False when there is none or the pipe is full."""
-        if self.outbox.flush_some():
-            return True
-        if self.outbox.blocked:
+    def _flush(self) -> None:
+        """Give the decoder at most one capture; while the pipe is full, watch for room."""
+        if not self.outbox.flush_some() and self.outbox.blocked:
             self.pool.poll.modify(self.outbox.sock, RECV | SEND)
-        return False
 
     def _sweep(self, now_ns: int) -> None:
         """The counters, deadlines, and once a second the clock's offset."""
         self.swept_ns = now_ns
-        self.counters.publish(self.next, self.ended, self.reads)
         if now_ns - self.checked_ns > _SECOND_NS:
             self.checked_ns = now_ns
             self.offset_ns = clock.realtime_offset_ns()
             self.step_ns = max(self.step_ns, abs(self.offset_ns - self.first_offset_ns))
-        limits = self.job.limits
+        limits, reads = self.job.limits, self.reads
         for slot in self.pool.slots:
             if slot.state is State.BUSY:
+                reads += len(slot.reads)
                 if 0 < limits.request_timeout_ns < now_ns - slot.sent_ns:
                     self._give_up(slot, FailureKind.TIMEOUT, "no end within --request-timeout")
                 elif 0 < limits.stall_timeout_ns < now_ns - slot.progress_ns:
@@ -185,28 +185,15 @@ class Wire:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
+        self.counters.publish(self.next, self.ended, reads)
 
     def _check_progress(self, slot: Slot, now_ns: int) -> None:
         """A stalled stream is one without a token for too long, whatever else it sends."""
-        read = self._last_token_read(slot)
+        read = slot.last_token_read(self.job.token_seen)
         if read is not None:
-            slot.progress_ns, slot.scanned = slot.seen_ns[read], slot.ends[read]
+            slot.progress_ns, slot.scanned = slot.seen_ns[read], read
         if now_ns - slot.progress_ns > self.job.limits.stall_timeout_ns:
             self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
-
-    def _last_token_read(self, slot: Slot) -> int | None:
-        """The read in which the last token came whole, if one came since the last look.
-
-        A message may begin in one read and end in a later one, so reads are not judged one by one.
-        """
-        token_seen, raw, ends = self.job.token_seen, slot.raw, slot.ends
-        if len(raw) <= slot.scanned or not token_seen(bytes(raw[slot.scanned :])):
-            return None
-        begins = [slot.scanned, *(end for end in ends if slot.scanned < end < len(raw))]
-        begin = next(begin for begin in reversed(begins) if token_seen(bytes(raw[begin:])))
-        return next(
-            read for read, end in enumerate(ends) if end > begin and token_seen(bytes(raw[begin:end]))
-        )
 
     # Requests.
 
@@ -253,24 +240,24 @@ class Wire:
         slot.begin(self.next, request, intended_ns)
         self.next += 1
 
-    def _build_ahead(self) -> bool:
-        if self.built >= self.job.count or self.ready_bytes >= _MOST_READY_BYTES:
-            return False
+    def _may_build(self) -> bool:
+        return self.built < self.job.count and self.ready_bytes < _MOST_READY_BYTES
+
+    def _build_ahead(self) -> None:
         request = self.job.request(self.built)
         self.built += 1
         self.ready.append(request)
         self.ready_bytes += len(request)
-        return True
 
     def _begin_response(self, slot: Slot) -> None:
-        head = read_head(slot.raw)
+        head = read_head(b"".join(slot.reads))
         if head is None:
             return
         if isinstance(head, Malformed):
             self._give_up(slot, FailureKind.MALFORMED, head.detail)
             return
         slot.framing, slot.keep_alive = head.framing, head.keep_alive
-        if slot.framing.done(slot.raw):
+        if slot.framing.done(slot.reads):
             self._end(slot, None)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
@@ -279,11 +266,14 @@ class Wire:
         end_ns = slot.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
         self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
         self.ended += 1
+        self.reads += len(slot.reads)
         slot.freed_ns = end_ns
         # A fresh connection that is lost without a byte is refused in all but name.
-        lost = not (slot.raw or slot.served or (failure is not None and failure.kind in _SLOW))
+        lost = not (slot.reads or slot.served or (failure is not None and failure.kind in _SLOW))
         refused = lost or (failure is not None and failure.kind is FailureKind.CONNECT)
-        keep = slot.keep_alive and failure is None and not slot.pending  # half a request is still to go
+        # Half a request is still to go, or what came was no HTTP.
+        broken = slot.pending or (slot.framing is not None and slot.framing.broken)
+        keep = slot.keep_alive and failure is None and not broken
         slot.clear()
         if keep:
             slot.served += 1
@@ -305,10 +295,10 @@ class Wire:
         """Have the first wave's connections open and its requests built before the clock starts."""
         for _ in range(self.job.first_slots):
             self.pool.open()
-        while self.built < self.job.first_slots and self._build_ahead():
-            pass
+        while self.built < self.job.first_slots and self._may_build():
+            self._build_ahead()
         while self.pool.dialing and not self.stopping:
-            self._dispatch(self.pool.poll.poll(0.1, 4096))
+            self._dispatch(self.pool.poll.poll(0.1, _MOST_EVENTS))
             self._sweep(clock.now_ns())
 
     def _opened(self, slot: Slot) -> None:
@@ -347,7 +337,7 @@ class Wire:
         """The peer closed the connection, or it broke."""
         if slot.state is State.IDLE:
             self._drop_idle(slot)
-        elif not slot.raw and slot.served and not slot.resends:
+        elif not slot.reads and slot.served and not slot.resends:
             # It closed an idle connection just as we wrote: no answer can have begun.
             self.pool.drop(slot)
             slot.resends = 1

@@ -118,23 +118,7 @@ USAGE = [
 ]
 
 
-# Refused too late, or not at all, so far; the first word tells which.
-NOT_YET = (
-    "--profile ,",
-    "--profile=",
-    "--goodput",
-    "--percentile-metrics",
-    "--metric-percentiles",
-    "--http2",
-    "--port 0",
-    "--base-url http://127.0.0.1:1 --host",
-    "--header a:b=c",
-    "--save-result",
-)
-TABLE = [
-    pytest.param(words, told, id=words, marks=[pytest.mark.xfail] if words.startswith(NOT_YET) else [])
-    for words, told in USAGE
-]
+TABLE = [pytest.param(words, told, id=words) for words, told in USAGE]
 
 
 @pytest.fixture

@@ -53,7 +53,6 @@ def test_every_flag_of_vllm_is_taken_or_refused_as_theirs(flag: str) -> None:
         parse([flag, "1"])
 
 
-@pytest.mark.xfail(reason="refused as unknown, not yet by name")
 @pytest.mark.parametrize("flag", [f"--{name}" for name in DATASETS])
 def test_every_flag_of_vllms_other_datasets_is_refused_as_theirs(flag: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"{flag} is a flag of `vllm bench serve`")):

@@ -100,17 +100,17 @@ def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str
     raw = CHUNKED + b"".join(data for data, _ in BODIES[name])
     for cut in range(len(CHUNKED), len(raw)):
         framing = Chunked()
-        assert [framing.done(bytearray(raw[:cut])), framing.done(bytearray(raw))] == [False, True]
-    framing, grown = Chunked(), bytearray(CHUNKED[:-1])
+        assert [framing.done([raw[:cut]]), framing.done([raw[:cut], raw[cut:]])] == [False, True]
+    framing, reads = Chunked(), [CHUNKED[:-1]]
     done = []
-    for byte in raw[len(CHUNKED) - 1 :]:
-        grown.append(byte)
-        done.append(framing.done(grown))
+    for at in range(len(CHUNKED) - 1, len(raw)):
+        reads.append(raw[at : at + 1])
+        done.append(framing.done(reads))
     assert done == [False] * (len(done) - 1) + [True]
 
 
 def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
-    assert Chunked().done(bytearray(CHUNKED + b"zz\r\n\r\n"))
+    assert Chunked().done([CHUNKED + b"zz\r\n\r\n"])
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,12 @@ def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
     ],
 )
 def test_other_bodies_are_done_by_length_never_or_at_once(framing: Framing, done: list[bool]) -> None:
-    assert [framing.done(bytearray(length)) for length in range(7)] == done
+    reads = [b""]
+    found = [framing.done(reads)]
+    for _ in range(6):
+        reads.append(b"x")
+        found.append(framing.done(reads))
+    assert found == done
 
 
 @pytest.mark.parametrize("before", [b"", CONTINUE])

@@ -354,17 +354,17 @@ FINISH: list[bytes | float] = [chunk(token("z", "length")), chunk(usage(2)), chu
         pytest.param(
             [HEAD, chunk(token()), *repeated(PING, 100, 0.02)], FailureKind.STALL, id="a token, then pings"
         ),
-        pytest.param([HEAD, *repeated(token(), 6, 0.15), *FINISH], None, id="slow tokens"),
-        pytest.param([HEAD, *halves(token(), 12, 0.08), *FINISH], None, id="tokens split over reads"),
+        pytest.param([HEAD, *repeated(token(), 10, 0.15), *FINISH], None, id="slow tokens"),
+        pytest.param([HEAD, *halves(token(), 20, 0.08), *FINISH], None, id="tokens split over reads"),
         pytest.param(
-            [HEAD, *repeated(token() + PING * 3, 6, 0.15), *FINISH], None, id="slow tokens among pings"
+            [HEAD, *repeated(token() + PING * 3, 10, 0.15), *FINISH], None, id="slow tokens among pings"
         ),
     ],
 )
 def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
     pieces: list[bytes | float], kind: FailureKind | None
 ) -> None:
-    limits = Limits(stall_timeout_ns=600 * MS)
+    limits = Limits(stall_timeout_ns=1000 * MS)
     with ScriptedServer(lambda _: Answer(pieces, End.HANG if kind else End.KEEP)) as server:
         driven = drive(job_of(server.target(), 1, 1, limits=limits, token_seen=Completions().token_seen))
     assert kinds(driven) == [kind]
@@ -372,7 +372,7 @@ def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
 
 @pytest.mark.realtime
 def test_a_role_is_no_token() -> None:
-    limits = Limits(stall_timeout_ns=600 * MS)
+    limits = Limits(stall_timeout_ns=1000 * MS)
     with ScriptedServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)])) as server:
         driven = drive(job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().token_seen))
     assert kinds(driven) == [FailureKind.STALL]

@@ -6,11 +6,12 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import msgspec
 
@@ -39,6 +40,7 @@ class Embedded:
 
     arguments: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _said: IO[bytes] = field(default_factory=tempfile.TemporaryFile, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -51,17 +53,18 @@ class Embedded:
             [sys.executable, "-m", "loadgen_servers.engine", "--exit-with-stdin", *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._said,  # a file: nobody would drain a pipe
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the client alone
         )
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
         ready, _, _ = select.select([self.process.stdout], [], [], _START_S)
         line = self.process.stdout.readline() if ready else b""
         if not line:
             self.process.kill()
-            said = self.process.stderr.read().decode(errors="replace").strip()
+            self.process.wait()
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace").strip()
             raise EngineFailed(said or f"no word from it within {_START_S:g} s")
         return msgspec.json.decode(line, type=Listening)
 
@@ -69,6 +72,7 @@ class Embedded:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process is None:
+            self._said.close()
             return
         self.process.terminate()
         try:
@@ -76,6 +80,6 @@ class Embedded:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for pipe in (self.process.stdin, self.process.stdout, self._said):
             if pipe is not None:
                 pipe.close()

@@ -163,10 +163,13 @@ class NullServer:
         if messages is None:
             connection.send(_control(request.path))
             return
-        body = msgspec.json.decode(request.body, type=Body)
+        try:
+            body = msgspec.json.decode(request.body, type=Body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            connection.send(_refusal(b"the body is not a request of this API"))
+            return
         if not body.stream:
-            refusal = b'{"error":{"message":"the null server only streams"}}'
-            connection.send(sockets.response(refusal, "400 Bad Request"))
+            connection.send(_refusal(b"the null server only streams"))
             return
         prompt = body.prompt
         prompt_tokens = len(prompt) if isinstance(prompt, list) else 1
@@ -190,6 +193,10 @@ class NullServer:
             for s in self.finished
         )
         return b"\n".join(msgspec.json.encode(row) for row in rows)
+
+
+def _refusal(why: bytes) -> bytes:
+    return sockets.response(b'{"error":{"message":"%s"}}' % why, "400 Bad Request")
 
 
 def _control(path: str) -> bytes:
