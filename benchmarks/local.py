@@ -1,0 +1,103 @@
+"""Local: what needs no load: memory, planning, start-up."""
+
+from __future__ import annotations
+
+import gc
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.clients import Installed, Load
+from benchmarks.process import Command, checkout_env, run
+from benchmarks.table import Bar, Section, markdown, spread
+from benchmarks.trials import trial
+from loadgen import engines, plan, profile
+
+_TOKENS = 10_000_000
+_FIRST = Load("first", streams=1, requests=1, output_tokens=2, interval_ms=1, ttft_ms=1)
+_STARTS = 2  # start-ups are short: this many per repeat
+
+
+def memory(installed: Installed, repeats: int) -> Section:
+    """Ten million tokens as records, then every figure; once, for it does not vary."""
+    script = Path(__file__).with_name("memory.py")
+    command = Command([sys.executable, str(script), "--tokens", str(_TOKENS)], checkout_env())
+    stdout = run(command).stdout
+    kept = _figure(stdout, "bytes kept per token")
+    peak_mib = _figure(stdout, "peak RSS, figures computed")
+    bars = [
+        Bar("bytes kept per token once decoded", f"{kept:.1f}", "≤ 64", kept <= 64),
+        Bar(
+            "10 M tokens, every figure computed: peak RSS",
+            f"{peak_mib:.0f} MiB",
+            "< 1024 MiB",
+            peak_mib < 1024,
+        ),
+    ]
+    return Section("Memory (`benchmarks/memory.py`)", bars, ["```", *stdout.strip().splitlines(), "```"])
+
+
+def _figure(stdout: str, label: str) -> float:
+    found = re.search(rf"^{re.escape(label)}\s+([\d.]+)", stdout, re.MULTILINE)
+    assert found is not None, f"memory.py no longer prints {label!r}"
+    return float(found[1])
+
+
+def planning(installed: Installed, repeats: int) -> Section:
+    """The plan of 1,000 prompts of 2,048 ids, and all its request bodies."""
+    workload = profile.build(
+        {"num_prompts": 1000, "input_len": 2048, "output_len": 128, "max_concurrency": 8}
+    )
+    subject = plan.Subject(engine=engines.UNKNOWN, model="null")
+    makes, bodies, sizes = [], [], []
+    for repeat in range(repeats):
+        gc.collect()
+        begin = time.perf_counter()
+        made = plan.make(workload, subject, plan.Seed(repeat))
+        planned = time.perf_counter()
+        sizes.append(sum(len(made.body(index)) for index in range(len(made))))
+        bodies.append(time.perf_counter() - planned)
+        makes.append(planned - begin)
+    total = [make + body for make, body in zip(makes, bodies, strict=True)]
+    bar = Bar(
+        "plan of 1,000 × 2048 ids, all bodies built",
+        spread(total, "{:.3f}") + " s",
+        "≤ 0.5 s",
+        statistics.median(total) <= 0.5,
+    )
+    lines = [
+        f"Plan {spread(makes, '{:.3f}')} s, bodies {spread(bodies, '{:.3f}')} s, "
+        f"{statistics.median(sizes) / 1e6:.1f} MB of JSON, in process.",
+    ]
+    return Section("Planning", [bar], lines)
+
+
+def startup(installed: Installed, repeats: int) -> Section:
+    """How long until help is printed, and until the first request is on the wire."""
+    loadgen = [sys.executable, "-m", "loadgen"]
+    commands = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "loadgen --help": [*loadgen, "--help"],
+        "loadgen bench --help": [*loadgen, "bench", "--help"],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    first: list[float] = []
+    for _ in range(_STARTS * repeats + 1):
+        for name, argv in commands.items():
+            seconds[name].append(run(Command(argv, checkout_env())).wall_s)
+        first.append(trial(installed.ours, _FIRST).first_request_s)
+    bars = [
+        _quick("`loadgen --help`", seconds["loadgen --help"], 0.25),
+        _quick("`loadgen bench --help`", seconds["loadgen bench --help"], 0.25),
+        _quick("first request on the wire after process start", first, 0.8),
+    ]
+    rows = [(f"`{name}`", spread(taken, "{:.3f}")) for name, taken in seconds.items()]
+    rows.append(("first request in the server's kernel", spread(first, "{:.3f}")))
+    count = f"Medians of {_STARTS * repeats + 1}, `python -m loadgen` of this checkout."
+    return Section("Start-up", bars, [count, "", *markdown(("", "seconds"), rows)])
+
+
+def _quick(what: str, seconds: list[float], most: float) -> Bar:
+    return Bar(what, spread(seconds, "{:.3f}") + " s", f"≤ {most} s", statistics.median(seconds) <= most)

@@ -1,0 +1,93 @@
+"""Clients: `loadgen bench` and `vllm bench serve` as a user runs them, and the server's own figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from engines.running import environment
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LIMIT_S = 300.0
+BLOCK_TITLE = " Serving Benchmark Result "
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def block(self) -> str:
+        """The result block of its output, rulers included; empty where there is none."""
+        lines = self.out.splitlines()
+        starts = [i for i, line in enumerate(lines) if BLOCK_TITLE in line]
+        if not starts:
+            return ""
+        end = lines.index("=" * 50, starts[0])
+        return "\n".join(lines[starts[0] : end + 1])
+
+
+def loadgen(arguments: Sequence[str], directory: Path) -> Finished:
+    """`loadgen bench ARGUMENTS` in a directory, to its end."""
+    with start_loadgen(arguments, directory) as process:
+        out, err = process.communicate(timeout=_LIMIT_S)
+        return Finished(process.returncode, out, err)
+
+
+def start_loadgen(arguments: Sequence[str], directory: Path) -> subprocess.Popen[str]:
+    """The same, not waited for."""
+    path = os.pathsep.join([str(_ROOT), str(_ROOT / "servers")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "loadgen", "bench", *arguments],
+        cwd=directory,
+        env=environment({"PYTHONPATH": path}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def vllm_bench(python: Path, arguments: Sequence[str], directory: Path) -> dict[str, Any]:
+    """The result file of `vllm bench serve ARGUMENTS`; raises CalledProcessError."""
+    argv = [str(python.with_name("vllm")), "bench", "serve", *arguments]
+    argv += ["--save-result", "--save-detailed", "--result-dir", str(directory)]
+    argv += ["--result-filename", "theirs.json"]
+    subprocess.run(
+        argv, cwd=directory, env=environment({}), check=True, capture_output=True, timeout=_LIMIT_S
+    )
+    return read_json(directory / "theirs.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One JSON object of a file."""
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def scrape(base_url: str) -> dict[str, float]:
+    """/metrics by name, summed over labels; histogram buckets left out."""
+    sums: dict[str, float] = defaultdict(float)
+    for line in httpx.get(f"{base_url}/metrics", trust_env=False).text.splitlines():
+        name, _, value = line.partition(" ") if "{" not in line else _labelled(line)
+        if name and not line.startswith("#") and not name.endswith("_bucket"):
+            sums[name] += float(value)
+    return dict(sums)
+
+
+def _labelled(line: str) -> tuple[str, str, str]:
+    name, _, rest = line.partition("{")
+    labels, _, value = rest.rpartition("} ")
+    return name, labels, value

@@ -1,0 +1,60 @@
+"""Real engines, each started once, where they are installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from engines import place, running
+from engines.running import Engine
+
+REQUIRED = "LOADGEN_REQUIRE_ENGINES"
+
+
+def _missing(reason: str) -> NoReturn:
+    """A skip; a failure where somebody counts on the engines being there."""
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def engines_python() -> Path:
+    """The Python that the engines are installed for."""
+    found = place.engines_python()
+    return found if isinstance(found, Path) else _missing(found)
+
+
+@pytest.fixture(scope="session")
+def model(engines_python: Path) -> Path:
+    """The tiny model, which holds its tokenizer too."""
+    return place.tiny_model(engines_python)
+
+
+@pytest.fixture(scope="session")
+def vllm(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """vLLM without a prefix cache: the same prompt is the same work each time."""
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with running.vllm(engines_python, model, log, ["--no-enable-prefix-caching"]) as engine:
+        yield engine
+
+
+@pytest.fixture
+def doomed_vllm(engines_python: Path, model: Path, tmp_path: Path) -> Iterator[Engine]:
+    """A vLLM for one test alone, with four tokens in a message."""
+    with running.vllm(engines_python, model, tmp_path / "vllm.log", ["--stream-interval", "4"]) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def transformers_serve(
+    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """`transformers serve`, pinned to the tiny model."""
+    log = tmp_path_factory.mktemp("transformers") / "log"
+    with running.transformers_serve(engines_python, model, log) as engine:
+        yield engine

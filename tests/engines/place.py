@@ -1,0 +1,36 @@
+"""Place: where the engines and the tiny model are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from engines.running import OFFLINE
+
+_HERE = Path(__file__).resolve().parent
+DIRECTORY = _HERE.parents[1] / ".engines"  # git ignores it
+PYTHON = "LOADGEN_ENGINES_PYTHON"
+
+
+def engines_python() -> Path | str:
+    """The Python that the engines are installed for, or why there is none."""
+    named = os.environ.get(PYTHON)
+    python = Path(named) if named else DIRECTORY / "venv" / "bin" / "python"
+    if not python.with_name("vllm").is_file():
+        hint = f"{PYTHON} would name another place" if named is None else f"{PYTHON} says so"
+        return f"no vllm beside {python} ({hint}): tests/engines/install.sh installs it"
+    return python
+
+
+def tiny_model(python: Path) -> Path:
+    """The tiny model's directory, made once."""
+    model = DIRECTORY / "tiny-qwen3"
+    if not (model / "config.json").is_file():
+        DIRECTORY.mkdir(exist_ok=True)
+        subprocess.run(
+            [str(python), str(_HERE / "tiny_model.py"), str(model)],
+            check=True,
+            env={**os.environ, **OFFLINE},
+        )
+    return model

@@ -1,0 +1,176 @@
+"""Running: a real engine as a group of processes, of which none is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+_START_S = 300.0
+_STOP_S = 20.0
+_LOOK_S = 0.2
+_TAIL = 3000
+
+# No engine may look for anything outside: hub, usage statistics, newer versions.
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+# Without VLLM_HOST_IP vLLM's processes talk over the machine's own address instead of loopback.
+_VLLM = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "auto",
+}
+# Kills the group should whoever started it die first, by whatever signal.
+_GUARD = "import os, signal, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), signal.SIGKILL)"
+
+
+class EngineFailed(Exception):
+    """The engine did not become ready; the message ends with its last words."""
+
+
+@dataclass
+class Engine:
+    """Starts a server that answers /health, and stops every process of it."""
+
+    argv: Sequence[str]
+    port: int
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] = field(init=False)
+    guard: subprocess.Popen[bytes] = field(init=False)
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                list(self.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment(self.env),
+                # A group, but no session: Linux weighs sessions, not processes, against each other, and
+                # where vLLM's processes spin in sched_yield the kernel (6.18) let nobody else run at all.
+                process_group=0,
+            )
+        self.guard = subprocess.Popen(
+            [sys.executable, "-c", _GUARD, str(self.process.pid)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _until_ready(self) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise EngineFailed(f"ended with {self.process.returncode} at start-up\n{self.tail()}")
+            try:
+                if httpx.get(f"{self.base_url}/health", trust_env=False).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(_LOOK_S)
+        raise EngineFailed(f"not ready within {_START_S:g} s\n{self.tail()}")
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return self.log.read_text("utf-8", "replace")[-_TAIL:]
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL, to the whole group: vLLM's engine survives its own API server."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_STOP_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, and wait until it is gone; raises EngineFailed when it is not."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        deadline = time.monotonic() + _STOP_S
+        while left := members(self.process.pid):
+            if time.monotonic() > deadline:
+                raise EngineFailed(f"processes {left} are still there")
+            time.sleep(_LOOK_S)
+        self.guard.kill()
+        self.guard.communicate()
+
+
+def members(group: int) -> list[int]:
+    """The living processes of a process group (Linux, the only system these engines run on)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue  # it has just ended
+        if int(its_group) == group and state not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """This environment without proxies, nothing looked up outside, and `more`."""
+    own = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    own.pop("PYTHONPATH", None)
+    return {**own, **OFFLINE, **more}
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def vllm(python: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engine:
+    """vLLM on the CPU, serving the tiny model as `qwen3`; eager is the faster way for so small a one."""
+    port = free_port()
+    argv = [str(python.with_name("vllm")), "serve", str(model), "--served-model-name", "qwen3"]
+    argv += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
+    argv += ["--max-model-len", "4096", "--enforce-eager", *more]
+    return Engine(argv, port, log, _VLLM)
+
+
+def transformers_serve(python: Path, model: Path, log: Path) -> Engine:
+    """`transformers serve` on the CPU, pinned to the tiny model."""
+    port = free_port()
+    argv = [str(python.with_name("transformers")), "serve", str(model), "--host", "127.0.0.1"]
+    argv += ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
+    # With no hub cache its /v1/models is a 500 that resets the connection: what a client must bear.
+    return Engine(argv, port, log, {"HF_HOME": str(log.with_name("no-hub-cache"))})

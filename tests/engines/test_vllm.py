@@ -1,0 +1,172 @@
+"""The main job against a real vLLM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines import clients
+from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
+from engines.running import Engine
+from loadgen.record import Records
+
+pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+
+_SAMPLES = Path(__file__).resolve().parents[1] / "data" / "results"
+_PROMPT, _GENERATED = "vllm:prompt_tokens_total", "vllm:generation_tokens_total"
+_PATIENCE_S = 60.0
+# A vLLM that is stopping ends its streams with "abort" or leaves them without another word, and refuses
+# what comes after that in several ways, or never answers it.
+_STOPPED = {"aborted", "stall", "truncated", "connect", "http-status", "in-band-error"}
+
+
+def _drop_in(engine: Engine, model: Path) -> list[str]:
+    """The command of our README with a smaller load."""
+    return f"""--base-url {engine.base_url} --model qwen3 --tokenizer {model} --dataset-name random
+        --random-input-len 256 --random-output-len 64 --num-prompts 32 --max-concurrency 8""".split()
+
+
+def _run_directory(directory: Path) -> Path:
+    (found,) = (directory / "runs").iterdir()
+    return found
+
+
+def _labels(block: str) -> list[str]:
+    """Headers whole, rows up to their figure."""
+    return [line if line[:1] in "-=" else line[:40] for line in block.splitlines()]
+
+
+def _deltas(engine: Engine, before: dict[str, float], expected: tuple[int, int]) -> tuple[int, int]:
+    """How far the server's own token counters have moved; it may publish the last step a moment late."""
+    deadline = time.monotonic() + 10
+    while True:
+        after = scrape(engine.base_url)
+        moved = int(after[_PROMPT] - before[_PROMPT]), int(after[_GENERATED] - before[_GENERATED])
+        if moved == expected or time.monotonic() > deadline:
+            return moved
+        time.sleep(0.1)
+
+
+def _totals(result: dict[str, Any]) -> tuple[int, int]:
+    return result["total_input_tokens"], result["total_output_tokens"]
+
+
+def test_the_drop_in_command_gives_the_known_block_and_the_servers_totals(
+    vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    before = scrape(vllm.base_url)
+    finished = loadgen(_drop_in(vllm, model), tmp_path)
+    assert finished.code == 0, finished.err
+    sample = Finished(0, (_SAMPLES / "vllm_bench_serve.stdout.txt").read_text("utf-8"), "")
+    assert _labels(finished.block) == _labels(sample.block)
+    totals = _totals(read_json(_run_directory(tmp_path) / "result.json"))
+    assert totals == (32 * 256, 32 * 64)
+    assert _deltas(vllm, before, totals) == totals
+    assert "tokens: counted by the server's own usage" in finished.out
+
+
+def test_the_result_file_has_every_key_of_vllms(vllm: Engine, model: Path, tmp_path: Path) -> None:
+    saved = ["--save-result", "--save-detailed", "--result-filename", "ours.json"]
+    finished = loadgen([*_drop_in(vllm, model), *saved], tmp_path)
+    assert finished.code == 0, finished.err
+    sample = read_json(_SAMPLES / "vllm_bench_serve.json")
+    assert sample.keys() - read_json(tmp_path / "ours.json").keys() == set()
+
+
+def test_identical_texts_give_what_vllm_bench_serve_gets(
+    vllm: Engine, engines_python: Path, model: Path, tmp_path: Path
+) -> None:
+    shared = f"""--base-url {vllm.base_url} --backend vllm --endpoint /v1/completions --model qwen3
+        --tokenizer {model} --dataset-name random --random-input-len 200 --random-output-len 48
+        --num-prompts 16 --max-concurrency 1 --seed 0 --ignore-eos --temperature 0""".split()
+    ours_too = ["--prompt-format", "text-vllm", "--save-result", "--save-detailed"]
+    before = scrape(vllm.base_url)
+    finished = loadgen([*shared, *ours_too, "--result-filename", "ours.json"], tmp_path)
+    assert finished.code == 0, finished.err
+    ours = read_json(tmp_path / "ours.json")
+    assert _deltas(vllm, before, _totals(ours)) == _totals(ours)
+    theirs = clients.vllm_bench(engines_python, shared, tmp_path)
+    assert _totals(ours) == _totals(theirs)
+    assert ours["output_lens"] == theirs["output_lens"]
+    assert ours["input_lens"] == theirs["input_lens"]
+    assert ours["generated_texts"] == theirs["generated_texts"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("--backend openai-chat --endpoint /v1/chat/completions", id="chat"),
+        pytest.param("--backend openai-chat --no-stream", id="chat whole"),
+        pytest.param("--no-stream", id="completions whole"),
+        pytest.param("--continuous-usage", id="usage on every message"),
+        pytest.param("--transport httpx", id="httpx"),
+        pytest.param("--request-rate 40 --burstiness 0.5", id="open loop"),
+    ],
+)
+def test_every_way_of_asking_counts_what_the_server_counts(
+    more: str, vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    before = scrape(vllm.base_url)
+    finished = loadgen([*_drop_in(vllm, model), "--temperature", "0", *more.split()], tmp_path)
+    assert finished.code == 0, finished.err
+    result = read_json(_run_directory(tmp_path) / "result.json")
+    assert (result["completed"], result["total_output_tokens"]) == (32, 32 * 64)
+    assert _deltas(vllm, before, _totals(result)) == _totals(result)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--model nope", "vLLM does not serve 'nope'; it serves qwen3"),
+        ("--random-output-len 5000", "qwen3 takes 4096"),
+        ('--extra-body {"max_tokens":5000}', "max_tokens=5000 cannot be greater than max_model_len=4096"),
+        ("--endpoint /v1/nowhere/completions", "404"),
+    ],
+)
+def test_what_cannot_be_measured_ends_in_one_line(more: str, said: str, vllm: Engine, tmp_path: Path) -> None:
+    flags = f"--base-url {vllm.base_url} --profile smoke --num-prompts 4 {more}".split()
+    finished = loadgen(flags, tmp_path)
+    assert finished.code == 1
+    assert said in finished.err
+    assert finished.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "kinds"),
+    [
+        pytest.param(signal.SIGTERM, _STOPPED, id="stopped"),
+        pytest.param(signal.SIGKILL, {"truncated", "connect"}, id="killed"),
+    ],
+)
+def test_a_server_that_ends_in_the_middle_leaves_failures_not_successes(
+    number: signal.Signals, kinds: set[str], doomed_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    exact = loadgen([*_drop_in(doomed_vllm, model), "--continuous-usage"], tmp_path)
+    assert exact.code == 0, exact.err
+    records = Records.load(_run_directory(tmp_path) / "arrivals.npz")
+    assert records.exact_tokens.all()
+    assert records.tokens.sum() == 32 * 64
+    assert np.bincount(records.tokens).argmax() == 4  # as its --stream-interval says
+
+    long = f"""--base-url {doomed_vllm.base_url} --random-input-len 32 --random-output-len 4000
+        --num-prompts 6 --max-concurrency 4 --stall-timeout 5 --save-result --save-detailed
+        --result-filename cut.json""".split()
+    seen = scrape(doomed_vllm.base_url)[_GENERATED]
+    with start_loadgen(long, tmp_path) as process:
+        deadline = time.monotonic() + _PATIENCE_S
+        while scrape(doomed_vllm.base_url)[_GENERATED] < seen + 400:
+            assert time.monotonic() < deadline, "no tokens came"
+            time.sleep(0.05)
+        os.kill(doomed_vllm.process.pid, number)
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 1, err
+    assert "every request failed" in err
+    found = [error.partition(":")[0] for error in read_json(tmp_path / "cut.json")["errors"]]
+    assert len(found) == 6
+    assert set(found) <= kinds, out
