@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from loadgen import block
-from loadgen.metrics import ClientHealth, Metrics, compute
+from loadgen.metrics import ClientHealth, Metrics
 from loadgen.profile import Profile
 from loadgen.result import Facts, Result
 
@@ -17,7 +17,7 @@ _WIDTH = 80
 def render(result: Result) -> str:
     """The whole report: what was asked of whom, the block, and what there is to say of it."""
     facts = result.facts
-    metrics = compute(result.records, facts.ask())
+    metrics = result.metrics
     lines = [
         *_heading(facts),
         block.render(block.figures(metrics, facts.block())),

@@ -8,6 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from loadgen.block import BlockFacts
 from loadgen.errors import UsageError
 from loadgen.goodput import parse_goodput
-from loadgen.metrics import Ask, compute, parse_percentile_metrics, parse_percentiles
+from loadgen.metrics import Ask, Metrics, compute, parse_percentile_metrics, parse_percentiles
 from loadgen.profile import Profile
 from loadgen.record import Records
 from loadgen.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result, write_result
@@ -128,6 +129,11 @@ class Result:
     facts: Facts
     records: Records
 
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The figures of the records."""
+        return compute(self.records, self.facts.ask())
+
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
         facts = self.facts
@@ -145,7 +151,7 @@ class Result:
             save_detailed=detailed,
             ours=facts.model_dump(mode="json"),
         )
-        return vllm_result(compute(self.records, ask), self.records, ask, about)
+        return vllm_result(self.metrics, self.records, ask, about)
 
     def filename(self) -> str:
         """The name vLLM would give the result file."""
