@@ -87,9 +87,10 @@ class Wire:
         self._launch()
         poll = self.pool.poll.poll
         while self.ended < self.job.count and not self.stopping:
-            events = poll(self._wait_s(), _MOST_EVENTS)
-            if not events:
-                self._housekeep()
+            # A look before the sleep: often the next event is there, and to be woken costs more than to look.
+            events = poll(0, _MOST_EVENTS)
+            if not events and not self._housekeep():
+                events = poll(self._wait_s(), _MOST_EVENTS)
             self._dispatch(events)
             if self.next < self.job.count:
                 self._launch()
@@ -146,19 +147,20 @@ class Wire:
 
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
-        if self._may_build() or (self.outbox.waiting and not self.outbox.blocked):
-            return 0
         wait_ns = _SWEEP_NS
         if self.job.offsets_ns is not None and self.next < self.job.count and self.pool.free:
             wait_ns = min(wait_ns, self._due_ns() - clock.now_ns() - _SPIN_NS)
         return max(0, wait_ns // 1_000_000) / 1000
 
-    def _housekeep(self) -> None:
-        """One small piece of the work that can wait."""
+    def _housekeep(self) -> bool:
+        """One small piece of the work that can wait; False when there is none."""
         if self._may_build():
             self._build_ahead()
-        elif not self.outbox.blocked:
+            return True
+        if self.outbox.waiting and not self.outbox.blocked:
             self._flush()
+            return True
+        return False
 
     def _flush(self) -> None:
         """Give the decoder at most one capture; while the pipe is full, watch for room."""
