@@ -112,11 +112,16 @@ def _attach(options: Options, access: Access, wait_s: float) -> Bench:
         engine=served.engine,
         model=served.model,
         model_root=served.model_root or options.model or "",
-        tokenizer=options.tokenizer,
+        tokenizer=options.tokenizer or _model_directory(options),
         vocab_size=options.vocab_size,
         endpoint=options.endpoint,
     )
     return Bench(options, subject, served, access.target("", tls))
+
+
+def _model_directory(options: Options) -> str | None:
+    """--model where it is a directory: then its tokenizer is there, as `vllm bench serve` has it."""
+    return options.model if options.model and Path(options.model).is_dir() else None
 
 
 @dataclass(frozen=True)

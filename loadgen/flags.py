@@ -268,7 +268,7 @@ def _run_flags(group: Group) -> None:
     )
     add("--http2", action="store_true", help="with --transport httpx")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
-    add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 600)")
+    add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
     add("--quiet", action="store_true", help="no progress")
     add("--disable-tqdm", action="store_true", help="the same")
 

@@ -94,7 +94,8 @@ class Portable:
         self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
         self.freed = asyncio.Event()
         self.sent = self.ended = self.reads = 0
-        self.begin_ns = 0
+        self.begin_ns = self.token_ns = 0
+        self.queued: dict[int, tuple[_Exchange, asyncio.Timeout]] = {}  # without a token so far
 
     def run(self) -> Health:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
@@ -207,7 +208,8 @@ class Portable:
         exchange.sent_ns = clock.now_ns()  # for a proxy that writes no headers of its own
         loop, scanned = asyncio.get_running_loop(), 0
         try:
-            async with asyncio.timeout(stall_ns / 1e9 if stall_ns else None) as deadline:
+            async with asyncio.timeout(None) as deadline:
+                self.queued[exchange.index] = (exchange, deadline)
                 response = await client.send(request, stream=True)
                 try:
                     exchange.status = response.status_code
@@ -217,7 +219,8 @@ class Portable:
                         exchange.ends.append(len(exchange.raw))
                         self.reads += 1
                         if stall_ns and job.token_seen(bytes(exchange.raw[scanned:])):
-                            scanned = len(exchange.raw)
+                            scanned, self.token_ns = len(exchange.raw), clock.now_ns()
+                            self.queued.pop(exchange.index, None)
                             deadline.reschedule(loop.time() + stall_ns / 1e9)
                 finally:
                     await response.aclose()
@@ -225,7 +228,16 @@ class Portable:
             if not deadline.expired():
                 raise
             return Failure(FailureKind.STALL, "no token within --stall-timeout")
+        finally:
+            self.queued.pop(exchange.index, None)
         return None
+
+    def _end_stalled(self) -> None:
+        """Requests without a first token may be queued: they stall when nobody else gets one either."""
+        stall_ns, now_ns = self.job.limits.stall_timeout_ns, clock.now_ns()
+        for exchange, deadline in self.queued.values() if stall_ns else ():
+            if now_ns - max(exchange.sent_ns, self.token_ns) > stall_ns and not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time())
 
     async def _housekeep(self) -> None:
         """Hand captures over and publish the counters, a few at a time."""
@@ -233,6 +245,7 @@ class Portable:
             while self.outbox.flush_some():  # noqa: ASYNC110  # a turn for the streams between two captures
                 await asyncio.sleep(0)
             self.counters.publish(self.sent, self.ended, self.reads)
+            self._end_stalled()
             await asyncio.sleep(_HOUSEKEEP_S)
 
 

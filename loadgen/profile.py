@@ -57,7 +57,7 @@ class Profile(BaseModel):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     request_timeout: float = Field(21600.0, ge=0)  # seconds; 0: none
-    stall_timeout: float = Field(600.0, ge=0)  # seconds without a token; 0: none
+    stall_timeout: float = Field(300.0, ge=0)  # seconds without a token; 0: none
 
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"

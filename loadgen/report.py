@@ -12,6 +12,7 @@ from loadgen.profile import Profile
 from loadgen.result import Facts, Result
 
 _WIDTH = 80
+_MUCH_SHARED = 0.01  # of token messages: beyond it, percentiles of ITL are of reads
 
 
 def render(result: Result) -> str:
@@ -83,6 +84,8 @@ def _remarks(facts: Facts, metrics: Metrics) -> Iterator[str]:
     yield from _token_remarks(metrics)
     yield _load_remark(facts.profile, metrics)
     yield _health_remark(metrics.health, facts)
+    if metrics.health.shared_share > _MUCH_SHARED:
+        yield _shared_doubt(metrics)
     for note in facts.notes:
         yield f"note: {note}"
 
@@ -124,3 +127,10 @@ def _health_remark(health: ClientHealth, facts: Facts) -> str:
         said = "user-space stamps (no kernel stamps here): the client's own delay is in every figure"
     shared = f"{100 * health.shared_share:.2g} % of token messages shared a read"
     return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"
+
+
+def _shared_doubt(metrics: Metrics) -> str:
+    late = metrics.health.lag_mean_ms > metrics.itl.median_ms
+    cause = "the client read late: leave it a core" if late else "the server sent several at once"
+    share = f"{100 * metrics.health.shared_share:.2g} %"
+    return f"doubt: ITL's median and percentiles, since {share} of messages shared a read ({cause})"

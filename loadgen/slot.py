@@ -79,10 +79,10 @@ class Slot:
     """A connection, what is to be written to it, and the response under way."""
 
     __slots__ = (
+        "begun",
         "connect_begin_ns",
         "connect_ns",
         "connected_ns",
-        "encrypt",
         "fd",
         "framing",
         "freed_ns",
@@ -136,6 +136,7 @@ class Slot:
         self.kernel = bytearray()
         self.framing: Framing | None = None
         self.keep_alive = True
+        self.begun = False  # a token was seen
         self.scanned = self.progress_ns = 0
 
     def dial(self, target: Target) -> None:

@@ -43,7 +43,7 @@ class Wire:
         self.next = self.ended = self.reads = 0  # reads: of what has ended
         self.begin_ns = self.swept_ns = self.checked_ns = 0
         self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
-        self.step_ns = 0
+        self.step_ns = self.token_ns = self.looked_ns = 0
         self.stopping = False
 
     # The hot path.
@@ -190,12 +190,31 @@ class Wire:
         self.counters.publish(self.next, self.ended, reads)
 
     def _check_progress(self, slot: Slot, now_ns: int) -> None:
-        """A stalled stream is one without a token for too long, whatever else it sends."""
-        read = slot.last_token_read(self.job.token_seen)
-        if read is not None:
-            slot.progress_ns, slot.scanned = slot.seen_ns[read], read
+        """A stalled stream is one without a token for too long, whatever else it sends.
+
+        One without its first token may be waiting in the server's queue: it is stalled only when
+        nobody else got a token either.
+        """
+        self._look_for_tokens(slot)
+        if not slot.begun:
+            slot.progress_ns = max(slot.progress_ns, self._last_token_ns(now_ns))
         if now_ns - slot.progress_ns > self.job.limits.stall_timeout_ns:
             self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
+
+    def _look_for_tokens(self, slot: Slot) -> None:
+        read = slot.last_token_read(self.job.token_seen)
+        if read is not None:
+            slot.begun, slot.progress_ns, slot.scanned = True, slot.seen_ns[read], read
+
+    def _last_token_ns(self, now_ns: int) -> int:
+        """When any stream last got a token; looked for once a sweep."""
+        if self.looked_ns != now_ns:
+            self.looked_ns = now_ns
+            for slot in self.pool.slots:
+                if slot.state is State.BUSY:
+                    self._look_for_tokens(slot)
+                    self.token_ns = max(self.token_ns, slot.progress_ns if slot.begun else 0)
+        return self.token_ns
 
     # Requests.
 
@@ -277,6 +296,8 @@ class Wire:
         broken = slot.pending or (slot.framing is not None and slot.framing.broken)
         keep = slot.keep_alive and failure is None and not broken
         slot.clear()
+        if failure is None:
+            self.token_ns = end_ns
         if keep:
             slot.served += 1
             self._make_free(slot)

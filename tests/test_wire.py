@@ -371,6 +371,26 @@ def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
 
 
 @pytest.mark.realtime
+@pytest.mark.parametrize(
+    ("gap_s", "found"),
+    [
+        pytest.param(0.2, [None, None], id="queued behind an answer that goes on"),
+        pytest.param(2.5, [FailureKind.STALL, FailureKind.STALL], id="nobody gets a token"),
+    ],
+)
+def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
+    gap_s: float, found: list[FailureKind | None]
+) -> None:
+    """The second request's first byte comes after twice the stall timeout."""
+    going_on = Answer([HEAD, *repeated(token(), 12, gap_s), *FINISH], End.KEEP)
+    queued = Answer([2.2, HEAD, chunk(token()), *FINISH], End.KEEP)
+    limits = Limits(stall_timeout_ns=1000 * MS)
+    with ScriptedServer(lambda asked: queued if asked.number else going_on) as server:
+        job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().token_seen)
+        assert kinds(drive(job)) == found
+
+
+@pytest.mark.realtime
 def test_a_role_is_no_token() -> None:
     limits = Limits(stall_timeout_ns=1000 * MS)
     with ScriptedServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)])) as server:
