@@ -136,9 +136,15 @@ class Result:
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
+        return vllm_result(self.metrics, self.records, self.facts.ask(), self._about(detailed))
+
+    def filename(self) -> str:
+        """The name vLLM would give the result file."""
+        return self._about(detailed=False).filename
+
+    def _about(self, detailed: bool) -> ResultFacts:
         facts = self.facts
-        ask = facts.ask()
-        about = ResultFacts(
+        return ResultFacts(
             finished=facts.finished.astimezone(),
             backend=facts.profile.backend,
             model_id=facts.server.model,
@@ -151,20 +157,6 @@ class Result:
             save_detailed=detailed,
             ours=facts.model_dump(mode="json"),
         )
-        return vllm_result(self.metrics, self.records, ask, about)
-
-    def filename(self) -> str:
-        """The name vLLM would give the result file."""
-        facts = self.facts
-        return ResultFacts(
-            finished=facts.finished.astimezone(),
-            backend=facts.profile.backend,
-            model_id=facts.server.model,
-            tokenizer_id=facts.tokenizer,
-            num_prompts=facts.requests,
-            traffic=facts.block(),
-            label=facts.label,
-        ).filename
 
     def save(self, directory: Path, report: str) -> None:
         """Write the run directory: result, arrivals and the report as printed; raises UsageError."""
