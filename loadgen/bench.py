@@ -26,7 +26,6 @@ from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.vllm_json import parse_metadata, write_result
 from loadgen_servers.embedded import Embedded, EngineFailed
 
-_OWN_ENGINE = "loadgen engine"
 INTERRUPTED = 130
 
 
@@ -137,7 +136,7 @@ class Bench:
         """One request of a profile as it would be sent, secrets hidden."""
         made = plan.make(workload, self.subject, seed)
         body = made.body(0)
-        target = self._manner(made).target
+        target = self._target(made)
         shown = tuple((name, HIDDEN) for name, _ in target.headers)
         head = replace(target, headers=shown).request_head(len(body), "0")
         return head.decode("latin-1").replace("\r\n", "\n") + body.decode()
@@ -163,11 +162,14 @@ class Bench:
         facts = self._facts(made, outcome, warmed, started)
         return self._tell(Result(facts, outcome.records), directory)
 
+    def _target(self, made: Plan) -> Target:
+        return replace(self.root, path=self.root.path.rstrip("/") + made.path)
+
     def _manner(self, made: Plan) -> Manner:
-        root, options = self.root, self.options
+        options = self.options
         prefix = options.request_id_prefix
         return Manner(
-            target=replace(root, path=root.path.rstrip("/") + made.path),
+            target=self._target(made),
             transport=self._transport(),
             http2=options.http2,
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
@@ -218,13 +220,13 @@ class Bench:
             prompt_format=made.prompts.format,
             ids_source=made.ids_source,
             server=Server(
-                url=self._manner(made).target.url,
+                url=self._target(made).url,
                 engine=served.engine.name,
                 version=served.version,
                 model=served.model,
                 model_root=served.model_root,
                 max_model_len=served.max_model_len,
-                simulated=served.model_root if served.engine.name == _OWN_ENGINE else "",
+                simulated=served.model_root if served.engine.simulated else "",
             ),
             tokenizer=self.options.tokenizer,
             warmups=warmed[0],

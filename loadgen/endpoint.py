@@ -172,13 +172,11 @@ class Inquiry:
             )
         cards = _cards(listing)
         first = cards[0] if cards else {}
-        version = _json(await client.get("/version"))
         engine = engines.by_owner(str(first.get("owned_by", "")))
         if engine is None:
             paths = _json(await client.get("/openapi.json")).get("paths", {})
             engine = engines.by_paths(set(paths)) or engines.UNKNOWN
-        if engine.name == "SGLang" and not version:
-            version = _json(await client.get("/server_info"))
+        version = _json(await client.get(engine.version_path))
         return self._served(engine, str(version.get("version", "")), cards, model)
 
     def _served(self, engine: Engine, version: str, cards: list[dict[str, Any]], model: str | None) -> Served:

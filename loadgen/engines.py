@@ -20,13 +20,15 @@ class Engine:
     max_tokens_field: str = ""  # for chat; "" leaves it to the dialect
     lists_its_model: bool = True  # /v1/models names what it serves
     checks_model: bool = True  # it refuses any other name
+    version_path: str = "/version"
+    simulated: bool = False  # its `root` names the timing it acts with
 
 
 UNKNOWN = Engine("unknown", checks_model=False)
 ENGINES = (
     Engine("vLLM", owned_by="vllm"),
-    Engine("SGLang", owned_by="sglang", checks_model=False),
-    Engine("loadgen engine", owned_by="loadgen-engine"),
+    Engine("SGLang", owned_by="sglang", checks_model=False, version_path="/server_info"),
+    Engine("loadgen engine", owned_by="loadgen-engine", simulated=True),
     Engine("loadgen null server", owned_by="loadgen-null", checks_model=False),
     Engine(
         "transformers serve",

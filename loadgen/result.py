@@ -96,13 +96,9 @@ class Facts(BaseModel):
 
 def asked(profile: Profile) -> Ask:
     """What a profile asks of the metrics; raises UsageError where it asks for what cannot be."""
-    goodput_slo_ms = parse_goodput(profile.goodput)
-    tokens = [name for name in goodput_slo_ms if name != "e2el"]
-    if tokens and not profile.stream:
-        raise UsageError(f"--goodput {tokens[0]} needs a stream: leave out --no-stream, or give only e2el")
     return Ask(
         metric_percentiles=parse_percentiles(profile.metric_percentiles),
-        goodput_slo_ms=goodput_slo_ms,
+        goodput_slo_ms=parse_goodput(profile.goodput),
         streamed=profile.stream,
     )
 

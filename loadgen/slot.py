@@ -127,10 +127,6 @@ class Slot:
         self.index = -1
         self.request = b""
         self.intended_ns = self.sent_ns = self.resends = 0
-        self.clear_response()
-
-    def clear_response(self) -> None:
-        """Forget what came back."""
         self.reads: list[bytes] = []
         self.seen_ns: array[int] = array("q")
         self.kernel = bytearray()
