@@ -21,7 +21,7 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks import clients, install, loads, local, table  # noqa: E402
 from benchmarks.clients import Installed, Paths  # noqa: E402
-from benchmarks.process import CouldNotRun  # noqa: E402
+from benchmarks.process import CouldNotRun, compile_checkout  # noqa: E402
 from benchmarks.table import Bar, Section  # noqa: E402
 
 BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = options.only or (_QUICK if options.quick else tuple(BENCHMARKS))
     repeats = options.repeats or (1 if options.quick else 5)
     _allow_files()
+    compile_checkout()
     with tempfile.TemporaryDirectory() as scratch:
         paths = Paths(
             options.rust_extension,

@@ -1,7 +1,5 @@
 """`python -m loadgen`."""
 
-import sys
+from loadgen.cli import run
 
-from loadgen.cli import main
-
-sys.exit(main())
+run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,8 @@ NO_STAMP = bytes(16)
 class Capture(msgspec.Struct, tag="capture", array_like=True):
     """One request as the transport saw it; all times are CLOCK_MONOTONIC nanoseconds unless named.
 
-    Per read: `ends` holds int64 cumulative lengths of `raw`, `seen_ns` int64 user-space stamps,
-    `kernel` the kernel's timespecs (two int64, CLOCK_REALTIME; zero where it gave none).
+    For each of `reads`, `seen_ns` holds an int64 user-space stamp and `kernel` the kernel's timespec
+    (two int64, CLOCK_REALTIME; zero where it gave none).
     """
 
     index: int  # position in the plan
@@ -25,18 +27,18 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     end_ns: int  # when the response was over, user space
     connect_ns: int = 0  # TCP and TLS set-up paid for this request; 0: the connection was open
     resends: int = 0  # the server had closed the idle connection: sent again on a fresh one
-    framed: bool = True  # raw is a whole HTTP/1.1 response; else the body alone, status apart
-    status: int = 0  # HTTP status where `raw` does not hold it
+    framed: bool = True  # the reads are a whole HTTP/1.1 response; else the body alone, status apart
+    status: int = 0  # HTTP status where the reads do not hold it
     failure: Failure | None = None  # what the transport knows; decoding may find more
-    raw: bytes = b""
-    ends: bytes = b""
+    reads: Sequence[bytes] = ()
     seen_ns: bytes = b""
     kernel: bytes = b""
     realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
 
-    def read_ends(self) -> NDArray[np.int64]:
-        """Cumulative length of `raw` after each read, int64[reads]."""
-        return np.frombuffer(self.ends, np.int64)
+    @property
+    def raw(self) -> bytes:
+        """All that was read."""
+        return b"".join(self.reads)
 
     def user_ns(self) -> NDArray[np.int64]:
         """When the client had each read in hand, int64[reads]."""

@@ -35,14 +35,16 @@ class Outbox:
         self.blocked = False  # the pipe was full when last tried
         self.most_bytes = 0
         self._bytes = 0
-        self._waiting: deque[Capture] = deque()
+        self._waiting: deque[tuple[int, Capture]] = deque()
         self._partial = memoryview(b"")
         self._encoder = msgspec.msgpack.Encoder()
+        self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
     def put(self, capture: Capture) -> None:
         """Keep a capture until `flush_some` finds the pipe free."""
-        self._waiting.append(capture)
-        self._bytes += len(capture.raw)
+        size = sum(map(len, capture.reads))
+        self._waiting.append((size, capture))
+        self._bytes += size
         self.most_bytes = max(self.most_bytes, self._bytes)
 
     @property
@@ -59,8 +61,8 @@ class Outbox:
         if not self._partial:
             if not self._waiting:
                 return False
-            capture = self._waiting.popleft()
-            self._bytes -= len(capture.raw)
+            size, capture = self._waiting.popleft()
+            self._bytes -= size
             self._load(capture)
         try:
             sent = self.sock.send(self._partial)
@@ -92,8 +94,10 @@ class Outbox:
         return True
 
     def _load(self, message: Message) -> None:
-        payload = self._encoder.encode(message)
-        self._partial = memoryview(_LENGTH.pack(len(payload)) + payload)
+        self._partial.release()  # or the frame could not be resized
+        self._encoder.encode_into(message, self._frame, _LENGTH.size)
+        _LENGTH.pack_into(self._frame, 0, len(self._frame) - _LENGTH.size)
+        self._partial = memoryview(self._frame)
 
 
 class Inbox:

@@ -155,10 +155,10 @@ def _timed(capture: Capture) -> tuple[Record, Int64]:
 
 def _unframed(capture: Capture) -> Unframed:
     """The body; one that the transport cut short is never complete, whatever its framing."""
-    ends = capture.read_ends()
     if not capture.framed:
-        return Unframed(capture.status, {}, bytes(capture.raw), ends, capture.failure is None, None)
-    answer = unframe(capture.raw, ends)
+        ends = np.cumsum([len(read) for read in capture.reads], dtype=np.int64)
+        return Unframed(capture.status, {}, capture.raw, ends, capture.failure is None, None)
+    answer = unframe(capture.reads)
     if answer.complete and capture.failure is not None:
         return Unframed(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
     return answer

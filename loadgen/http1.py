@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -197,29 +198,27 @@ class _Response:
         self.complete = self.complete or self.status > 0
 
 
-def unframe(raw: bytes | bytearray, read_ends: NDArray[np.int64]) -> Unframed:
+def unframe(reads: Sequence[bytes]) -> Unframed:
     """The body of a response, each of its bytes in the read in which it arrived.
 
-    `read_ends` is int64[reads], the length of `raw` after each. What comes after the response's end
-    is left out; what came before malformed bytes is kept.
+    What comes after the response's end is left out; what came before malformed bytes is kept.
     """
     response = _Response()
-    pieces, feed, view = response.pieces, response.parser.feed_data, memoryview(raw)
+    pieces, feed = response.pieces, response.parser.feed_data
     counts: list[int] = []
     malformed = None
-    begin = 0
     try:
-        for end in read_ends.tolist():
-            feed(view[begin:end])
+        for read in reads:
+            feed(read)
             counts.append(len(pieces))
             if response.complete:
                 break
-            begin = end
     except httptools.HttpParserUpgrade:
         malformed = "the server switched protocols, though nobody asked it to"
     except httptools.HttpParserError as error:
         malformed = None if response.complete else str(error)
-    counts += [len(pieces)] * (len(read_ends) - len(counts))
+    del response.parser  # it knows the response too, and nobody collects cycles while decoding
+    counts += [len(pieces)] * (len(reads) - len(counts))
     lengths = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum([len(piece) for piece in pieces], out=lengths[1:])
     framing = _framing(response.status, response.headers, 0)

@@ -74,6 +74,7 @@ def _interrupts(run: Run) -> Iterator[Interrupts]:
 def _no_collector() -> Iterator[None]:
     """Decoding makes no cycles, and many objects for the collector to look at in vain."""
     gc.disable()
+    gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
     try:
         yield
     finally:

@@ -45,8 +45,7 @@ class _Exchange:
     connect_ns: int = 0
     resends: int = 0
     status: int = 0
-    raw: bytearray = field(default_factory=bytearray)
-    ends: array[int] = field(default_factory=lambda: array("q"))
+    reads: list[bytes] = field(default_factory=list)
     seen_ns: array[int] = field(default_factory=lambda: array("q"))
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
@@ -76,10 +75,9 @@ class _Exchange:
             framed=False,
             status=self.status,
             failure=failure,
-            raw=bytes(self.raw),
-            ends=self.ends.tobytes(),
+            reads=self.reads,
             seen_ns=self.seen_ns.tobytes(),
-            kernel=NO_STAMP * len(self.ends),
+            kernel=NO_STAMP * len(self.reads),
         )
 
 
@@ -212,11 +210,10 @@ class Portable:
                     exchange.status = response.status_code
                     async for data in response.aiter_raw():
                         exchange.seen_ns.append(clock.now_ns())
-                        exchange.raw += data
-                        exchange.ends.append(len(exchange.raw))
+                        exchange.reads.append(data)
                         self.reads += 1
-                        if stall_ns and job.token_seen(bytes(exchange.raw[scanned:])):
-                            scanned, self.token_ns = len(exchange.raw), clock.now_ns()
+                        if stall_ns and job.token_seen(b"".join(exchange.reads[scanned:])):
+                            scanned, self.token_ns = len(exchange.reads), clock.now_ns()
                             self.queued.pop(exchange.index, None)
                             deadline.reschedule(loop.time() + stall_ns / 1e9)
                 finally:

@@ -10,7 +10,6 @@ import struct
 from array import array
 from collections.abc import Callable
 from enum import Enum
-from itertools import accumulate
 from typing import Any
 
 from loadgen import clock
@@ -212,8 +211,7 @@ class Slot:
             connect_ns=self.connect_ns if paid else 0,
             resends=self.resends,
             failure=failure,
-            raw=b"".join(self.reads),
-            ends=array("q", accumulate(map(len, self.reads))).tobytes(),
+            reads=self.reads,
             seen_ns=self.seen_ns.tobytes(),
             kernel=self.kernel,  # type: ignore[arg-type]
             realtime_offset_ns=offset_ns,

@@ -21,8 +21,7 @@ def capture(index: int, size: int = 10) -> Capture:
         intended_ns=2**62,
         sent_ns=-1,
         end_ns=7,
-        raw=bytes([index % 256]) * size,
-        ends=b"12345678",
+        reads=[bytes([index % 256]) * (size - 1), b"."],
         failure=Failure(FailureKind.STALL, "é") if index % 2 else None,
     )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import msgspec
@@ -269,3 +270,18 @@ def test_the_clients_own_lag_is_kept_apart_from_the_kernels_stamps() -> None:
     assert record.arrival_ns.tolist() == [2000 + recorded.LAG_NS, 3000]
     assert (record.index, record.slot, record.intended_ns, record.sent_ns) == (3, 1, 1, 2)
     assert record.text is None
+
+
+@pytest.mark.parametrize("name", ["completions", "chat", "completions-nostream"])
+def test_decoding_leaves_nothing_to_the_collector_which_is_off_meanwhile(name: str) -> None:
+    body = b'data: {"choices":[{"text":"a","delta":{"content":"a"},"index":0}]}\n\ndata: [DONE]\n\n'
+    reads = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body), body]
+    recorded.decode(name, reads)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            recorded.decode(name, reads)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
