@@ -12,16 +12,17 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-from loadgen import live, plan, profile, report, result
+from loadgen import facts, live, plan, profile, report, result
 from loadgen.endpoint import Access, Inquiry, Served
 from loadgen.environment import HIDDEN, command_line, describe
 from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.facts import Client, Facts, Server
 from loadgen.flags import Options, parse
 from loadgen.job import Target
 from loadgen.measure import Manner, Outcome, measure
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.profile import Profile
-from loadgen.result import Client, Facts, Result, Server
+from loadgen.result import Result
 from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.vllm_json import parse_metadata, write_result
 from loadgen_servers.embedded import Embedded, EngineFailed
@@ -55,7 +56,7 @@ def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
     for workload in profiles:
-        result.check(workload)
+        facts.check(workload)
     return profiles
 
 
@@ -159,8 +160,8 @@ class Bench:
             raise
         finally:
             display.close()
-        facts = self._facts(made, outcome, warmed, started)
-        return self._tell(Result(facts, outcome.records), directory)
+        known = self._facts(made, outcome, warmed, started)
+        return self._tell(Result(known, outcome.records), directory)
 
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)

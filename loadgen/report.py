@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterator
 
 from loadgen import block
+from loadgen.facts import Facts
 from loadgen.metrics import ClientHealth, Metrics
 from loadgen.profile import Profile
-from loadgen.result import Facts, Result
+from loadgen.result import Result
 
 _WIDTH = 80
 _MUCH_SHARED = 0.01  # of token messages: beyond it, percentiles of ITL are of reads

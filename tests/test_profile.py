@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen import plan, profile, result
+from loadgen import facts, plan, profile
 from loadgen.engines import UNKNOWN, by_owner
 from loadgen.errors import UsageError
 from loadgen.plan import Seed, Subject
@@ -23,7 +23,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(name: str) -> Non
     assert loaded.temperature == 0
     assert loaded.ignore_eos
     assert loaded.num_warmups == "wave"
-    result.check(loaded)
+    facts.check(loaded)
     made = plan.make(loaded, Subject(UNKNOWN, "m"), Seed(1))
     assert len(made) == loaded.num_prompts
 
@@ -114,11 +114,11 @@ def test_a_profile_survives_json(value: float) -> None:
 )
 def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        result.check(profile.build(change))
+        facts.check(profile.build(change))
 
 
 def test_goodput_of_whole_answers_takes_e2el() -> None:
-    result.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
+    facts.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
 
 
 def test_engines_sign_their_models() -> None:

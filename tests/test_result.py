@@ -12,9 +12,10 @@ import pytest
 
 from loadgen import cli, profile, report, result
 from loadgen.errors import UsageError
+from loadgen.facts import Client, Facts, Server
 from loadgen.failure import Failure, FailureKind
 from loadgen.record import Record, Records
-from loadgen.result import ARRIVALS, REPORT, RESULT, Client, Facts, Result, Server
+from loadgen.result import ARRIVALS, REPORT, RESULT, Result
 
 MS = 1_000_000
 SAMPLE = Path(__file__).parent / "data" / "results" / "vllm_bench_serve.json"

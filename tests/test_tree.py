@@ -28,9 +28,10 @@ TEXT = [
 ORDER = [
     "__init__", "errors", "failure", "clock", "engines", "sse", "http1", "capture", "record", "arrival",
     "vocabulary", "prompts", "text_prompts", "dialect", "counting", "profile", "plan", "decode", "job",
-    "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "block",
-    "vllm_json", "environment", "endpoint", "live", "measure", "result", "report", "flags", "bench", "cli",
-    "__main__",
+    "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "steady", "block",
+    "vllm_json", "environment", "calibration", "exposition", "window", "facts", "endpoint", "observe", "live",
+    "measure", "reconcile", "evidence", "doubts", "verdict", "result", "repeats", "report", "flags", "selftest",
+    "bench", "cli", "__main__",
 ]
 # fmt: on
 
@@ -119,7 +120,7 @@ def test_imports_point_left(path: Path) -> None:
 @pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/*.py"))))
 def test_only_the_command_knows_the_servers(path: Path) -> None:
     knows = any(name.split(".")[0] == "loadgen_servers" for name in imported(path))
-    assert not knows or path.stem in ("bench", "cli")
+    assert not knows or path.stem in ("bench", "cli", "selftest")
 
 
 @pytest.mark.parametrize("path", named(sorted(ROOT.glob("servers/**/*.py"))))

@@ -1,0 +1,108 @@
+"""Facts: everything about a run that its records do not say."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from loadgen.block import BlockFacts
+from loadgen.calibration import Calibration
+from loadgen.goodput import parse_goodput
+from loadgen.metrics import Ask, parse_percentile_metrics, parse_percentiles
+from loadgen.profile import Profile
+from loadgen.window import ServerWindow
+
+# 1: the first.
+FORMAT = 1
+
+
+class Server(BaseModel):
+    """Who answered."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    engine: str
+    version: str = ""
+    model: str
+    model_root: str = ""
+    max_model_len: int = 0
+    simulated: str = ""  # the embedded engine's timing preset
+
+
+class Client(BaseModel):
+    """What the capturing process said of itself."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    transport: str
+    cpu_s: float
+    wall_s: float
+    clock_step_ms: float
+    late_bodies: int
+    backlog_bytes: int
+
+
+class Facts(BaseModel):
+    """Everything about a run that its records do not say; with them it gives the report again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = FORMAT
+    started: datetime
+    finished: datetime
+    command: list[str]
+    profile: Profile
+    seed: int
+    seed_chosen: bool
+    repeat: int = 0
+    plan_digest: str
+    prompt_format: str
+    ids_source: str = ""
+    server: Server
+    tokenizer: str | None = None
+    warmups: int = 0
+    warmup_failures: int = 0
+    client: Client
+    environment: dict[str, str]
+    notes: tuple[str, ...] = ()
+    cut_short: str = ""  # why the run was not carried to its end
+    interrupted: bool = False
+    label: str | None = None
+    metadata: tuple[str, ...] = ()
+    requests: int = Field(ge=1)  # as planned
+    window: ServerWindow | None = None  # what the server says of the run; None: nobody asked it
+    calibration: Calibration | None = None  # how true this client was when it last measured itself
+
+    def ask(self) -> Ask:
+        """What the metrics are asked for."""
+        return asked(self.profile)
+
+    def block(self) -> BlockFacts:
+        """What the block shows of the load."""
+        return shown(self.profile)
+
+
+def asked(profile: Profile) -> Ask:
+    """What a profile asks of the metrics; raises UsageError where it asks for what cannot be."""
+    return Ask(
+        metric_percentiles=parse_percentiles(profile.metric_percentiles),
+        goodput_slo_ms=parse_goodput(profile.goodput),
+        streamed=profile.stream,
+    )
+
+
+def shown(profile: Profile) -> BlockFacts:
+    """What a profile shows in the block; raises UsageError where it names no metric."""
+    return BlockFacts(
+        request_rate_per_s=profile.request_rate,
+        max_concurrency=profile.max_concurrency,
+        selected=parse_percentile_metrics(profile.percentile_metrics),
+    )
+
+
+def check(profile: Profile) -> None:
+    """Find before a run what could not be reported after it; raises UsageError."""
+    asked(profile)
+    shown(profile)
