@@ -72,6 +72,8 @@ class Facts(BaseModel):
     label: str | None = None
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
+    repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
+    throttled: tuple[str, ...] = ()  # what held this machine back in the run, in words
     window: ServerWindow | None = None  # what the server says of the run; None: nobody asked it
     calibration: Calibration | None = None  # how true this client was when it last measured itself
 

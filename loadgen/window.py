@@ -1,4 +1,4 @@
-"""Window: what the server's own counters say of the measured run, from two scrapes and the samples between."""
+"""Window: what the server's own counters say of the measured run, from two scrapes and samples between."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ ORDER = [
     "__init__", "errors", "failure", "clock", "engines", "sse", "http1", "capture", "record", "arrival",
     "vocabulary", "prompts", "text_prompts", "dialect", "counting", "profile", "plan", "decode", "job",
     "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "steady", "block",
-    "vllm_json", "environment", "calibration", "exposition", "window", "facts", "endpoint", "observe", "live",
-    "measure", "reconcile", "evidence", "doubts", "verdict", "result", "repeats", "report", "flags", "selftest",
-    "bench", "cli", "__main__",
+    "vllm_json", "environment", "host", "calibration", "exposition", "window", "facts", "endpoint", "observe",
+    "live", "measure", "reconcile", "evidence", "doubts", "verdict", "result", "repeats", "report", "flags",
+    "selftest", "bench", "cli", "__main__",
 ]
 # fmt: on
 
