@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen_servers.engine.asked import Asked, Refusal, Served, parse, text_tokens
+from loadgen_servers.engine.asked import Asked, Refusal, Served, parse, whole_tokens
 
 SERVED = Served("m", max_model_len=100, vocab_size=1000)
 
@@ -139,5 +139,47 @@ def test_early_eos_obeys(member: str, value: int, least: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2)])
-def test_text_tokens(text: str, tokens: int) -> None:
-    assert text_tokens(text) == tokens
+def test_a_text_fills_whole_tokens(text: str, tokens: int) -> None:
+    assert len(whole_tokens(text)) == tokens * 4
+    assert whole_tokens(text).rstrip(b"\0") == text.encode()
+
+
+SAME_BEGINNING = {
+    "ids": ({"prompt": list(range(40))}, {"prompt": [*range(32), 7, 8]}, 2),
+    "ids that differ at once": ({"prompt": list(range(40))}, {"prompt": [9, *range(1, 40)]}, 0),
+    "ids that differ in the second block": ({"prompt": list(range(40))}, {"prompt": [*range(31), 99, 32]}, 1),
+    "ids after other ids": ({"prompt": [1] * 32}, {"prompt": [2] * 16 + [1] * 16}, 0),
+    "texts": ({"prompt": "a" * 128 + "b"}, {"prompt": "a" * 128 + "c" * 64}, 2),
+    "chats that go on": (
+        {"messages": [{"role": "user", "content": "Hello there" * 10}]},
+        {
+            "messages": [
+                {"role": "user", "content": "Hello there" * 10},
+                {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "Bye"},
+            ]
+        },
+        2,
+    ),
+    "what one chats and another completes": (
+        {"prompt": "Hello there" * 10},
+        {"messages": [{"role": "user", "content": "Hello there" * 10}]},
+        0,
+    ),
+    "less than a block": ({"prompt": [1] * 15}, {"prompt": [1] * 15}, 0),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "shared"), SAME_BEGINNING.values(), ids=SAME_BEGINNING)
+def test_prompts_share_the_full_blocks_they_begin_with(
+    one: dict[str, Any], other: dict[str, Any], shared: int
+) -> None:
+    blocks, others = (ask(chat="messages" in body, max_tokens=1, **body).blocks(16) for body in (one, other))
+    assert [a == b for a, b in zip(blocks, others, strict=False)][:shared] == [True] * shared
+    assert not set(blocks[shared:]) & set(others[shared:])
+
+
+def test_a_prompt_has_as_many_blocks_as_it_fills() -> None:
+    lengths = (15, 16, 31, 32, 90)
+    assert [len(ask(prompt=[1] * n, max_tokens=1).blocks(16)) for n in lengths] == [0, 1, 1, 2, 5]
+    assert [len(ask(prompt="abcd" * n, max_tokens=1).blocks(16)) for n in lengths] == [0, 1, 1, 2, 5]

@@ -116,6 +116,20 @@ def test_an_aborted_stream_ends_cleanly_and_says_so() -> None:
     assert usage["usage"] == {"prompt_tokens": 3, "total_tokens": 10, "completion_tokens": 7}
 
 
+@pytest.mark.parametrize("path", CHOICES)
+def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
+    wanted = Wanted(9, include_usage=True)
+    streamed = unchunk(PlainStream(dialect(path), wanted).last(1, "length", 0)).split(b"\n\n")[-3]
+    assert msgspec.json.decode(streamed[6:])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    whole = Whole(dialect(path), wanted).last(1, "length", 8).partition(b"\r\n\r\n")[2]
+    usage = msgspec.json.decode(whole)["usage"]
+    assert usage["prompt_tokens_details"] == {
+        "cached_tokens": 8,
+        "created_cache_tokens": None,
+        "multimodal_tokens": None,
+    }
+
+
 def test_the_head_of_a_stream_leaves_before_its_first_token() -> None:
     assert reply_for(dialect(CHAT), Wanted(1)).start() == sockets.STREAM_HEAD
 

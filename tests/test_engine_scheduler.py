@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen_servers.engine.model import FittedTiming, Work
+from loadgen_servers.engine.model import Age, FittedTiming, Unsteady, Work
 from loadgen_servers.engine.scheduler import Ended, Limits, Scheduler, Sequence
 from loadgen_servers.engine.simulate import TURNAROUND_NS, closed_loop
 
@@ -45,7 +45,39 @@ TIMINGS = {
 
 @pytest.mark.parametrize(("timing", "work", "step_ns"), TIMINGS.values(), ids=TIMINGS)
 def test_step_time_is_the_documented_formula(timing: FittedTiming, work: Work, step_ns: int) -> None:
-    assert timing.step_ns(work) == step_ns
+    assert timing.step_ns(work, Age(0, 0)) == step_ns
+
+
+UNSTEADY = {
+    "as good as steady": (Unsteady(FittedTiming(overhead_ms=10.0)), Age(0, 0), 10 * MS),
+    "the last cold step": (Unsteady(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(2, 0), 15 * MS),
+    "the first warm step": (Unsteady(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(3, 0), 10 * MS),
+    "10 % slower each second": (
+        Unsteady(FittedTiming(overhead_ms=10.0), slowdown_per_s=0.1),
+        Age(9, 5_000_000_000),
+        15 * MS,
+    ),
+}
+
+
+@pytest.mark.parametrize(("timing", "age", "step_ns"), UNSTEADY.values(), ids=UNSTEADY)
+def test_an_unsteady_machine_is_slower_by_its_age(timing: Unsteady, age: Age, step_ns: int) -> None:
+    assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ns
+
+
+def test_the_first_wave_on_a_cold_machine_is_the_outlier_and_an_idle_start_does_not_age_it() -> None:
+    timing = Unsteady(FittedTiming(overhead_ms=1.0), cold_ms=100.0, cold_steps=1, slowdown_per_s=1.0)
+    scheduler = Scheduler(Limits(8, 100, 1000), timing)
+    for _ in range(3):
+        scheduler.add(sequence(10, 2))
+    started_ns = 3600_000 * MS
+    first = scheduler.begin(started_ns)
+    assert first is not None
+    assert first.end_ns - started_ns == 101 * MS
+    scheduler.end(first, first.end_ns)
+    second = scheduler.begin(first.end_ns)
+    assert second is not None
+    assert second.end_ns - second.start_ns == 1_101_000
 
 
 def engine(seqs: int = 8, batched: int = 100, kv: int = 1000) -> Scheduler:
@@ -89,7 +121,7 @@ def test_first_token_comes_at_the_end_of_the_last_chunk_and_one_a_step_after_tha
         ([], [], ["a"]),
     ]
     assert scheduler.begin(0) is None
-    assert (scheduler.kv_reserved, scheduler.kv_context, scheduler.running) == (0, 0, 0)
+    assert (scheduler.cache.in_use, scheduler.kv_context, scheduler.running) == (0, 0, 0)
 
 
 def test_decodes_come_first_and_prefill_takes_what_the_budget_leaves() -> None:
@@ -125,14 +157,14 @@ def test_requests_wait_for(scheduler: Scheduler, prompts: list[int], admitted: i
     assert (scheduler.running, len(scheduler.waiting)) == (admitted, len(prompts) - admitted)
     while scheduler.running:
         run(scheduler)
-    assert scheduler.kv_reserved == 0
+    assert scheduler.cache.in_use == 0
 
 
 def test_the_reservation_is_for_max_tokens_not_for_an_early_end() -> None:
     scheduler = engine(kv=100)
     scheduler.add(sequence(20, 5, max_tokens=60))
     run(scheduler)
-    assert scheduler.kv_reserved == 80
+    assert scheduler.cache.in_use == 80
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["waiting", "prefilling", "first token", "decoding"])
@@ -151,7 +183,7 @@ def test_an_aborted_request_frees_its_kv_and_produces_no_more(steps: int) -> Non
             break
         owners += [owner for group in names(scheduler.end(step, 0)) for owner in group]
     assert set(owners) <= {"kept"}
-    assert (scheduler.kv_reserved, scheduler.kv_context) == (0, 0)
+    assert (scheduler.cache.in_use, scheduler.kv_context) == (0, 0)
 
 
 def test_an_abort_while_a_step_is_under_way_leaves_its_chunk_behind() -> None:

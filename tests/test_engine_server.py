@@ -91,6 +91,52 @@ def test_streamed_and_whole_answers_count_alike(
 
 
 @pytest.mark.realtime
+@pytest.mark.parametrize(
+    ("flags", "cached"),
+    [
+        ((), [None, None, None, None]),
+        (("--enable-prompt-tokens-details",), [0, 96, 0, 0]),
+        (("--enable-prompt-tokens-details", "--block-size", "50"), [0, 50, 0, 0]),
+        (("--enable-prompt-tokens-details", "--no-enable-prefix-caching"), [0, 0, 0, 0]),
+    ],
+)
+def test_the_cache_answers_until_it_is_reset(flags: tuple[str, ...], cached: list[int | None]) -> None:
+    body = {"prompt": list(range(100)), "max_tokens": 2}
+    told: list[int | None] = []
+    with process(*flags) as (_, url), httpx.Client(base_url=url, trust_env=False) as client:
+        for change in ({}, {}, {"prompt": list(range(1, 101))}, {}):
+            if len(told) == 3:
+                reset = client.post("/reset_prefix_cache")
+                assert (reset.status_code, reset.json()) == (200, {"success": True})
+            details = client.post("/v1/completions", json=body | change).json()["usage"][
+                "prompt_tokens_details"
+            ]
+            told.append(details and details["cached_tokens"])
+        hits = gauge(client, "prefix_cache_hits_total")
+    assert told == cached
+    assert "--enable-prompt-tokens-details" not in flags or hits == sum(n or 0 for n in told)
+
+
+@pytest.mark.realtime
+def test_a_full_cache_preempts_and_every_answer_is_whole() -> None:
+    body = b'{"prompt":[1,2,3],"max_tokens":90}'
+    post = b"POST /v1/completions HTTP/1.1\r\nhost: e\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+    flags = ("--preempt", "--kv-cache-tokens", "100", "--cold-ms", "1", "--slowdown-per-s", "0.1")
+    with process(*flags) as (_, url), httpx.Client(base_url=url, trust_env=False) as client:
+        host, port = client.base_url.host, client.base_url.port or 0
+        socks = [socket.create_connection((host, port)) for _ in range(3)]
+        for sock in socks:
+            sock.sendall(post % (len(body), body))
+        answers = [b"".join(iter(lambda sock=sock: sock.recv(65536), b"")) for sock in socks]  # type: ignore[misc]
+        for sock in socks:
+            sock.close()
+        assert [b'"completion_tokens":90' in answer for answer in answers] == [True] * 3
+        assert gauge(client, "num_preemptions_total") >= 1
+        assert gauge(client, "generation_tokens_total") == 270
+        assert gauge(client, "kv_cache_usage_perc") == 0
+
+
+@pytest.mark.realtime
 def test_a_refusal_keeps_the_connection_and_its_shape(client: httpx.Client) -> None:
     refused = client.post("/v1/completions", json={"model": "nope", "prompt": "x"})
     assert (refused.status_code, refused.json()["error"]["type"]) == (404, "NotFoundError")
@@ -194,7 +240,14 @@ def test_usage_errors_are_one_line_and_exit_2(
 
 
 @pytest.mark.parametrize(
-    "argv", [["--early-eos", "2"], ["--max-num-seqs", "0"], ["--port", "70000"], ["--prest", "x"]]
+    "argv",
+    [
+        ["--early-eos", "2"],
+        ["--max-num-seqs", "0"],
+        ["--port", "70000"],
+        ["--prest", "x"],
+        ["--cold-ms", "nan"],
+    ],
 )
 def test_a_bad_flag_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import msgspec
 
 from loadgen_servers.engine.messages import Wanted
+from loadgen_servers.engine.prefix_cache import block_hashes
 
 BYTES_PER_TOKEN = 4  # text is counted, not tokenized: its UTF-8 bytes / 4, rounded up
-MESSAGE_TOKENS = 5  # what a chat template puts around a message: start, role, newline, end, newline
-GENERATION_TOKENS = 3  # and before the answer: start, role, newline
+MESSAGE_BYTES = 20  # what a chat template puts around a message: start, role, newline, end, newline
+GENERATION = b"assistant".ljust(12)  # and before the answer: start, role, newline
 DEFAULT_COMPLETION_TOKENS = 16
 
 
@@ -61,6 +62,7 @@ class Served:
     max_model_len: int
     vocab_size: int = 151936
     early_eos: float = 0.0
+    cached_details: bool = False  # usage tells how many prompt tokens the cache had
 
 
 @dataclass
@@ -87,6 +89,12 @@ class Asked:
     max_tokens: int
     output_tokens: int
     finish_reason: str
+    prompt: tuple[int, ...] | bytes  # its ids, or its text at BYTES_PER_TOKEN a token
+
+    def blocks(self, size: int) -> tuple[int, ...]:
+        """The identities of the prompt's full blocks of `size` tokens."""
+        stride = size * BYTES_PER_TOKEN if isinstance(self.prompt, bytes) else size
+        return block_hashes(self.prompt, stride)
 
 
 _BAD = "400 Bad Request"
@@ -108,9 +116,11 @@ def parse(raw: bytes, chat: bool, served: Served) -> Asked:
         raise Refusal(_BAD, "this engine gives one answer a request: n and best_of must be 1", param="n")
     if body.logprobs is not None and body.logprobs is not False:
         raise Refusal(_BAD, "this engine has no logprobs to give", param="logprobs")
-    prompt_tokens, ids = _chat(body) if chat else _completion(body)
+    prompt = _chat(body) if chat else _completion(body)
+    ids = None if isinstance(prompt, bytes) else prompt
+    prompt_tokens = len(prompt) if ids else len(prompt) // BYTES_PER_TOKEN
     max_tokens = _max_tokens(body, chat, prompt_tokens, served)
-    if ids is not None and not 0 <= min(ids) <= max(ids) < served.vocab_size:
+    if ids and not 0 <= min(ids) <= max(ids) < served.vocab_size:
         wrong = next(i for i in ids if not 0 <= i < served.vocab_size)
         raise Refusal(_BAD, f"Token id {wrong} is out of vocabulary", in_stream=bool(body.stream))
     output_tokens, reason = _length(raw, body, max_tokens, served.early_eos)
@@ -123,37 +133,39 @@ def parse(raw: bytes, chat: bool, served: Served) -> Asked:
         token_ids=bool(body.return_token_ids),
         prompt_ids=ids if body.return_token_ids else None,
     )
-    return Asked(wanted, max_tokens, output_tokens, reason)
+    return Asked(wanted, max_tokens, output_tokens, reason, prompt)
 
 
-def text_tokens(text: str) -> int:
-    """How many tokens a text counts for: its UTF-8 bytes / 4, rounded up."""
-    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+def whole_tokens(text: str) -> bytes:
+    """A text's UTF-8 bytes, filled up to whole tokens."""
+    data = text.encode("utf-8", "surrogatepass")
+    return data + bytes(-len(data) % BYTES_PER_TOKEN)
 
 
-def _completion(body: Body) -> tuple[int, list[int] | None]:
+def _completion(body: Body) -> tuple[int, ...] | bytes:
     prompt = body.prompt
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
         prompt = list(prompt[0])
     if not prompt:
         raise Refusal(_BAD, "The prompt is missing or empty", param="prompt")
     if isinstance(prompt, str):
-        return text_tokens(prompt), None
+        return whole_tokens(prompt)
     ids = [token for token in prompt if isinstance(token, int)]
     if len(ids) != len(prompt):
         raise Refusal(_BAD, "this engine takes one prompt a request", param="prompt")
-    return len(ids), ids
+    return tuple(ids)
 
 
-def _chat(body: Body) -> tuple[int, None]:
+def _chat(body: Body) -> bytes:
     if not body.messages:
         raise Refusal(_BAD, "The messages are missing or empty", param="messages")
-    tokens = GENERATION_TOKENS
+    prompt = bytearray()
     for message in body.messages:
         content = message.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
-        tokens += MESSAGE_TOKENS + text_tokens(text)
-    return tokens, None
+        role = message.role.encode("utf-8", "surrogatepass")
+        prompt += role[:MESSAGE_BYTES].ljust(MESSAGE_BYTES) + whole_tokens(text)
+    return bytes(prompt) + GENERATION
 
 
 def _max_tokens(body: Body, chat: bool, prompt_tokens: int, served: Served) -> int:

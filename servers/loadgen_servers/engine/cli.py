@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgspec
 
 from loadgen_servers import sockets
 from loadgen_servers.engine.asked import Served
+from loadgen_servers.engine.model import Timing, Unsteady
 from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, preset, presets
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
@@ -32,10 +34,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UnknownPreset, ValueError) as error:
         print(f"loadgen engine: {error}", file=sys.stderr)
         return 2
+    timing: Timing = chosen.timing
+    if options.cold_ms or options.slowdown_per_s:
+        timing = Unsteady(timing, options.cold_ms, options.cold_steps, options.slowdown_per_s)
     served = Served(
         model=options.served_model_name or chosen.model,
         max_model_len=options.max_model_len or min(chosen.max_model_len, limits.kv_cache_tokens),
         early_eos=options.early_eos,
+        cached_details=options.enable_prompt_tokens_details,
     )
     sockets.raise_file_limit()
     try:
@@ -44,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place, why = f"{options.host}:{options.port}", (error.strerror or str(error)).partition(" (")[0]
         print(f"loadgen engine: cannot listen on {place}: {why}; try --port 0", file=sys.stderr)
         return 1
-    engine = Engine(port, Scheduler(limits, chosen.timing), served, chosen.name, options.stream_interval)
+    engine = Engine(port, Scheduler(limits, timing), served, chosen.name, options.stream_interval)
     return _serve(engine, options.exit_with_stdin)
 
 
@@ -62,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--served-model-name", help="the model's id (default: the preset's)")
     add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
     add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")
-    add("--kv-cache-tokens", type=_positive, help="tokens the KV cache holds (default: the preset's)")
     add("--max-model-len", type=_positive, help="prompt and output together (default: the preset's)")
     add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens in a stream's message")
     add(
@@ -73,7 +78,61 @@ def _parser() -> argparse.ArgumentParser:
         help="share of the requests without ignore_eos that stop before max_tokens (default: 0)",
     )
     add("--exit-with-stdin", action="store_true", help="stop when stdin ends: never outlive the parent")
+    _add_kv_cache(parser)
+    _add_unsteadiness(parser)
     return parser
+
+
+def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("KV cache").add_argument
+    add("--kv-cache-tokens", type=_positive, help="tokens the KV cache holds (default: the preset's)")
+    add(
+        "--block-size", type=_positive, default=16, help="tokens in a block of the prefix cache (default: 16)"
+    )
+    add(
+        "--enable-prefix-caching",
+        dest="prefix_caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute again no block of a prompt that is still in the KV cache (default: on)",
+    )
+    add(
+        "--enable-prompt-tokens-details",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="usage.prompt_tokens_details.cached_tokens says what the cache had (default: off)",
+    )
+    add(
+        "--preempt",
+        action="store_true",
+        help="admit on the prompt alone; when the KV cache is full, put the last request back to the queue "
+        "(default: reserve prompt and max_tokens, never preempt)",
+    )
+
+
+def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("a machine that is not steady").add_argument
+    add(
+        "--cold-ms",
+        type=_not_negative,
+        default=0.0,
+        metavar="MS",
+        help="added to each cold step (default: 0)",
+    )
+    add(
+        "--cold-steps",
+        type=_positive,
+        default=16,
+        metavar="N",
+        help="first steps that are cold (default: 16)",
+    )
+    add(
+        "--slowdown-per-s",
+        type=_not_negative,
+        default=0.0,
+        metavar="FRACTION",
+        help="each second since the first step lengthens every step by so much of itself (default: 0)",
+    )
 
 
 def _positive(text: str) -> int:
@@ -97,10 +156,17 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 up, got {text}")
+    return value
+
+
 def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
     given = {
         name: getattr(options, name)
-        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens")
+        for name in (field.name for field in fields(Limits))
         if getattr(options, name) is not None
     }
     limits = replace(chosen.limits, **given)

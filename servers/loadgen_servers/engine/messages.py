@@ -19,7 +19,8 @@ WORDS = tuple(f" {word}" for word in _LOOP.split())
 CYCLE = len(WORDS)
 FIRST_WORD_ID = 1000
 _FINGERPRINT = b',"system_fingerprint":"loadgen-engine"'
-_NO_DETAILS = b',"prompt_tokens_details":null,"completion_tokens_details":null'
+_DETAILS = b',"prompt_tokens_details":%s,"completion_tokens_details":null'
+_CACHED = b'{"cached_tokens":%d,"created_cache_tokens":null,"multimodal_tokens":null}'
 
 
 def text_of(first: int, count: int) -> str:
@@ -162,20 +163,23 @@ class Dialect:
         fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
         return sockets.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 
-    def end(self, wanted: Wanted, produced: int) -> bytes:
-        """Everything after the last token of a stream."""
+    def end(self, wanted: Wanted, produced: int, cached: int | None = None) -> bytes:
+        """Everything after the last token of a stream; `cached` prompt tokens where that is to be told."""
         usage = b""
         if wanted.include_usage:
             counts = wanted.usage(produced)
+            if cached is not None:
+                counts += b',"prompt_tokens_details":{"cached_tokens":%d}' % cached
             usage = sockets.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
         return usage + sockets.event(b"[DONE]") + sockets.STREAM_END
 
-    def whole(self, wanted: Wanted, produced: int, reason: str) -> bytes:
+    def whole(self, wanted: Wanted, produced: int, reason: str, cached: int | None = None) -> bytes:
         """An answer that is not streamed, HTTP head included."""
         text = msgspec.json.encode(text_of(0, produced))
         ids = _ids(ids_of(0, produced)) if wanted.token_ids else b"null"
         choice, after = self.choice.whole(text, msgspec.json.encode(reason), _ids(wanted.prompt_ids), ids)
-        usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + _NO_DETAILS
+        details = _DETAILS % (b"null" if cached is None else _CACHED % cached)
+        usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + details
         return sockets.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
 
     def _head(self, kind: bytes = b"") -> bytes:

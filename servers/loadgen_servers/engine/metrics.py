@@ -35,11 +35,13 @@ _REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40
 _HELP = {
     "num_requests_running": "Number of requests in model execution batches.",
     "num_requests_waiting": "Number of requests waiting to be processed.",
-    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage. Here: what is reserved.",
+    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage. Here: without idle blocks.",
     "prefix_cache_queries_total": "Prefix cache queries, in terms of number of queried tokens.",
     "prefix_cache_hits_total": "Prefix cache hits, in terms of number of cached tokens.",
     "num_preemptions_total": "Cumulative number of preemption from the engine.",
     "prompt_tokens_total": "Number of prefill tokens processed.",
+    "prompt_tokens_by_source_total": "Number of prompt tokens by source.",
+    "prompt_tokens_cached_total": "Number of cached prompt tokens (local + external).",
     "generation_tokens_total": "Number of generation tokens processed.",
     "request_success_total": "Count of successfully processed requests.",
     "cache_config_info": "Information of the LLMEngine CacheConfig",
@@ -98,6 +100,7 @@ class Metrics:
 
     model: str
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     generation_tokens: int = 0
     late_steps: int = 0
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
@@ -107,15 +110,16 @@ class Metrics:
     def record(self, ended: Ended, now_ns: int) -> None:
         """Account for a step whose tokens leave at `now_ns`."""
         histograms = self.histograms
-        started = [*ended.first, *(s for s in ended.finished if s.output_tokens == 1)]
-        gaps = len(ended.decoded) + len(ended.finished) + len(ended.first) - len(started)
-        self.generation_tokens += gaps + len(started)
-        if gaps:
+        self.generation_tokens += ended.tokens
+        if ended.plain_gaps:
             # Whoever decodes had a token in the step before too, so all their gaps are this one.
-            histograms["inter_token_latency"].observe(now_ns - self.last_end_ns, gaps)
+            histograms["inter_token_latency"].observe(now_ns - self.last_end_ns, ended.plain_gaps)
+        for pause_ns in ended.pauses_ns:
+            histograms["inter_token_latency"].observe(pause_ns)
         self.last_end_ns = now_ns
-        for sequence in started:
+        for sequence in ended.started:
             self.prompt_tokens += sequence.prompt_tokens
+            self.cached_tokens += sequence.cached_tokens
             histograms["time_to_first_token"].observe(now_ns - sequence.arrived_ns)
         for sequence in ended.finished:
             self._finish(sequence)
@@ -137,20 +141,31 @@ class Metrics:
         labels = f"model_name={msgspec.json.encode(self.model).decode()}"
         one = f'{{engine="0",{labels}}}'
         waiting = len(scheduler.waiting)
-        capacity = scheduler.limits.kv_cache_tokens
+        limits, cache = scheduler.limits, scheduler.cache
+        sources = {
+            "local_compute": self.prompt_tokens - self.cached_tokens,
+            "local_cache_hit": self.cached_tokens,
+            "external_kv_transfer": 0,
+        }
+        by_source = {f'{{engine="0",{labels},source="{s}"}}': n for s, n in sources.items()}
         by_reason = {f'{{engine="0",finished_reason="{r}",{labels}}}': n for r, n in self.finished.items()}
-        config = {f'{{engine="0",kv_cache_size_tokens="{capacity}"}}': 1}
+        config = (
+            f'block_size="{limits.block_size}",enable_prefix_caching="{limits.prefix_caching}",engine="0",'
+            f'kv_cache_size_tokens="{limits.kv_cache_tokens}"'
+        )
         values: dict[str, dict[str, float]] = {
             "num_requests_running": {one: scheduler.running},
             "num_requests_waiting": {one: waiting},
-            "kv_cache_usage_perc": {one: scheduler.kv_reserved / capacity},
-            "prefix_cache_queries_total": {one: 0},
-            "prefix_cache_hits_total": {one: 0},
-            "num_preemptions_total": {one: 0},
+            "kv_cache_usage_perc": {one: cache.in_use / limits.kv_cache_tokens},
+            "prefix_cache_queries_total": {one: cache.queried},
+            "prefix_cache_hits_total": {one: cache.found},
+            "num_preemptions_total": {one: scheduler.preemptions},
             "prompt_tokens_total": {one: self.prompt_tokens},
+            "prompt_tokens_by_source_total": dict(by_source),
+            "prompt_tokens_cached_total": {one: self.cached_tokens},
             "generation_tokens_total": {one: self.generation_tokens},
             "request_success_total": dict(by_reason),
-            "cache_config_info": dict(config),
+            "cache_config_info": {f"{{{config}}}": 1},
         }
         lines: list[str] = []
         for name, samples in values.items():

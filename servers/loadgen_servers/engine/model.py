@@ -19,10 +19,17 @@ class Work(NamedTuple):
     attended_pairs: int
 
 
+class Age(NamedTuple):
+    """How old a step finds the engine: the steps before it, and the time since the first of them began."""
+
+    steps: int
+    worked_ns: int
+
+
 class Timing(Protocol):
     """A model of the machine: work in, nanoseconds out; pure."""
 
-    def step_ns(self, work: Work) -> int: ...
+    def step_ns(self, work: Work, age: Age) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class FittedTiming:
     kv_us: float = 0.0
     pair_ns: float = 0.0
 
-    def step_ns(self, work: Work) -> int:
+    def step_ns(self, work: Work, age: Age) -> int:
         tokens = work.decodes + work.prefill_tokens
         weights_ms = self.weights_ms
         if self.routed_ms:
@@ -59,3 +66,21 @@ class FittedTiming:
             + 1e3 * (self.sequence_us * work.decodes + self.kv_us * work.kv_tokens)
             + self.pair_ns * work.attended_pairs
         )
+
+
+@dataclass(frozen=True)
+class Unsteady:
+    """A machine that is cold at first and throttles later: another timing, slower by the engine's age.
+
+    step = (steady + cold in the first cold_steps) · (1 + slowdown_per_s · seconds since the first step)
+    """
+
+    steady: Timing
+    cold_ms: float = 0.0
+    cold_steps: int = 0
+    slowdown_per_s: float = 0.0
+
+    def step_ns(self, work: Work, age: Age) -> int:
+        cold_ns = 1e6 * self.cold_ms if age.steps < self.cold_steps else 0.0
+        slower = 1.0 + self.slowdown_per_s * age.worked_ns / 1e9
+        return round((self.steady.step_ns(work, age) + cold_ns) * slower)

@@ -18,8 +18,11 @@ class Reply(Protocol):
     def token(self, n: int) -> bytes:
         """What leaves with the n-th token when more will come."""
 
-    def last(self, n: int, reason: str) -> bytes:
-        """What leaves when the answer is over after n tokens: those not sent yet, and the end."""
+    def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
+        """What leaves when the answer is over after n tokens: those not sent yet, and the end.
+
+        `cached` is how many prompt tokens the cache had, where that is to be told.
+        """
 
 
 @dataclass(slots=True)
@@ -43,10 +46,10 @@ class DetailedStream:
         role = b"" if first else self.dialect.role(self.wanted)
         return role + self.dialect.tokens(self.wanted, first, n)
 
-    def last(self, n: int, reason: str) -> bytes:
+    def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
         role = b"" if self.sent else self.dialect.role(self.wanted)
         message = self.dialect.tokens(self.wanted, self.sent, n, reason)
-        return role + message + self.dialect.end(self.wanted, n)
+        return role + message + self.dialect.end(self.wanted, n, cached)
 
 
 @dataclass(slots=True)
@@ -74,8 +77,8 @@ class Whole:
     def token(self, n: int) -> bytes:
         return b""
 
-    def last(self, n: int, reason: str) -> bytes:
-        return self.dialect.whole(self.wanted, n, reason)
+    def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
+        return self.dialect.whole(self.wanted, n, reason, cached)
 
 
 def reply_for(dialect: Dialect, wanted: Wanted) -> Reply:

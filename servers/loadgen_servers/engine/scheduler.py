@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from loadgen_servers.engine.model import Timing, Work
+from loadgen_servers.engine.model import Age, Timing, Work
+from loadgen_servers.engine.prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,9 @@ class Limits:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     kv_cache_tokens: int = 1 << 20
+    block_size: int = 16
+    prefix_caching: bool = True
+    preempt: bool = False  # admit on the prompt alone, and put the last one back when the KV runs out
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +31,24 @@ class Sequence:
     arrived_ns: int
     finish_reason: str = "length"
     owner: object = None  # the caller's own
-    computed: int = 0  # prompt tokens prefilled
+    blocks: tuple[int, ...] = ()  # the identities of the prompt's full blocks
+    held: list[int] = field(default_factory=list)  # those of them it holds in the cache
+    cached_tokens: int = 0  # prompt tokens found in the cache when it was first admitted
+    computed: int = 0  # tokens prefilled, or found
     scheduled_ns: int = 0  # when it was first given a share of a step
     first_ns: int = 0
     last_ns: int = 0
-    first_step: int = 0
+    first_step: int = 0  # its first token's; after a preemption as if it had had them all without a pause
+    preemptions: int = 0
+    kept: int = 0  # tokens it had when it was preempted: they are prefilled with the prompt
+
+    @property
+    def prefill_tokens(self) -> int:
+        return self.prompt_tokens + self.kept
 
     def produced(self, step: int) -> int:
         """Tokens produced once `step` has ended: a running sequence gains exactly one a step."""
-        return step - self.first_step + 1 if self.first_step else 0
+        return step - self.first_step + 1 if self.first_step else self.kept
 
 
 @dataclass(slots=True)
@@ -50,12 +63,23 @@ class Step:
 
 @dataclass(slots=True)
 class Ended:
-    """What a step produced: one token for each sequence in one of these lists."""
+    """What a step produced: one token for each sequence in `decoded`, `first` and `finished`."""
 
     number: int
     decoded: list[Sequence]  # had a token in the step before, and will have more
-    first: list[Sequence]  # their first token, and will have more
+    first: list[Sequence]  # their first token, or the first after a preemption, and will have more
     finished: list[Sequence]  # their last token (a first one too, where they produce just one)
+    started: list[Sequence] = field(default_factory=list)  # those whose very first token it is
+    pauses_ns: list[int] = field(default_factory=list)  # token gaps with a preemption in them
+
+    @property
+    def tokens(self) -> int:
+        return len(self.decoded) + len(self.first) + len(self.finished)
+
+    @property
+    def plain_gaps(self) -> int:
+        """How many of the tokens came one step after the one before."""
+        return self.tokens - len(self.started) - len(self.pauses_ns)
 
 
 @dataclass
@@ -64,9 +88,12 @@ class Scheduler:
 
     A prompt longer than what is left is prefilled in chunks over several steps; its first token
     comes at the end of the step that computes its last chunk. A request is admitted when a
-    sequence slot and the KV for prompt + max_tokens are free, strictly in order of arrival. The
-    reservation is stricter than vLLM's, which admits on the prompt alone and preempts when it
-    was wrong; nothing is ever preempted here.
+    sequence slot and its KV are free, strictly in order of arrival; what the cache has of its
+    prompt is not computed again, and what a step computed is in the cache when the step ends.
+
+    Its KV is prompt + max_tokens, which is stricter than vLLM: nothing is ever preempted. With
+    `Limits.preempt` it is as in vLLM what exists, and when that exceeds the cache the sequence
+    admitted last goes back to the head of the queue, to have its prompt and tokens prefilled again.
     """
 
     limits: Limits
@@ -75,9 +102,15 @@ class Scheduler:
     prefilling: list[Sequence] = field(default_factory=list)
     decoding: dict[Sequence, None] = field(default_factory=dict)  # ordered, and O(1) to leave
     step_number: int = 0
-    kv_reserved: int = 0
     kv_context: int = 0  # prompt and output tokens of everything in `decoding`
+    preemptions: int = 0
+    cache: PrefixCache = field(init=False)
+    _first_step_ns: int | None = None
     _due: dict[int, list[Sequence]] = field(default_factory=dict)  # step number → who finishes in it
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.cache = PrefixCache(limits.kv_cache_tokens, limits.block_size, limits.prefix_caching)
 
     @property
     def running(self) -> int:
@@ -89,76 +122,127 @@ class Scheduler:
 
     def abort(self, sequence: Sequence) -> None:
         """Take a sequence out wherever it is and free its KV; a step under way still takes its time."""
-        if sequence in self.decoding:
-            del self.decoding[sequence]
-            self.kv_context -= sequence.prompt_tokens + sequence.produced(self.step_number)
-        elif sequence in self.prefilling:
-            self.prefilling.remove(sequence)
+        if sequence in self.decoding or sequence in self.prefilling:
+            self._leave(sequence)
         else:
             self.waiting.remove(sequence)
-            return
-        self.kv_reserved -= sequence.reserved_tokens
 
     def begin(self, now_ns: int) -> Step | None:
         """The next step, starting now; None when there is nothing to compute."""
+        preemptions = self.preemptions
+        while self.cache.in_use > self.cache.capacity_tokens:
+            self._preempt(now_ns)
         budget = self.limits.max_num_batched_tokens - len(self.decoding)
         chunks: list[tuple[Sequence, int]] = []
         for sequence in self.prefilling:
             budget = self._chunk(sequence, budget, chunks)
-        while self.waiting and budget > 0 and self._admissible(self.waiting[0]):
-            sequence = self.waiting.popleft()
-            sequence.scheduled_ns = now_ns
-            self.kv_reserved += sequence.reserved_tokens
-            self.prefilling.append(sequence)
-            budget = self._chunk(sequence, budget, chunks)
+        if self.preemptions == preemptions:  # nobody comes in at the cost of another, as in vLLM
+            while self.waiting and budget > 0 and self._admit(self.waiting[0], now_ns):
+                budget = self._chunk(self.waiting.popleft(), budget, chunks)
         if not chunks and not self.decoding:
             return None
+        if self._first_step_ns is None:
+            self._first_step_ns = now_ns
         work = Work(
             decodes=len(self.decoding),
             prefill_tokens=sum(tokens for _, tokens in chunks),
             kv_tokens=self.kv_context,
             attended_pairs=sum(c * s.computed + c * (c + 1) // 2 for s, c in chunks),
         )
-        return Step(now_ns, now_ns + self.timing.step_ns(work), chunks, work)
+        age = Age(self.step_number, now_ns - self._first_step_ns)
+        return Step(now_ns, now_ns + self.timing.step_ns(work, age), chunks, work)
 
     def end(self, step: Step, now_ns: int) -> Ended:
         """Account for a step that is over; `now_ns` is when its tokens leave."""
         self.step_number += 1
         number = self.step_number
-        finished = [s for s in self._due.pop(number, ()) if s in self.decoding]
-        self.kv_context += len(self.decoding)
+        due = self._due.pop(number, ())
+        # Whoever was preempted since is not due yet, even if it decodes again.
+        finished = [s for s in due if s in self.decoding and s.produced(number) == s.output_tokens]
+        self._lengthen(len(self.decoding))
         for sequence in finished:
-            self._release(sequence, now_ns)
-        decoded = list(self.decoding)
-        first: list[Sequence] = []
+            self._finish(sequence, now_ns)
+        ended = Ended(number, list(self.decoding), [], finished)
         for sequence, tokens in step.chunks:
+            if sequence not in self.prefilling:
+                continue  # aborted meanwhile
+            size, done = self.cache.block_size, sequence.computed
             sequence.computed += tokens
-            if sequence.computed < sequence.prompt_tokens or sequence not in self.prefilling:
-                continue  # more chunks to come, or aborted meanwhile
-            self.prefilling.remove(sequence)
-            self.decoding[sequence] = None
-            self.kv_context += sequence.prompt_tokens + 1
-            sequence.first_ns, sequence.first_step = now_ns, number
-            if sequence.output_tokens == 1:
-                self._release(sequence, now_ns)
-                finished.append(sequence)
-            else:
-                first.append(sequence)
-                self._due.setdefault(number + sequence.output_tokens - 1, []).append(sequence)
-        return Ended(number, decoded, first, finished)
+            blocks = sequence.blocks[done // size : sequence.computed // size]
+            sequence.held += self.cache.computed(blocks)
+            if sequence.computed == sequence.prefill_tokens:
+                self._start(sequence, ended, now_ns)
+        return ended
 
-    def _admissible(self, sequence: Sequence) -> bool:
-        slots = self.running < self.limits.max_num_seqs
-        return slots and self.kv_reserved + sequence.reserved_tokens <= self.limits.kv_cache_tokens
+    def _admit(self, sequence: Sequence, now_ns: int) -> bool:
+        if self.running >= self.limits.max_num_seqs:
+            return False
+        hits = self.cache.admit(sequence.blocks, sequence.prefill_tokens, self._kv(sequence))
+        if hits is None:
+            return False
+        sequence.held = hits
+        sequence.computed = len(hits) * self.cache.block_size
+        if not sequence.preemptions:  # as vLLM: a second look-up is of the request's own making
+            sequence.scheduled_ns = now_ns
+            sequence.cached_tokens = sequence.computed
+            self.cache.count(sequence.prompt_tokens, sequence.computed)
+        self.prefilling.append(sequence)
+        return True
 
     def _chunk(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
-        tokens = min(budget, sequence.prompt_tokens - sequence.computed)
+        tokens = min(budget, sequence.prefill_tokens - sequence.computed)
         if tokens > 0:
             chunks.append((sequence, tokens))
         return budget - tokens
 
-    def _release(self, sequence: Sequence, now_ns: int) -> None:
+    def _start(self, sequence: Sequence, ended: Ended, now_ns: int) -> None:
+        self.prefilling.remove(sequence)
+        self.decoding[sequence] = None
+        self.kv_context += sequence.prefill_tokens
+        self._lengthen(1)
+        sequence.first_step = ended.number - sequence.kept
+        if sequence.kept:
+            ended.pauses_ns.append(now_ns - sequence.last_ns)
+        else:
+            sequence.first_ns = now_ns
+            ended.started.append(sequence)
+        if sequence.output_tokens == sequence.kept + 1:
+            self._finish(sequence, now_ns)
+            ended.finished.append(sequence)
+        else:
+            ended.first.append(sequence)
+            self._due.setdefault(sequence.first_step + sequence.output_tokens - 1, []).append(sequence)
+
+    def _preempt(self, now_ns: int) -> None:
+        sequence = self.prefilling[-1] if self.prefilling else next(reversed(self.decoding))
+        self._leave(sequence)
+        if sequence.first_step:
+            sequence.last_ns = now_ns
+            sequence.kept, sequence.first_step = sequence.produced(self.step_number), 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def _finish(self, sequence: Sequence, now_ns: int) -> None:
         sequence.last_ns = now_ns
-        del self.decoding[sequence]
-        self.kv_reserved -= sequence.reserved_tokens
-        self.kv_context -= sequence.prompt_tokens + sequence.output_tokens
+        self._leave(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Out of the batch, its KV free."""
+        self.cache.release(sequence.held, self._kv(sequence))
+        if sequence in self.decoding:
+            del self.decoding[sequence]
+            self.kv_context -= sequence.prompt_tokens + sequence.produced(self.step_number)
+        else:
+            self.prefilling.remove(sequence)
+
+    def _lengthen(self, tokens: int) -> None:
+        self.kv_context += tokens
+        if self.limits.preempt:
+            self.cache.grow(tokens)
+
+    def _kv(self, sequence: Sequence) -> int:
+        """What the cache counts for it: all it may need or, with preemption, what it has."""
+        if self.limits.preempt:
+            return sequence.prompt_tokens + sequence.produced(self.step_number)
+        return sequence.reserved_tokens

@@ -61,6 +61,7 @@ class Engine:
             ("GET", "/version"): lambda: _json({"version": VERSION, "engine": "loadgen-engine"}),
             ("GET", "/v1/models"): self._models,
             ("GET", "/metrics"): self._metrics,
+            ("POST", "/reset_prefix_cache"): lambda: _json({"success": self.scheduler.cache.reset()}),
         }
 
     def stop(self) -> None:
@@ -82,7 +83,7 @@ class Engine:
         for sequence in list(self.streams.values()):
             stream = _stream(sequence)
             produced = sequence.produced(self.scheduler.step_number)
-            self._send(stream.connection, stream.reply.last(produced, "abort"))
+            self._send(stream.connection, stream.reply.last(produced, "abort", self._told(sequence)))
 
     def _end_step(self, step: Step) -> None:
         now_ns = time.monotonic_ns()
@@ -113,8 +114,12 @@ class Engine:
             stream = _stream(sequence)
             connection = stream.connection
             del self.streams[connection]
-            self._send(connection, stream.reply.last(sequence.output_tokens, sequence.finish_reason))
+            told = self._told(sequence)
+            self._send(connection, stream.reply.last(sequence.output_tokens, sequence.finish_reason, told))
             self._over(connection, stream.close)
+
+    def _told(self, sequence: Sequence) -> int | None:
+        return sequence.cached_tokens if self.served.cached_details else None
 
     def _send(self, connection: Connection, data: bytes) -> None:
         if not connection.send(data) or connection.pending:
@@ -178,6 +183,7 @@ class Engine:
 
     def _accept(self, stream: Stream, received_ns: int, asked: Asked) -> None:
         prompt_tokens = asked.wanted.prompt_tokens
+        cache = self.scheduler.cache
         sequence = Sequence(
             prompt_tokens=prompt_tokens,
             output_tokens=asked.output_tokens,
@@ -185,6 +191,7 @@ class Engine:
             arrived_ns=received_ns,
             finish_reason=asked.finish_reason,
             owner=stream,
+            blocks=asked.blocks(cache.block_size) if cache.enabled else (),
         )
         self.streams[stream.connection] = sequence
         self.scheduler.add(sequence)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from loadgen_servers.engine.scheduler import Ended, Scheduler, Sequence
+from loadgen_servers.engine.scheduler import Scheduler, Sequence
 
 TURNAROUND_NS = 1_000_000  # a client and its front end between an answer's end and the next request
 
@@ -69,7 +69,10 @@ def closed_loop(
             continue
         previous_ns, now_ns = step.start_ns, step.end_ns
         ended = scheduler.end(step, now_ns)
-        _count_gaps(outcome, ended, now_ns - previous_ns)
+        # Every sequence that had a token in the step before has one in this: the gap is the step.
+        _count_gaps(outcome, now_ns - previous_ns, ended.plain_gaps)
+        for pause_ns in ended.pauses_ns:
+            _count_gaps(outcome, pause_ns, 1)
         for sequence in ended.finished:
             outcome.sequences.append(sequence)
             heapq.heappush(arrivals, now_ns + turnaround_ns)
@@ -77,8 +80,6 @@ def closed_loop(
     return outcome
 
 
-def _count_gaps(outcome: Outcome, ended: Ended, gap_ns: int) -> None:
-    # Every sequence that had a token in the step before has one in this: the gap is the step.
-    gaps = len(ended.decoded) + sum(s.output_tokens > 1 for s in ended.finished)
-    if gaps:
-        outcome.gaps[gap_ns] = outcome.gaps.get(gap_ns, 0) + gaps
+def _count_gaps(outcome: Outcome, gap_ns: int, times: int) -> None:
+    if times:
+        outcome.gaps[gap_ns] = outcome.gaps.get(gap_ns, 0) + times
