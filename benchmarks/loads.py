@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.clients import Client, Installed, Load
+from benchmarks.process import Command, checkout_env, run
 from benchmarks.table import Bar, Section, spread
 from benchmarks.trials import Trial, Trials, details, held, interleaved, itl, ttft
 
@@ -16,6 +21,7 @@ UNPACED = Load("unpaced", streams=512, requests=2048, output_tokens=256, interva
 
 _MOST_FLOORS = 3.5
 _MOST_OF_RUST = 0.8
+_MOST_GAP_ERROR_MS = 0.2
 _NO_FLOOR = "no C compiler for the floor"
 _NO_RUST = "no Rust client given"
 
@@ -81,6 +87,22 @@ def unpaced(installed: Installed, repeats: int) -> Section:
     if not installed.rust:
         bars.append(Bar(what, _NO_RUST, "more than the Rust client", None))
     return _section(trials, clients, installed, bars)
+
+
+def selftest(installed: Installed, repeats: int) -> Section:
+    """1024 paced streams, as `loadgen selftest` measures itself on them."""
+    argv = [sys.executable, "-m", "loadgen", "selftest", "--transport", "wire", "--seconds", "6"]
+    argv += ["--streams", str(WIDE.streams), "--interval-ms", f"{WIDE.interval_ms:g}"]
+    p99_ms, printed = [], ""
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as cache:
+            printed = run(Command(argv, {**checkout_env(), "XDG_CACHE_HOME": cache})).stdout
+            kept = json.loads((Path(cache) / "loadgen" / "selftest.json").read_text("utf-8"))
+        p99_ms.append(kept["calibrations"][0]["gap"]["p99_us"] / 1e3)
+    what, limit = "1024 streams: P99 gap error, by the self-test", f"≤ {_MOST_GAP_ERROR_MS} ms"
+    bar = Bar(what, spread(p99_ms, "{:.4f}") + " ms", limit, statistics.median(p99_ms) <= _MOST_GAP_ERROR_MS)
+    lines = ["The last repeat:", "", "```", *printed.strip().splitlines()[:-1], "```"]
+    return Section("Self-test (`loadgen selftest`)", [bar], lines)
 
 
 def _run(load: Load, installed: Installed, repeats: int, *others: Client) -> tuple[Trials, Sequence[Client]]:

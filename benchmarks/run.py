@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "medium": loads.medium,
     "single": loads.single,
     "unpaced": loads.unpaced,
+    "selftest": loads.selftest,
     "memory": local.memory,
     "plan": local.planning,
     "startup": local.startup,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,6 +98,18 @@ def arrival(rate_per_s: float, burstiness: float = 1.0) -> Arrival:
     if burstiness == math.inf:
         return Constant(rate_per_s)
     return Poisson(rate_per_s) if burstiness == 1 else Gamma(rate_per_s, burstiness)
+
+
+def within(duration_ns: int, most: int, process: Arrival, rng: Callable[[], np.random.Generator]) -> Int64:
+    """The offsets of a process that are below a duration, int64[n], the first `most` of them.
+
+    `rng` gives the same generator each time, so the offsets are the first of any longer schedule.
+    """
+    n, offsets_ns = 64, np.zeros(0, np.int64)
+    while len(offsets_ns) < most and (not len(offsets_ns) or offsets_ns[-1] < duration_ns):
+        offsets_ns = process.offsets_ns(min(n, most), rng())
+        n *= 4
+    return offsets_ns[: np.searchsorted(offsets_ns, duration_ns)]
 
 
 def _summed(gaps_s: NDArray[np.float64], n: int, rate_per_s: float) -> Int64:

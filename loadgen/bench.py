@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from loadgen import facts, live, plan, profile, report, result
-from loadgen.endpoint import Access, Inquiry, Served
-from loadgen.environment import HIDDEN, command_line, describe
-from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.facts import Client, Facts, Server
+from loadgen import calibration, facts, profile, repeats, report, result
+from loadgen.endpoint import Access, Inquiry
+from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options, parse
-from loadgen.job import Target
-from loadgen.measure import Manner, Outcome, measure
-from loadgen.plan import Plan, Seed, Subject
+from loadgen.plan import Seed, Subject
 from loadgen.profile import Profile
 from loadgen.result import Result
-from loadgen.runner import DEFAULT_TRANSPORT
+from loadgen.run import Session, transport
+from loadgen.selftest import Load, measure_client, table
 from loadgen.vllm_json import parse_metadata, write_result
 from loadgen_servers.embedded import Embedded, EngineFailed
 
 INTERRUPTED = 130
+INVALID = 3
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,18 +34,47 @@ def main(argv: Sequence[str]) -> int:
     seed = Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
     with ExitStack() as stack:
         access, wait_s = _access(options, stack)
-        bench = _attach(options, access, wait_s)
+        session = _attach(options, access, wait_s)
+        if options.print_request:
+            print(session.request(profiles[0], seed))
+            return 0
         worst = 0
         for position, workload in enumerate(profiles):
-            if options.print_request:
-                print(bench.request(workload, seed))
-                return 0
+            if options.selftest:
+                _measure_client(options, workload)
             # A profile named twice is a repeat: with the same prompts it would measure the cache.
             before = [earlier.name for earlier in profiles[:position]].count(workload.name)
-            worst = max(worst, bench.run(workload, replace(seed, repeat=before)))
+            first = replace(seed, repeat=before * options.repeat)
+            worst = max(worst, _repeatedly(session, workload, first))
             if worst == INTERRUPTED:
                 break
     return worst
+
+
+def _repeatedly(session: Session, workload: Profile, first: Seed) -> int:
+    """Run a profile as often as asked, each time with prompts of its own; the worst exit code."""
+    worst, runs = 0, list[Result]()
+    for repeat in range(session.options.repeat):
+        run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
+        worst = max(worst, _tell(session.options, run, directory))
+        if worst == INTERRUPTED:
+            break
+        runs.append(run)
+    if len(runs) > 1:
+        found = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
+        print("\n".join(repeats.render(found)), flush=True)
+        path = directory.with_name(f"{directory.name}-repeats.json")
+        write_result(path, repeats.json(found))
+        print(f"repeats: {path}", flush=True)
+    return worst
+
+
+def _measure_client(options: Options, workload: Profile) -> None:
+    """Let the client measure itself at a profile's load; what it finds is remembered, and shown later."""
+    chosen = transport(options)
+    found = measure_client(Load.of(workload), [chosen])
+    calibration.remember(found.values())
+    print("\n".join(table(found[chosen])), flush=True)
 
 
 def _profiles(options: Options) -> list[Profile]:
@@ -104,7 +129,7 @@ def _base_url(options: Options) -> str:
     return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
 
 
-def _attach(options: Options, access: Access, wait_s: float) -> Bench:
+def _attach(options: Options, access: Access, wait_s: float) -> Session:
     tls = access.tls()
     model = options.served_model_name or options.model
     served = Inquiry(access, tls).ask(model, wait_s)
@@ -116,7 +141,7 @@ def _attach(options: Options, access: Access, wait_s: float) -> Bench:
         vocab_size=options.vocab_size,
         endpoint=options.endpoint,
     )
-    return Bench(options, subject, served, access.target("", tls))
+    return Session(options, access, served, subject, access.target("", tls))
 
 
 def _model_directory(options: Options) -> str | None:
@@ -124,145 +149,21 @@ def _model_directory(options: Options) -> str | None:
     return options.model if options.model and Path(options.model).is_dir() else None
 
 
-@dataclass(frozen=True)
-class Bench:
-    """A server found ready, and what every profile of this command shares."""
-
-    options: Options
-    subject: Subject
-    served: Served
-    root: Target
-
-    def request(self, workload: Profile, seed: Seed) -> str:
-        """One request of a profile as it would be sent, secrets hidden."""
-        made = plan.make(workload, self.subject, seed)
-        body = made.body(0)
-        target = self._target(made)
-        shown = tuple((name, HIDDEN) for name, _ in target.headers)
-        head = replace(target, headers=shown).request_head(len(body), "0")
-        return head.decode("latin-1").replace("\r\n", "\n") + body.decode()
-
-    def run(self, workload: Profile, seed: Seed) -> int:
-        """Warm up, measure, print and save one profile; the exit code."""
-        made = plan.make(workload, self.subject, seed)
-        self._check_fits(made)
-        started = result.now()
-        directory = result.create_directory(
-            Path(self.options.run_dir or "runs"), workload.name or "bench", started
-        )
-        manner = self._manner(made)
-        display = live.display(self.options.quiet)
-        try:
-            warmed = self._warm_up(workload, seed, manner, display)
-            outcome = measure(made, manner, display, workload.name or "bench")
-        except (KeyboardInterrupt, LoadgenError):
-            result.remove_empty(directory)
-            raise
-        finally:
-            display.close()
-        known = self._facts(made, outcome, warmed, started)
-        return self._tell(Result(known, outcome.records), directory)
-
-    def _target(self, made: Plan) -> Target:
-        return replace(self.root, path=self.root.path.rstrip("/") + made.path)
-
-    def _manner(self, made: Plan) -> Manner:
-        options = self.options
-        prefix = options.request_id_prefix
-        return Manner(
-            target=self._target(made),
-            transport=self._transport(),
-            http2=options.http2,
-            request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
-            keep_text=options.save_detailed,
-        )
-
-    def _transport(self) -> str:
-        """The transport asked for, or the one that fits the platform; raises UsageError."""
-        chosen = self.options.transport or DEFAULT_TRANSPORT
-        if chosen == "wire" and DEFAULT_TRANSPORT != "wire":
-            raise UsageError("--transport wire needs Linux (epoll): use --transport httpx here")
-        return chosen
-
-    def _check_fits(self, made: Plan) -> None:
-        limit = self.served.max_model_len
-        if 0 < limit < made.longest:
-            raise MeasureError(
-                f"the longest request needs {made.longest} tokens and {self.served.model} takes {limit}: "
-                "lower --random-input-len or --random-output-len"
-            )
-
-    def _warm_up(
-        self, workload: Profile, seed: Seed, manner: Manner, display: live.Display
-    ) -> tuple[int, int]:
-        """Send the warm-up; how many requests, and how many failed. Raises MeasureError when all did."""
-        if not workload.warmups:
-            return 0, 0
-        outcome = measure(plan.warmup(workload, self.subject, seed), manner, display, "warm-up")
-        if outcome.interrupted:
-            raise KeyboardInterrupt
-        failures = [failure for failure in outcome.records.failures if failure is not None]
-        if len(failures) == len(outcome.records):
-            first = failures[0]
-            raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return len(outcome.records), len(failures)
-
-    def _facts(self, made: Plan, outcome: Outcome, warmed: tuple[int, int], started: datetime) -> Facts:
-        served, health = self.served, outcome.health
-        return Facts(
-            started=started,
-            finished=result.now(),
-            command=command_line(),
-            profile=made.profile,
-            seed=made.seed.value,
-            seed_chosen=made.seed.chosen,
-            repeat=made.seed.repeat,
-            plan_digest=made.digest(),
-            prompt_format=made.prompts.format,
-            ids_source=made.ids_source,
-            server=Server(
-                url=self._target(made).url,
-                engine=served.engine.name,
-                version=served.version,
-                model=served.model,
-                model_root=served.model_root,
-                max_model_len=served.max_model_len,
-                simulated=served.model_root if served.engine.simulated else "",
-            ),
-            tokenizer=self.options.tokenizer,
-            warmups=warmed[0],
-            warmup_failures=warmed[1],
-            client=Client(
-                transport=self._transport(),
-                cpu_s=health.cpu_ns / 1e9,
-                wall_s=(health.ended_ns - health.started_ns) / 1e9,
-                clock_step_ms=health.clock_step_ns / 1e6,
-                late_bodies=health.late_bodies,
-                backlog_bytes=health.backlog_bytes,
-            ),
-            environment=describe(),
-            notes=made.notes,
-            cut_short=outcome.cut_short,
-            interrupted=outcome.interrupted,
-            label=self.options.label,
-            metadata=self.options.metadata,
-            requests=len(made),
-        )
-
-    def _tell(self, run: Result, directory: Path) -> int:
-        """Print the report and write the files; the exit code."""
-        options = self.options
-        text = report.render(run)
-        print(text, flush=True)
-        run.save(directory, text + "\n")
-        print(f"run directory: {directory}", flush=True)
-        if options.saves:
-            path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
-            write_result(path, run.json(options.save_detailed), options.append_result)
-            print(f"result file: {path}", flush=True)
-        if run.facts.interrupted:
-            return INTERRUPTED
-        if not run.records.ok.any():
-            print("loadgen: every request failed: nothing was measured", file=sys.stderr)
-            return MeasureError.exit_code
-        return MeasureError.exit_code if run.facts.cut_short else 0
+def _tell(options: Options, run: Result, directory: Path) -> int:
+    """Print the report and write the files; the exit code."""
+    text = report.render(run, explain=options.explain)
+    print(text, flush=True)
+    run.save(directory, text + "\n")
+    print(f"run directory: {directory}", flush=True)
+    if options.saves:
+        path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
+        write_result(path, run.json(options.save_detailed), options.append_result)
+        print(f"result file: {path}", flush=True)
+    if run.facts.interrupted:
+        return INTERRUPTED
+    if not run.records.ok.any():
+        print("loadgen: every request failed: nothing was measured", file=sys.stderr)
+        return MeasureError.exit_code
+    if run.facts.cut_short:
+        return MeasureError.exit_code
+    return INVALID if options.strict and run.verdict.level == "INVALID" else 0

@@ -21,11 +21,12 @@ loadgen {__version__}: a benchmark client for LLM servers whose every figure was
 verbs:
   bench      run a workload and print the Serving Benchmark Result
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
-  report     print a run again from its directory: loadgen report runs/…
+  report     print a run again from its directory: loadgen report runs/… [--explain]
+  selftest   measure this client against a server that does nothing but tell the truth
   engine     start the embedded engine on its own
 
 `loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing could be measured,
-2 the command is wrong, 130 interrupted.
+2 the command is wrong, 3 the verdict is INVALID (with --strict), 130 interrupted.
 """
 
 
@@ -56,13 +57,20 @@ def _profiles(argv: Sequence[str]) -> int:
 
 
 def _report(argv: Sequence[str]) -> int:
-    if len(argv) != 1 or argv[0].startswith("-"):
-        print("loadgen report RUN_DIR: print a run again from its files alone")
+    places = [word for word in argv if word != "--explain"]
+    if len(places) != 1 or places[0].startswith("-"):
+        print("loadgen report RUN_DIR [--explain]: print a run again from its files alone")
         return 0 if {"-h", "--help"} & set(argv) else UsageError.exit_code
     from loadgen import report, result
 
-    print(report.render(result.load(Path(argv[0]))))
+    print(report.render(result.load(Path(places[0])), explain="--explain" in argv))
     return 0
+
+
+def _selftest(argv: Sequence[str]) -> int:
+    from loadgen.selftest import main
+
+    return main(argv)
 
 
 def _engine(argv: Sequence[str]) -> int:
@@ -75,6 +83,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
     "profiles": _profiles,
     "report": _report,
+    "selftest": _selftest,
     "engine": _engine,
 }
 

@@ -64,6 +64,7 @@ class Decoder:
         weighed = weigh(messages)
         counted = count(messages, weighed)
         _note_usage(record, weighed.usage)
+        _note_timing(record, messages)
         record.output_tokens, record.usage = counted.total, counted.usage
         record.exact_tokens, record.tokens = counted.exact, counted.tokens
         record.finish_reason = weighed.finish_reason
@@ -115,6 +116,7 @@ class Decoder:
             return Failure(FailureKind.MALFORMED, _shorten(f"{error}: {_readable(answer.body)}")), False
         weighed = weigh(messages)
         _note_usage(record, weighed.usage)
+        _note_timing(record, messages)
         total = weighed.usage.completion_tokens if weighed.usage else None
         record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
         record.finish_reason = weighed.finish_reason
@@ -192,6 +194,16 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
     details = usage.prompt_tokens_details
     if details is not None and details.cached_tokens is not None:
         record.cached_tokens = details.cached_tokens
+
+
+def _note_timing(record: Record, messages: Sequence[Message]) -> None:
+    timing = messages[-1].timing() if messages else None
+    if timing is None:
+        return
+    if timing.queue_time_ms is not None:
+        record.server_queue_ns = round(timing.queue_time_ms * 1e6)
+    if timing.time_to_first_token_ms is not None:
+        record.server_ttft_ns = round(timing.time_to_first_token_ms * 1e6)
 
 
 def _text(messages: Sequence[Message]) -> str:

@@ -36,6 +36,13 @@ class Usage(msgspec.Struct, gc=False):
     prompt_tokens_details: PromptDetails | None = None
 
 
+class Timing(msgspec.Struct, gc=False):
+    """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage."""
+
+    queue_time_ms: float | None = None  # taken into the queue → first scheduled
+    time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
+
+
 class Fault(msgspec.Struct, gc=False):
     """The `error` object of an answer."""
 
@@ -63,6 +70,9 @@ class Choice(msgspec.Struct, gc=False):
         raise NotImplementedError
 
 
+_TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
+
+
 class Message(msgspec.Struct, gc=False):
     """One event of a stream, or the whole answer where it is not streamed: the fields that matter."""
 
@@ -71,6 +81,16 @@ class Message(msgspec.Struct, gc=False):
     error: Fault | str | None = None
     message: str | None = None  # of `{"object": "error", "message": …}`
     code: int | str | None = None
+    metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
+
+    def timing(self) -> Timing | None:
+        """The server's own times of the request; None where it does not tell them."""
+        if not bytes(self.metrics):
+            return None
+        try:
+            return _TIMING.decode(self.metrics)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
     def fault(self) -> str | None:
         """What the server says went wrong; None if nothing did."""

@@ -12,6 +12,13 @@ from pathlib import Path
 from loadgen import __version__
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
+_SETTINGS = {
+    "cpu_governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+    "cpu_frequency_driver": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver",
+    "power_profile": "/sys/firmware/acpi/platform_profile",
+    "power_mode": "/var/lib/nvpmodel/status",  # Jetson
+    "sched_autogroup": "/proc/sys/kernel/sched_autogroup_enabled",
+}
 _SECRET = ("--header",)
 HIDDEN = "***"
 
@@ -21,14 +28,12 @@ def describe() -> dict[str, str]:
     facts = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "platform": platform.platform(),
+        "platform": _platform(),
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
     }
-    governor = _first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
-    if governor:
-        facts["cpu_governor"] = governor
+    facts.update((name, said) for name, path in _SETTINGS.items() if (said := _first_line(Path(path))))
     for name in _PACKAGES:
         try:
             facts[name] = metadata.version(name)
@@ -52,13 +57,27 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
     return words
 
 
+def _platform() -> str:
+    """As platform.platform(), which starts a process to learn what it does not print."""
+    if not hasattr(os, "uname"):
+        return platform.platform()
+    system = os.uname()
+    name = f"{system.sysname}-{system.release}-{system.machine}"
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):  # no such name, or no such C library
+        libc = ""
+    return f"{name}-with-{libc.replace(' ', '')}" if libc else name
+
+
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
         return platform.processor()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
-    return next(named, platform.processor())
+    board = _first_line(Path("/proc/device-tree/model")).rstrip("\0")  # ARM: no name of the processor
+    return next(named, board or platform.machine())
 
 
 def _first_line(path: Path) -> str:

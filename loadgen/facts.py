@@ -11,6 +11,7 @@ from loadgen.calibration import Calibration
 from loadgen.goodput import parse_goodput
 from loadgen.metrics import Ask, parse_percentile_metrics, parse_percentiles
 from loadgen.profile import Profile
+from loadgen.steady import Trim
 from loadgen.window import ServerWindow
 
 # 1: the first.
@@ -108,3 +109,4 @@ def check(profile: Profile) -> None:
     """Find before a run what could not be reported after it; raises UsageError."""
     asked(profile)
     shown(profile)
+    Trim.parse(profile.warmup, profile.cooldown)

@@ -83,6 +83,11 @@ class Options:
     preset: str | None = None
     print_request: bool = False
     quiet: bool = False
+    observe: bool = True
+    selftest: bool = False
+    explain: bool = False
+    strict: bool = False
+    repeat: int = 1
     label: str | None = None
     save_result: bool = False
     save_detailed: bool = False
@@ -239,6 +244,7 @@ def _workload_flags(group: Group) -> None:
     add("--max-concurrency", type=int, metavar="N", help="requests under way at most (default: no limit)")
     add("--request-rate", type=float, metavar="RPS", help="requests due per second (default inf)")
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
+    add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
     add("--seed", type=int, help="default: drawn, printed and recorded")
     add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
@@ -269,6 +275,9 @@ def _run_flags(group: Group) -> None:
     add("--http2", action="store_true", help="with --transport httpx")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
+    add("--repeat", type=_repeats, metavar="N", help="runs of each profile, each with prompts of its own")
+    add("--selftest", action="store_true", help="measure this client first, at the load to come")
+    add("--no-observe", dest="observe", action="store_false", help="leave the server's /metrics alone")
     add("--quiet", action="store_true", help="no progress")
     add("--disable-tqdm", action="store_true", help="the same")
 
@@ -278,6 +287,10 @@ def _output_flags(group: Group) -> None:
     add("--percentile-metrics", metavar="LIST", help="of ttft,tpot,itl,e2el (default ttft,tpot,itl)")
     add("--metric-percentiles", metavar="LIST", help="default 99")
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
+    add("--warmup", metavar="N|Ss", help="leave these requests or seconds out of the steady state's begin")
+    add("--cooldown", metavar="N|Ss", help="and these out of its end")
+    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
+    add("--strict", action="store_true", help="exit 3 where the verdict is INVALID")
     add("--save-result", action="store_true", help="also write vLLM's result JSON")
     add("--save-detailed", action="store_true", help="with every request's times and text in it")
     add("--append-result", action="store_true", help="append to the file instead")
@@ -286,6 +299,12 @@ def _output_flags(group: Group) -> None:
     add("--run-dir", metavar="DIR", help="where run directories go (default: runs)")
     add("--metadata", nargs="+", action="extend", metavar="KEY=VALUE")
     add("--label")
+
+
+def _repeats(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs: give 1 or more")
+    return int(text)
 
 
 def _warmups(text: str) -> int | str:

@@ -61,7 +61,8 @@ class Job:
     """Requests 0…count−1 against one target.
 
     `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
-    one of the `max_concurrency` slots is free (closed loop).
+    one of the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the
+    start no request is sent any more, and those under way are finished; 0 is no such limit.
     """
 
     target: Target
@@ -73,6 +74,7 @@ class Job:
     token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
     request_id_prefix: str = "loadgen-"
     rate_per_s: float = float("inf")
+    duration_ns: int = 0
     http2: bool = False  # only the httpx transport speaks it
 
     def request(self, index: int) -> bytes:

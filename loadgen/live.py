@@ -19,8 +19,9 @@ class Progress:
     """A run so far: requests from the counters, tokens and TTFT from what has been decoded."""
 
     title: str
-    total: int
+    total: int | None  # None: only the time for sending tells
     counters: Counters
+    duration_s: float | None = None  # for which requests are sent
     begin_ns: int = field(default_factory=clock.now_ns)
     ended: int = 0
     failed: int = 0
@@ -50,9 +51,19 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Time left at the pace so far; None before anything ended."""
+        """Time left at the pace so far, or for sending, whichever is less; None while neither is known."""
         ended = max(self.counters.ended, self.ended)
-        return self.elapsed_s / ended * (self.total - ended) if ended else None
+        left = [] if self.duration_s is None else [max(self.duration_s - self.elapsed_s, 0.0)]
+        if self.total is not None and ended:
+            left.append(self.elapsed_s / ended * (self.total - ended))
+        return min(left, default=None)
+
+    @property
+    def share(self) -> float:
+        """How much of the run is behind it, 0 to 1."""
+        if self.total is not None:
+            return self.ended / max(self.total, 1)
+        return min(self.elapsed_s / self.duration_s, 1.0) if self.duration_s else 0.0
 
     def token_rate_per_s(self) -> float | None:
         """Tokens a second lately: reads lately, at the tokens per read of what has been decoded."""
@@ -65,7 +76,8 @@ class Progress:
 
     def line(self) -> str:
         """All of it in one line."""
-        parts = [f"{self.title}: {self.ended}/{self.total} done", f"{self.running} running"]
+        of = "" if self.total is None else f"/{self.total}"
+        parts = [f"{self.title}: {self.ended}{of} done", f"{self.running} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if (rate := self.token_rate_per_s()) is not None:
@@ -132,7 +144,7 @@ class Bar:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        bar = ProgressBar(total=max(progress.total, 1), completed=progress.ended, width=60)
+        bar = ProgressBar(total=1.0, completed=progress.share, width=60)
         self.live.update(Group(Text(progress.line(), overflow="ellipsis", no_wrap=True), bar), refresh=True)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -81,16 +81,25 @@ def _no_collector() -> Iterator[None]:
         gc.enable()
 
 
-def measure(plan: Plan, manner: Manner, display: Display, title: str) -> Outcome:
-    """Fire a plan and decode what comes back; raises UsageError when it needs too much."""
+def measure(
+    plan: Plan,
+    manner: Manner,
+    display: Display,
+    title: str,
+    during: AbstractContextManager[object],
+) -> Outcome:
+    """Fire a plan and decode what comes back; raises UsageError when it needs too much.
+
+    `during` is entered once the capturing process has been forked: what it starts may be a thread.
+    """
     job = _job(plan, manner)
     _allow_files(job)
     decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text)
     input_lens, output_lens = plan.prompts.input_lens, plan.prompts.output_lens
     rows: list[Record] = []
     run = start(job, manner.transport)
-    progress = Progress(title, len(plan), run.counters)
-    with _interrupts(run) as interrupts, _no_collector():
+    progress = Progress(title, plan.total, run.counters, plan.profile.duration)
+    with _interrupts(run) as interrupts, _no_collector(), during:
         for capture in run.captures():
             if capture is None:
                 display.show(progress)
@@ -121,6 +130,7 @@ def _job(plan: Plan, manner: Manner) -> Job:
         token_seen=plan.dialect.token_seen,
         request_id_prefix=manner.request_id_prefix,
         rate_per_s=profile.request_rate,
+        duration_ns=profile.duration_ns,
         http2=manner.http2,
     )
 

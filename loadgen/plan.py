@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.arrival import arrival
+from loadgen.arrival import NS_PER_S, arrival, within
 from loadgen.dialect import DIALECTS, Chat, Completions, Dialect
 from loadgen.engines import Engine
 from loadgen.errors import UsageError
@@ -21,6 +21,8 @@ from loadgen.vocabulary import Int64, find_vocabulary
 
 _SEED_BITS = 32
 _CHAT_BACKEND = "openai-chat"
+_COMPARED_PROMPTS = 2048
+_NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among so many prompts
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Plan:
         return len(self.prompts.input_lens)
 
     @property
+    def total(self) -> int | None:
+        """How many requests there will be; None where only the time for sending tells."""
+        return None if self.profile.duration is not None and self.offsets_ns is None else len(self)
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest request, prompt and answer together."""
         return int((self.prompts.input_lens + self.prompts.output_lens).max())
@@ -101,30 +108,59 @@ def warmup(profile: Profile, subject: Subject, seed: Seed) -> Plan:
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     shrunk = profile.model_copy(
-        update={"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf}
+        update={"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
     )
     return _plan(shrunk, subject, seed, "warmup")
 
 
+def repeated_prompts(plan: Plan) -> int:
+    """How many of the plan's first 2048 prompts equal an earlier one of them.
+
+    Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of
+    n² / 2 in (ids allowed)^L, which only a length of one or two makes likely.
+    """
+    shortest = int(plan.prompts.input_lens.min())
+    if plan.prompts.format == TokenIds.format and shortest >= _NEVER_EQUAL_IDS:
+        return 0
+    compared = min(len(plan), _COMPARED_PROMPTS)
+    asked = (plan.prompts.prompt(i) for i in range(compared))
+    return compared - len({hash(prompt if isinstance(prompt, str) else tuple(prompt)) for prompt in asked})
+
+
 def _plan(profile: Profile, subject: Subject, seed: Seed, purpose: Purpose) -> Plan:
     dialect, path = _dialect(profile, subject)
+    stream = Stream(seed.value, profile.name, seed.repeat, purpose)
+    offsets_ns, count, schedule_notes = _schedule(profile, stream)
     shape = Shape(
-        profile.num_prompts,
+        count,
         profile.input_len,
         profile.output_len,
         *parse_range_ratio(profile.range_ratio),
         profile.prefix_len,
     )
-    stream = Stream(seed.value, profile.name, seed.repeat, purpose)
     prompts, source = _prompts(profile, subject, shape, stream, seed)
-    offsets_ns = None
-    if math.isfinite(profile.request_rate) or profile.max_concurrency is None:
-        process = arrival(profile.request_rate, profile.burstiness)
-        offsets_ns = process.offsets_ns(profile.num_prompts, arrival_rng(stream))
-    fields, notes = _fields(profile, subject.engine, isinstance(dialect, Chat))
-    return Plan(
-        profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, tuple(notes)
-    )
+    fields, unsaid = _fields(profile, subject.engine, isinstance(dialect, Chat))
+    notes = (*schedule_notes, *unsaid)
+    return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
+
+
+def _schedule(profile: Profile, stream: Stream) -> tuple[Int64 | None, int, list[str]]:
+    """When each request is due (None: closed loop), how many there are at most, and what to say of it."""
+    duration, most = profile.duration, profile.most_prompts
+    notes = []
+    if duration is not None:
+        notes.append(f"requests are sent for {duration:g} s; those under way then are finished")
+    if profile.held_concurrency is not None:
+        return None, most, notes
+    process = arrival(profile.request_rate, profile.burstiness)
+    if duration is None:
+        return process.offsets_ns(most, arrival_rng(stream)), most, notes
+    offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
+    if len(offsets_ns) > most:
+        end_s = offsets_ns[most - 1] / NS_PER_S
+        notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")
+        offsets_ns = offsets_ns[:most]
+    return offsets_ns, len(offsets_ns), notes
 
 
 def _dialect(profile: Profile, subject: Subject) -> tuple[Dialect, str]:
@@ -163,6 +199,8 @@ def _prompts(
             raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
         vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
         return TokenIds(shape, vocabulary, stream), vocabulary.source
+    if profile.num_prompts is None and shape.num_prompts == profile.most_prompts:
+        raise UsageError(f"--duration with {wanted} needs --num-prompts: texts are all built beforehand")
     own = seed.chosen and seed.repeat == 0 and stream.purpose == "measure"
     text_seed = seed.value if own else stream.key("text") % 2**_SEED_BITS
     return text_prompts(wanted, shape, subject.tokenizer, text_seed), ""

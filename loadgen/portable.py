@@ -23,6 +23,7 @@ from loadgen.failure import Failure, FailureKind
 from loadgen.job import Counters, Health, Job
 
 _HOUSEKEEP_S = 0.02
+_RETRY_S = 1.0
 
 
 def is_loopback(host: str) -> bool:
@@ -150,6 +151,8 @@ class Portable:
                 while not self.idle:
                     self.freed.clear()
                     await self.freed.wait()
+                if 0 < self.job.duration_ns <= clock.now_ns() - self.begin_ns:
+                    break
                 slot, freed_ns = self.idle.popleft()
                 due_ns = max(freed_ns, self.begin_ns)
                 if offsets_ns is not None:
@@ -181,6 +184,8 @@ class Portable:
             raise
         self.outbox.put(exchange.capture(failure))
         self.ended += 1
+        if self.job.duration_ns and failure is not None and failure.kind is FailureKind.CONNECT:
+            await asyncio.sleep(_RETRY_S)  # there is time: do not burn the plan's requests on this slot
         self.idle.append((exchange.slot, clock.now_ns()))
         self.freed.set()
 

@@ -10,11 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from loadgen.errors import UsageError
 
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
+_VLLM_PROMPTS = 1000
+_MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
+_YEAR_S = 31_536_000
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
@@ -35,10 +47,11 @@ class Profile(BaseModel):
     prefix_len: int = Field(0, ge=0)
     prompt_format: PromptFormat = "auto"
 
-    num_prompts: int = Field(1000, ge=1)
+    num_prompts: int | None = Field(_VLLM_PROMPTS, ge=1)  # None: as many as there is time for
     max_concurrency: int | None = Field(None, ge=1)
     request_rate: float = Field(math.inf, allow_inf_nan=True)
     burstiness: float = Field(1.0, allow_inf_nan=True)
+    duration: float | None = Field(None, ge=0.001, le=_YEAR_S)  # seconds; then nothing is sent any more
     num_warmups: Annotated[int, Field(ge=0)] | Literal["wave"] = 0
 
     backend: Literal["openai", "openai-chat", "vllm"] = "openai"
@@ -62,6 +75,30 @@ class Profile(BaseModel):
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
     goodput: tuple[str, ...] = ()
+    warmup: str = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
+    cooldown: str = ""  # and at its end
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_or_time(cls, table: Any) -> Any:
+        """A duration stands in place of the count that is not given."""
+        if isinstance(table, dict) and table.get("num_prompts") is None:
+            return {**table, "num_prompts": _VLLM_PROMPTS if table.get("duration") is None else None}
+        return table
+
+    @field_validator("duration")
+    @classmethod
+    def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
+        limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
+        if value is not None and limit is None and rate == math.inf:
+            raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
+        return value
+
+    @field_validator("warmup", "cooldown", mode="before")
+    @classmethod
+    def _count_or_seconds(cls, value: Any) -> Any:
+        """TOML may give the number of requests as one."""
+        return str(value) if type(value) is int else value
 
     @field_validator("extra_body", "chat_template_kwargs")
     @classmethod
@@ -82,8 +119,24 @@ class Profile(BaseModel):
     def warmups(self) -> int:
         """How many requests go before the measured ones."""
         if self.num_warmups == "wave":
-            return min(self.max_concurrency or _WAVE_WITHOUT_LIMIT, self.num_prompts)
+            wave = self.max_concurrency or _WAVE_WITHOUT_LIMIT
+            return min(wave, self.num_prompts or wave)
         return self.num_warmups
+
+    @property
+    def most_prompts(self) -> int:
+        """How many requests there are at most."""
+        return self.num_prompts or _MOST_PROMPTS
+
+    @property
+    def held_concurrency(self) -> int | None:
+        """How many requests a closed loop keeps under way; None: the loop is open, times are planned."""
+        return self.max_concurrency if self.request_rate == math.inf else None
+
+    @property
+    def duration_ns(self) -> int:
+        """How long requests are sent; 0: until there are none left."""
+        return int((self.duration or 0) * 1e9)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -134,6 +187,8 @@ def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
         raise UsageError(f"profile {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"profile {path} is not TOML: {error}") from None
+    if overrides.get("duration") is not None:
+        table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
     return build({"name": path.stem, **table, **overrides}, str(path))
 
 

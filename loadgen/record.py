@@ -40,6 +40,8 @@ class Record:
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
     output_tokens: int = UNKNOWN  # usage.completion_tokens, else the messages counted
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
+    server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled (vLLM's `metrics`)
+    server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages that came in one read with an earlier one
@@ -73,7 +75,10 @@ _SCALARS = (
     "unstamped_reads",
     "lag_sum_ns",
     "lag_max_ns",
+    "server_queue_ns",
+    "server_ttft_ns",
 )
+_LATER = ("server_queue_ns", "server_ttft_ns")  # files without them are older
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,8 @@ class Records:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             kinds, details = stored["failure_kind"].tolist(), stored["failure_detail"].tolist()
             return cls(
-                columns={name: stored[name] for name in _SCALARS},
+                columns={name: stored[name] for name in _SCALARS if name not in _LATER or name in stored}
+                | {name: np.full(len(kinds), UNKNOWN, np.int64) for name in _LATER if name not in stored},
                 start=stored["start"],
                 arrival_ns=stored["arrival_ns"],
                 tokens=stored["tokens"],

@@ -6,24 +6,27 @@ import math
 import textwrap
 from collections.abc import Iterator
 
-from loadgen import block
+from loadgen import block, reconcile, steady, verdict
+from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.metrics import ClientHealth, Metrics
 from loadgen.profile import Profile
 from loadgen.result import Result
 
 _WIDTH = 80
-_MUCH_SHARED = 0.01  # of token messages: beyond it, percentiles of ITL are of reads
 
 
-def render(result: Result) -> str:
-    """The whole report: what was asked of whom, the block, and what there is to say of it."""
+def render(result: Result, explain: bool = False) -> str:
+    """The whole report: what was asked of whom, the block, the verdict, and what there is to say of it."""
     facts = result.facts
     metrics = result.metrics
     lines = [
         *_heading(facts),
         block.render(block.figures(metrics, facts.block())),
-        *(_wrapped(line) for line in _remarks(facts, metrics)),
+        *map(_wrapped, verdict.explain(result.verdict) if explain else verdict.lines(result.verdict)),
+        *map(_wrapped, _remarks(facts, metrics)),
+        *steady.lines(result.steady),
+        *_reconciled(result),
     ]
     return "\n".join(lines)
 
@@ -85,8 +88,7 @@ def _remarks(facts: Facts, metrics: Metrics) -> Iterator[str]:
     yield from _token_remarks(metrics)
     yield _load_remark(facts.profile, metrics)
     yield _health_remark(metrics.health, facts)
-    if metrics.health.shared_share > _MUCH_SHARED:
-        yield _shared_doubt(metrics)
+    yield _calibration_remark(metrics, facts.calibration)
     for note in facts.notes:
         yield f"note: {note}"
 
@@ -130,8 +132,25 @@ def _health_remark(health: ClientHealth, facts: Facts) -> str:
     return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"
 
 
-def _shared_doubt(metrics: Metrics) -> str:
-    late = metrics.health.lag_mean_ms > metrics.itl.median_ms
-    cause = "the client read late: leave it a core" if late else "the server sent several at once"
-    share = f"{100 * metrics.health.shared_share:.2g} %"
-    return f"doubt: ITL's median and percentiles, since {share} of messages shared a read ({cause})"
+def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
+    if known is None:
+        return "client error: not known on this machine; `loadgen selftest` measures it"
+    said = (
+        f"client error P99 {known.gap.p99_us / 1000:.2f} ms of a gap, {known.ttft.p99_us / 1000:.2f} ms of "
+        f"TTFT (self-test of {known.measured:%Y-%m-%d} at {known.streams} streams)"
+    )
+    rate_per_s = metrics.output_throughput_per_s
+    if not rate_per_s:
+        return said
+    return f"{said}; headroom {known.headroom(rate_per_s):.3g}×"
+
+
+def _reconciled(result: Result) -> Iterator[str]:
+    window = result.facts.window
+    if window is None:
+        return
+    if window.trouble:
+        yield _wrapped(f"server's own figures: none: {window.trouble}")
+        return
+    yield f"the server's own figures ({window.names}), of the same run:"
+    yield from reconcile.render(result.reconciled)

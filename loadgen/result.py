@@ -6,17 +6,21 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from loadgen import reconcile, steady, verdict
 from loadgen.errors import UsageError
+from loadgen.evidence import Case
 from loadgen.facts import FORMAT, Facts
 from loadgen.metrics import Metrics, compute
 from loadgen.record import Records
+from loadgen.steady import Steady, Trim, Unsteady
+from loadgen.verdict import Verdict
 from loadgen.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result, write_result
 
 _LONGEST_DETAIL = 200
@@ -34,6 +38,24 @@ class Result:
     def metrics(self) -> Metrics:
         """The figures of the records."""
         return compute(self.records, self.facts.ask())
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether the figures can be believed."""
+        return verdict.judge(Case(self.facts, self.records, self.metrics))
+
+    @cached_property
+    def steady(self) -> Steady | Unsteady:
+        """The part of the run in which the load asked for was held."""
+        profile = self.facts.profile
+        trim = Trim.parse(profile.warmup, profile.cooldown)
+        return steady.steady(self.records, profile.held_concurrency, trim, self.facts.ask())
+
+    @property
+    def reconciled(self) -> list[reconcile.Row]:
+        """Our figures beside the server's own."""
+        window = self.facts.window
+        return [] if window is None else reconcile.rows(window, self.metrics, self.records)
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
@@ -56,8 +78,17 @@ class Result:
             burstiness=facts.profile.burstiness,
             metadata=parse_metadata(facts.metadata),
             save_detailed=detailed,
-            ours=facts.model_dump(mode="json"),
+            ours=self._ours(),
         )
+
+    def _ours(self) -> dict[str, Any]:
+        """The facts, and what follows from them: that is computed again by whoever reads the file."""
+        return {
+            **self.facts.model_dump(mode="json"),
+            "verdict": verdict.json(self.verdict),
+            "steady_state": steady.json(self.steady),
+            "reconciliation": [asdict(row) for row in self.reconciled],
+        }
 
     def save(self, directory: Path, report: str) -> None:
         """Write the run directory: result, arrivals and the report as printed; raises UsageError."""

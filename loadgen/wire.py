@@ -23,7 +23,7 @@ from loadgen.slot import Slot, State
 _READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
-_MOST_READY_BYTES = 64 << 20  # how far requests are built ahead
+_MOST_READY, _MOST_READY_BYTES = 16384, 64 << 20  # how far requests are built ahead
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
 _MOST_EVENTS = 1024  # of one look at the epoll
 _SWEEP_NS = 100_000_000
@@ -36,6 +36,7 @@ class Wire:
 
     def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
+        self.count = job.count  # to send: what has been sent, once the time for it is up
         self.pool = Pool(job.target, self._opened)
         self.pool.poll.register(outbox.sock, RECV)
         self.ready: deque[bytes] = deque()
@@ -86,13 +87,13 @@ class Wire:
         self.begin_ns = clock.now_ns()
         self._launch()
         poll = self.pool.poll.poll
-        while self.ended < self.job.count and not self.stopping:
+        while self.ended < self.count and not self.stopping:
             # A look before the sleep: often the next event is there, and to be woken costs more than to look.
             events = poll(0, _MOST_EVENTS)
             if not events and not self._housekeep():
                 events = poll(self._wait_s(), _MOST_EVENTS)
             self._dispatch(events)
-            if self.next < self.job.count:
+            if self.next < self.count:
                 self._launch()
             if clock.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
                 self._sweep(clock.now_ns())
@@ -148,7 +149,7 @@ class Wire:
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
         wait_ns = _SWEEP_NS
-        if self.job.offsets_ns is not None and self.next < self.job.count and self.pool.free:
+        if self.job.offsets_ns is not None and self.next < self.count and self.pool.free:
             wait_ns = min(wait_ns, self._due_ns() - clock.now_ns() - _SPIN_NS)
         return max(0, wait_ns // 1_000_000) / 1000
 
@@ -226,16 +227,18 @@ class Wire:
     def _launch(self) -> None:
         """Send what is due to the slots that are free, and see to it that some are."""
         job, pool = self.job, self.pool
+        if 0 < job.duration_ns <= clock.now_ns() - self.begin_ns:
+            self.count = self.next
         if job.offsets_ns is None:
-            while pool.free and self.next < job.count:
+            while pool.free and self.next < self.count:
                 slot = pool.free.popleft()
                 self._take(slot, max(slot.freed_ns, self.begin_ns))
                 self._send(slot)
             return
         now_ns = clock.now_ns()
-        if pool.free and self._due_ns() > now_ns:
+        if self.next == self.count or (pool.free and self._due_ns() > now_ns):
             return
-        while self.next < job.count and self._due_ns() <= now_ns:
+        while self.next < self.count and self._due_ns() <= now_ns:
             if not pool.free:
                 break
             slot = pool.free.popleft()
@@ -262,7 +265,8 @@ class Wire:
         self.next += 1
 
     def _may_build(self) -> bool:
-        return self.built < self.job.count and self.ready_bytes < _MOST_READY_BYTES
+        room = len(self.ready) < _MOST_READY and self.ready_bytes < _MOST_READY_BYTES
+        return room and self.built < self.count
 
     def _build_ahead(self) -> None:
         request = self.job.request(self.built)
@@ -303,8 +307,8 @@ class Wire:
             self._make_free(slot)
             return
         self.pool.drop(slot)
-        if refused and any(other.state is State.BUSY for other in self.pool.slots):
-            # Others are being answered: do not burn the plan's requests on a slot that is not.
+        if refused and (self.job.duration_ns or any(s.state is State.BUSY for s in self.pool.slots)):
+            # Others are being answered, or there is time: do not burn the plan's requests on this slot.
             slot.retry_ns = clock.now_ns() + _SECOND_NS
         else:
             self._dial_if_needed(slot)
@@ -353,7 +357,7 @@ class Wire:
             slot.retry_ns = clock.now_ns() + _SWEEP_NS
 
     def _dial_if_needed(self, slot: Slot) -> None:
-        if self.next < self.job.count and not self.stopping:
+        if self.next < self.count and not self.stopping:
             self.pool.dial(slot)
 
     def _lost(self, slot: Slot, error: Exception | None) -> None:
@@ -371,7 +375,7 @@ class Wire:
 
     def _refused(self, slot: Slot, error: Exception) -> None:
         """A connection could not be made: the request that was due on it fails."""
-        if slot.index < 0 and self.begin_ns and self.next < self.job.count:
+        if slot.index < 0 and self.begin_ns and self.next < self.count:
             closed_loop = self.job.offsets_ns is None
             due_ns = max(slot.freed_ns, self.begin_ns) if closed_loop else self._due_ns()
             if due_ns <= clock.now_ns():

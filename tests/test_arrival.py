@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from loadgen.arrival import Arrival, Constant, Gamma, Immediate, Poisson, arrival
+from loadgen.arrival import Arrival, Constant, Gamma, Immediate, Poisson, arrival, within
 from loadgen.errors import UsageError
 
 MS = 1_000_000
@@ -94,3 +94,20 @@ def test_the_gaps_are_the_ones_the_generator_gave() -> None:
     gaps = np.random.default_rng(3).exponential(0.1, 4)
     offsets = Poisson(10.0).offsets_ns(5, np.random.default_rng(3))
     assert offsets.tolist() == [0, *np.rint(np.cumsum(gaps) * 1e9).astype(np.int64).tolist()]
+
+
+@pytest.mark.parametrize("process", [Constant(100.0), Poisson(100.0), Gamma(100.0, 0.1), Gamma(100.0, 8.0)])
+@pytest.mark.parametrize("duration_ms", [1, 100, 2500, 60_000])
+def test_the_offsets_within_a_duration_are_the_first_of_the_longer_schedule(
+    process: Arrival, duration_ms: int
+) -> None:
+    whole = process.offsets_ns(20_000, np.random.default_rng(4))
+    found = within(duration_ms * MS, 1_000_000, process, lambda: np.random.default_rng(4))
+    assert found.tolist() == whole[whole < duration_ms * MS].tolist()
+    few = within(duration_ms * MS, 7, process, lambda: np.random.default_rng(4))
+    assert few.tolist() == found[:7].tolist()
+
+
+def test_a_duration_does_not_end_on_the_request_that_is_due_with_it() -> None:
+    found = within(300 * MS, 100, Constant(10.0), lambda: np.random.default_rng(0))
+    assert found.tolist() == [0, 100 * MS, 200 * MS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -76,6 +77,49 @@ def test_the_client_and_the_log_agree_on_every_request(dialect: str, interval: s
             assert np.median(late_ns) < MS
 
 
+# Flags of a shape; reads at least, and messages with a token, of an answer of 9 tokens.
+SHAPES = [
+    ("", 9, 9),
+    ("--tokens-per-message 3", 3, 3),
+    ("--messages-per-write 3", 3, 9),
+    ("--pieces 3", 25, 9),
+    ("--extra ping", 18, 9),
+    ("--stall-ms 40", 9, 9),
+]
+
+
+@pytest.mark.parametrize(("words", "reads", "messages"), SHAPES)
+def test_the_log_is_true_of_every_shape_and_each_message_says_the_same(
+    words: str, reads: int, messages: int, tmp_path: Path
+) -> None:
+    body = b'{"stream":true,"prompt":[1,2,3],"max_tokens":9}'
+    with null_server(tmp_path, "--ttft-ms", "2", "--interval-ms", "5", *words.split()) as server:
+        driven = drive(job_of(server.target(), 2, 2, body=lambda _: body, request_id_prefix="r"))
+    rows = {row["request_id"]: row["wrote_ns"] for row in server.log}
+    for capture in driven.captures:
+        record, wrote_ns = Decoder(DIALECTS["completions"], True).decode(capture), rows[f"r{capture.index}"]
+        assert (record.failure, record.output_tokens, len(record.arrival_ns)) == (None, 9, messages)
+        assert [int(said) for said in re.findall(rb'"sent_ns": *(\d+)', capture.raw)] == wrote_ns
+        late_ns = record.arrival_ns - np.array(wrote_ns)
+        assert late_ns.min() > -MS // 10
+        if "stall" in words:
+            assert np.diff(wrote_ns).max() >= 40 * MS
+        if not record.shared_reads:
+            assert record.reads >= reads
+
+
+def test_it_ends_with_its_standard_input() -> None:
+    command = [sys.executable, "-m", "loadgen_servers.null", "--exit-with-stdin"]
+    environment = {**os.environ, "PYTHONPATH": str(SERVERS)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b'{"base_url":')
+        process.stdin.close()
+        assert process.wait(5) == 0
+
+
 def test_it_is_ready_names_its_model_and_knows_no_other_path(tmp_path: Path) -> None:
     with null_server(tmp_path) as server:
         access = Access(server.base_url)
@@ -92,6 +136,8 @@ def test_it_is_ready_names_its_model_and_knows_no_other_path(tmp_path: Path) -> 
         (b'{"prompt":[1],"max_tokens":2}', 400),
         (b'{"stream":true,"prompt":"text"}', 200),
         (b'{"stream":true,"prompt":[1],"max_tokens":1}', 200),
+        (b'{"stream":true,"prompt":[1],"max_tokens":-1}', 400),
+        (b'{"stream":true,"prompt":[1],"max_tokens":1000001}', 400),
     ],
 )
 def test_requests_it_takes_and_does_not(body: bytes, status: int, tmp_path: Path) -> None:

@@ -95,6 +95,48 @@ def test_warm_up_prompts_are_never_measured_ones() -> None:
     assert len(set(starts)) == 58
 
 
+@pytest.mark.parametrize("num_prompts", [None, 40])
+def test_a_closed_loop_with_a_duration_plans_what_it_may_need_and_draws_it_when_asked(
+    num_prompts: int | None,
+) -> None:
+    timed = made(duration=60.0, max_concurrency=2, num_prompts=num_prompts)
+    counted = made(max_concurrency=2)
+    assert (len(timed), timed.total, timed.offsets_ns) == (num_prompts or 1_000_000, None, None)
+    assert [timed.body(i) for i in range(6)] == [counted.body(i) for i in range(6)]
+    assert counted.total == 6
+    assert timed.notes == ("requests are sent for 60 s; those under way then are finished",)
+
+
+def test_an_open_loop_with_a_duration_has_the_requests_due_in_it() -> None:
+    keys: dict[str, Any] = {"request_rate": 2.0, "burstiness": "inf", "duration": 1.8}
+    free = made(num_prompts=None, **keys)
+    assert free.offsets_ns is not None
+    assert (free.total, (free.offsets_ns / 1e8).tolist()) == (4, [0, 5, 10, 15])
+    assert len(free.notes) == 1
+    exact, short = made(num_prompts=4, **keys), made(num_prompts=3, **keys)
+    assert (exact.total, len(exact.notes)) == (4, 1)
+    assert (short.total, short.notes[1]) == (3, "the schedule ends after 1.0 s, with the last of 3 prompts")
+
+
+def test_texts_for_a_duration_need_a_count_and_the_warm_up_has_no_duration() -> None:
+    pytest.importorskip("transformers")
+    subject = Subject(UNKNOWN, "m", tokenizer=TOKENIZER)
+    keys: dict[str, Any] = {"duration": 5.0, "prompt_format": "text-vllm"}
+    with pytest.raises(UsageError, match="--duration with text-vllm needs --num-prompts"):
+        made(subject=subject, num_prompts=None, max_concurrency=2, **keys)
+    assert len(made(subject=subject, max_concurrency=2, **keys)) == 6
+    assert len(made(subject=subject, num_prompts=None, request_rate=3.0, burstiness="inf", **keys)) == 15
+    workload = profile.build({"duration": 5.0, "max_concurrency": 3, "num_warmups": "wave"})
+    warm = plan.warmup(workload, SUBJECT, Seed(7))
+    assert (len(warm), warm.total, warm.profile.duration_ns, warm.notes) == (3, 3, 0, ())
+
+
+def test_prompts_that_equal_an_earlier_one_are_counted() -> None:
+    assert plan.repeated_prompts(made(num_prompts=300, prefix_len=50)) == 0
+    alike = made(num_prompts=300, input_len=1, subject=Subject(UNKNOWN, "m", vocab_size=1010))
+    assert plan.repeated_prompts(alike) == 300 - len({tuple(prompt) for prompt in prompts(alike)}) > 0
+
+
 def test_what_and_when_are_drawn_apart() -> None:
     assert prompts(made(request_rate=5.0)) == prompts(made(request_rate=50.0)) == prompts(made())
 

@@ -77,6 +77,18 @@ def test_a_wave_is_one_request_a_slot(
         ("input_len = ", "is not TOML"),
         ("\xff", "is not TOML"),
         ("[input_len]\nx = 1", "input_len = "),
+        ("duratoin = 5", "unknown key 'duratoin', did you mean 'duration'?"),
+        ("duration = 0\nmax_concurrency = 1", "duration = 0: input should be greater than or equal to 0.001"),
+        ("duration = -1\nmax_concurrency = 1", "duration = -1"),
+        ("duration = nan\nmax_concurrency = 1", "duration = nan"),
+        ("duration = inf\nmax_concurrency = 1", "duration = inf"),
+        ("duration = '5m'\nmax_concurrency = 1", "duration = '5m'"),
+        ("duration = 5", "duration = 5: value error, needs max_concurrency or request_rate"),
+        ("warmups = 5", "unknown key 'warmups', did you mean"),
+        ("cool_down = 5", "unknown key 'cool_down', did you mean 'cooldown'?"),
+        ("warmup = [5]", "warmup = [5]"),
+        ("cooldown = 1.5", "cooldown = 1.5"),
+        ("warmup = true", "warmup = True: input should be a valid string"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(toml: str, told: str, tmp_path: Path) -> None:
@@ -126,3 +138,39 @@ def test_engines_sign_their_models() -> None:
     assert engine is not None
     assert engine.name == "vLLM"
     assert by_owner("") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "prompts", "most"),
+    [
+        pytest.param("", {}, 1000, 1000, id="neither"),
+        pytest.param("num_prompts = 5", {}, 5, 5, id="a count"),
+        pytest.param("duration = 9", {}, None, 1_000_000, id="a duration"),
+        pytest.param("duration = 9\nnum_prompts = 5", {}, 5, 5, id="both: the count is the most"),
+        pytest.param("num_prompts = 5", {"duration": 9.0}, None, 1_000_000, id="a flag for the file's count"),
+        pytest.param("num_prompts = 5", {"duration": 9.0, "num_prompts": 7}, 7, 7, id="two flags"),
+        pytest.param("duration = 9", {"num_prompts": 7}, 7, 7, id="a count for a file's duration"),
+    ],
+)
+def test_a_duration_stands_in_place_of_the_count_that_is_not_given(
+    file: str, flags: dict[str, object], prompts: int | None, most: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"max_concurrency = 2\nnum_warmups = 'wave'\n{file}\n", "utf-8")
+    loaded = profile.load(str(path), flags)
+    assert (loaded.num_prompts, loaded.most_prompts, loaded.warmups) == (prompts, most, 2)
+    stored = json.loads(json.dumps(loaded.model_dump(mode="json"), allow_nan=False))
+    assert Profile.model_validate(stored) == loaded
+
+
+def test_requests_left_out_of_the_steady_part_may_be_written_as_a_number() -> None:
+    built = profile.build({"warmup": 20, "cooldown": "5s"})
+    assert (built.warmup, built.cooldown) == ("20", "5s")
+
+
+@pytest.mark.parametrize(
+    ("keys", "held"),
+    [({"max_concurrency": 8}, 8), ({"max_concurrency": 8, "request_rate": 2.0}, None), ({}, None)],
+)
+def test_only_a_loop_without_a_rate_holds_its_concurrency(keys: dict[str, object], held: int | None) -> None:
+    assert profile.build(keys).held_concurrency == held

@@ -31,7 +31,7 @@ ORDER = [
     "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "steady", "block",
     "vllm_json", "environment", "host", "calibration", "exposition", "window", "facts", "endpoint", "observe",
     "live", "measure", "reconcile", "evidence", "doubts", "verdict", "result", "repeats", "report", "flags",
-    "selftest", "bench", "cli", "__main__",
+    "run", "selftest", "bench", "cli", "__main__",
 ]
 # fmt: on
 

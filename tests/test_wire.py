@@ -484,6 +484,71 @@ def test_an_open_loop_with_a_limit_never_exceeds_it_and_shows_the_queue() -> Non
     assert max(late_ns[:3]) < min(late_ns[3:])
 
 
+# A duration instead of a count.
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_once_its_time_is_up_a_closed_loop_sends_nothing_more_and_finishes_what_is_under_way(
+    transport: str,
+) -> None:
+    built: list[int] = []
+
+    def body(index: int) -> bytes:
+        built.append(index)
+        return b"{}"
+
+    with ScriptedServer(lambda _: stream(3, 0.02)) as server:
+        job = job_of(server.target(), 1_000_000, 3, body=body, duration_ns=300 * MS)
+        driven = drive(job, transport)
+        assert len(server.asked) == len(driven.captures)
+    count = len(driven.captures)
+    assert 3 <= count < 50
+    assert kinds(driven) == [None] * count
+    assert driven.counters.sent == driven.counters.ended == count
+    assert [capture.index for capture in driven.captures] == list(range(count))
+    over_ns = driven.health.started_ns + 300 * MS
+    assert all(capture.intended_ns < over_ns for capture in driven.captures)
+    assert len(built) <= count + 16384
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_request_longer_than_the_duration_is_the_only_one_of_its_slot(transport: str) -> None:
+    with ScriptedServer(lambda _: stream(3, 0.15)) as server:
+        driven = drive(job_of(server.target(), 1000, 2, duration_ns=100 * MS), transport)
+    assert kinds(driven) == [None, None]
+    assert all(capture.end_ns > driven.health.started_ns + 100 * MS for capture in driven.captures)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_an_open_loop_leaves_what_its_limit_held_back_until_the_time_was_up(transport: str) -> None:
+    offsets_ns = np.arange(10) * 20 * MS
+    with ScriptedServer(lambda _: stream(3, 0.05)) as server:
+        job = job_of(server.target(), 10, 1, offsets_ns=offsets_ns, rate_per_s=50.0, duration_ns=200 * MS)
+        driven = drive(job, transport)
+    assert 1 <= len(driven.captures) <= 2
+    assert kinds(driven) == [None] * len(driven.captures)
+    assert driven.counters.sent == driven.counters.ended == len(driven.captures)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_plan_that_is_done_before_its_time_is_up_does_not_wait_for_it(transport: str) -> None:
+    with ScriptedServer(lambda _: stream()) as server:
+        driven = drive(job_of(server.target(), 5, 2, duration_ns=3600 * SECOND), transport)
+    assert kinds(driven) == [None] * 5
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_refused_port_fails_a_request_of_each_slot_now_and_then_while_there_is_time(transport: str) -> None:
+    job = job_of(target_of("127.0.0.1", closed_port()), 1_000_000, 2, duration_ns=600 * MS)
+    driven = drive(job, transport)
+    assert kinds(driven) == [FailureKind.CONNECT] * 2
+
+
 # Stopping.
 
 

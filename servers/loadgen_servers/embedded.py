@@ -1,7 +1,8 @@
-"""The embedded engine as a process of its own, for runs that name no server."""
+"""A server of ours as a process of its own: the engine for runs that name no server, the null server."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -15,12 +16,14 @@ from typing import IO, Self
 
 import msgspec
 
+ENGINE = "loadgen_servers.engine"
+NULL = "loadgen_servers.null"
 _START_S = 20.0
 _STOP_S = 5.0
 
 
 class Listening(msgspec.Struct):
-    """What the engine says once it listens."""
+    """What the server says once it listens."""
 
     base_url: str
     preset: str = ""
@@ -28,17 +31,18 @@ class Listening(msgspec.Struct):
 
 
 class EngineFailed(Exception):
-    """The embedded engine did not start; the message is its own last words."""
+    """The server did not start; the message is its own last words."""
 
 
 @dataclass
 class Embedded:
-    """Starts the engine on a free loopback port and stops it, whatever happens to the caller.
+    """Starts a server on a free loopback port and stops it, whatever happens to the caller.
 
-    The engine ends with its standard input, so not even a killed caller leaves it behind.
+    The server ends with its standard input, so not even a killed caller leaves it behind.
     """
 
     arguments: Sequence[str] = ()
+    module: str = ENGINE
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _said: IO[bytes] = field(default_factory=tempfile.TemporaryFile, init=False)
 
@@ -50,13 +54,14 @@ class Embedded:
         source = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "loadgen_servers.engine", "--exit-with-stdin", *self.arguments],
+            [sys.executable, "-m", self.module, "--exit-with-stdin", *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,  # a file: nobody would drain a pipe
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the client alone
         )
+        _share_cores_evenly(self.process.pid)
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], _START_S)
         line = self.process.stdout.readline() if ready else b""
@@ -65,21 +70,33 @@ class Embedded:
             self.process.wait()
             self._said.seek(0)
             said = self._said.read().decode(errors="replace").strip()
-            raise EngineFailed(said or f"no word from it within {_START_S:g} s")
+            silence = "it ended without a word" if ready else f"no word from it within {_START_S:g} s"
+            raise EngineFailed(said or silence)
         return msgspec.json.decode(line, type=Listening)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process is None:
-            self._said.close()
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self._said):
-            if pipe is not None:
-                pipe.close()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server and wait until it has; again does nothing."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._said.close()
+
+
+def _share_cores_evenly(pid: int) -> None:
+    """A caller that steps back for its server (SCHED_BATCH) would hand that down to it."""
+    if hasattr(os, "SCHED_OTHER"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))

@@ -1,13 +1,15 @@
 """The null server: prebuilt tokens on a clock, and a log of the truth to hold a client against.
 
 It does no work, so what a client reports beyond the log is the client's own doing. The log keeps,
-per request, the kernel's receive stamp and CLOCK_MONOTONIC right before each token's write.
+per request, the kernel's receive stamp and, for each message with a token, CLOCK_MONOTONIC right
+before the write that completes it; the message itself carries the same as `sent_ns`.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import signal
 import sys
 import time
@@ -19,9 +21,10 @@ from pathlib import Path
 import msgspec
 
 from loadgen_servers import sockets
+from loadgen_servers.null_messages import DIALECTS, SHAPES, Shape, Write
 from loadgen_servers.sockets import Connection, Port, Request
 
-_MODEL = "null"
+_MOST_TOKENS = 1_000_000
 
 
 class Body(msgspec.Struct):
@@ -34,44 +37,8 @@ class Body(msgspec.Struct):
 
     @property
     def tokens(self) -> int:
+        """How many are asked for."""
         return self.max_completion_tokens or self.max_tokens or 16
-
-
-@dataclass(frozen=True)
-class Messages:
-    """The prebuilt bytes of one dialect: a token, and a last token with everything after it."""
-
-    token: bytes
-    last: bytes
-    usage: bytes
-
-    def final(self, prompt_tokens: int, tokens: int) -> bytes:
-        """The last token, the usage message, `[DONE]` and the end of the body in one write."""
-        usage = self.usage % (prompt_tokens, prompt_tokens + tokens, tokens)
-        return self.last + sockets.event(usage) + sockets.event(b"[DONE]") + sockets.STREAM_END
-
-
-def _messages(shape: bytes, choice: bytes) -> Messages:
-    head = b'{"id":"cmpl-null","object":"%s","created":0,"model":"null","choices":' % shape
-    usage = b'[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}'
-    return Messages(
-        token=sockets.event(head + choice % b"null" + b"}"),
-        last=sockets.event(head + choice % b'"length"' + b"}"),
-        usage=head + usage,
-    )
-
-
-DIALECTS = {
-    "/v1/completions": _messages(
-        b"text_completion",
-        b'[{"index":0,"text":" token","logprobs":null,"finish_reason":%s,'
-        b'"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]',
-    ),
-    "/v1/chat/completions": _messages(
-        b"chat.completion.chunk",
-        b'[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":%s,"token_ids":null}]',
-    ),
-}
 
 
 @dataclass
@@ -79,23 +46,26 @@ class Stream:
     """One response under way."""
 
     connection: Connection
-    messages: Messages
     request_id: str
     received_ns: int
-    first_due_ns: int
-    prompt_tokens: int
-    tokens: int
-    left: int
-    wrote_ns: array[int] = field(default_factory=lambda: array("q"))
+    due_ns: int  # nothing is written before
+    writes: Sequence[Write]
+    written: int = 0
+    wrote_ns: array[int] = field(default_factory=lambda: array("q"))  # one for each message with a token
+
+    @property
+    def ended(self) -> bool:
+        return self.written == len(self.writes)
 
 
 @dataclass
 class NullServer:
-    """Serves every active stream one token per interval (0: as fast as the sockets take them)."""
+    """Serves every active stream one write per interval (0: as fast as the sockets take them)."""
 
     port: Port
     ttft_ns: int
     interval_ns: int
+    shapes: Sequence[Shape] = ()
     streams: list[Stream] = field(default_factory=list)
     finished: list[Stream] = field(default_factory=list)
     stopping: bool = False
@@ -121,33 +91,37 @@ class NullServer:
                 self.port.serve(0.0, self.handle, self.gone)
 
     def write_tokens(self) -> None:
-        """One token to every stream whose first token is due."""
+        """The next write of every stream that is due."""
         clock = time.monotonic_ns
         now_ns = clock()
         ended = False
         for stream in self.streams:
-            if stream.first_due_ns > now_ns:
+            if stream.due_ns > now_ns:
                 continue
             connection = stream.connection
             if connection.pending:
                 connection.flush()
                 continue
-            stream.left -= 1
-            if stream.left:
-                data = stream.messages.token
-            else:
-                data = stream.messages.final(stream.prompt_tokens, stream.tokens)
-                ended = True
-            if not stream.wrote_ns:
-                data = sockets.STREAM_HEAD + data
-            stream.wrote_ns.append(clock())
-            connection.send(data)
+            write = stream.writes[stream.written]
+            stream.written += 1
+            sent_ns = clock()
+            stamps = (sent_ns,) * write.messages
+            connection.send(write.data % stamps)
+            stream.wrote_ns.extend(stamps)
+            if write.pause_ns:
+                stream.due_ns = sent_ns + write.pause_ns
+            ended = ended or stream.ended
         if ended:
-            self.finished += [stream for stream in self.streams if stream.left == 0]
-            for stream in self.streams:
-                if stream.left == 0 and stream.connection.pending:
-                    self._drain(stream.connection)
-            self.streams = [stream for stream in self.streams if stream.left > 0]
+            over = [stream for stream in self.streams if stream.ended]
+            self.streams = [stream for stream in self.streams if not stream.ended]
+            self.finished += over
+            for stream in over:
+                self._drain(stream.connection)
+
+    def drain_stdin(self) -> None:
+        """Stop where standard input has ended."""
+        if not os.read(0, 1 << 16):
+            self.stop()
 
     def _drain(self, connection: Connection) -> None:
         while connection.pending and connection.flush():
@@ -171,18 +145,17 @@ class NullServer:
         if not body.stream:
             connection.send(_refusal(b"the null server only streams"))
             return
-        prompt = body.prompt
-        prompt_tokens = len(prompt) if isinstance(prompt, list) else 1
+        if not 0 < body.tokens <= _MOST_TOKENS:
+            connection.send(_refusal(b"max_tokens must be from 1 to %d" % _MOST_TOKENS))
+            return
+        prompt_tokens = len(body.prompt) if isinstance(body.prompt, list) else 1
         self.streams.append(
             Stream(
                 connection=connection,
-                messages=messages,
                 request_id=request.headers.get("x-request-id", ""),
                 received_ns=request.received_ns,
-                first_due_ns=request.received_ns + self.ttft_ns,
-                prompt_tokens=prompt_tokens,
-                tokens=body.tokens,
-                left=body.tokens,
+                due_ns=request.received_ns + self.ttft_ns,
+                writes=messages.answer(prompt_tokens, body.tokens, self.shapes),
             )
         )
 
@@ -200,11 +173,11 @@ def _refusal(why: bytes) -> bytes:
 
 
 def _control(path: str) -> bytes:
-    model = b'{"id":"null","object":"model","owned_by":"loadgen-null","max_model_len":1000000}'
+    model = b'{"id":"null","object":"model","owned_by":"loadgen-null","max_model_len":%d}'
     answers = {
         "/health": b"",
         "/version": b'{"version":"0"}',
-        "/v1/models": b'{"object":"list","data":[%s]}' % model,
+        "/v1/models": b'{"object":"list","data":[%s]}' % (model % _MOST_TOKENS),
     }
     if path not in answers:
         return sockets.response(b'{"detail":"Not Found"}', "404 Not Found")
@@ -212,16 +185,8 @@ def _control(path: str) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Listen, say where in one JSON line, serve until SIGTERM, write the log."""
-    parser = argparse.ArgumentParser(prog="python -m loadgen_servers.null", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument(
-        "--ttft-ms", type=float, default=50.0, help="from a request's last byte to its first token"
-    )
-    parser.add_argument("--interval-ms", type=float, default=20.0, help="between tokens; 0 is unpaced")
-    parser.add_argument("--log", type=Path, help="where to write the truth, one JSON line a request")
-    options = parser.parse_args(argv)
+    """Listen, say where in one JSON line, serve until SIGTERM or (if asked) stdin's end, write the log."""
+    options = _parser().parse_args(argv)
     sockets.raise_file_limit()
     try:
         port = Port(options.host, options.port)
@@ -230,9 +195,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"null server: cannot listen on {options.host}:{options.port}: {error.strerror}", file=sys.stderr
         )
         return 1
-    server = NullServer(port, int(options.ttft_ms * 1e6), int(options.interval_ms * 1e6))
+    shapes = [shape for flag in SHAPES if (shape := getattr(options, flag)) is not None]
+    server = NullServer(port, int(options.ttft_ms * 1e6), int(options.interval_ms * 1e6), shapes)
     signal.signal(signal.SIGTERM, server.stop)
     signal.signal(signal.SIGINT, server.stop)
+    if options.exit_with_stdin:
+        port.watch(0, server.drain_stdin)
     print(msgspec.json.encode({"base_url": port.base_url}).decode(), flush=True)
     gc.freeze()
     gc.disable()
@@ -241,6 +209,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.log:
         options.log.write_bytes(server.log())
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadgen_servers.null", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument(
+        "--ttft-ms", type=float, default=50.0, help="from a request's last byte to its first token"
+    )
+    parser.add_argument("--interval-ms", type=float, default=20.0, help="between tokens; 0 is unpaced")
+    parser.add_argument("--log", type=Path, help="where to write the truth, one JSON line a request")
+    parser.add_argument("--exit-with-stdin", action="store_true", help="never outlive the parent")
+    shapes = parser.add_argument_group("shapes of an answer", "applied in this order")
+    for flag, (build, metavar, what) in SHAPES.items():
+        shapes.add_argument(flag, dest=flag, type=build, metavar=metavar, help=what)
+    return parser
 
 
 if __name__ == "__main__":

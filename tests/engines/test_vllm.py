@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engines import clients
+from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
+from loadgen.endpoint import Access
+from loadgen.metrics import Ask, Metrics, compute
+from loadgen.observe import Observer
+from loadgen.reconcile import foreign_requests, foreign_tokens, mismatches, prefix_hit_rate, rows
 from loadgen.record import Records
+from loadgen.window import ServerWindow
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 
@@ -170,3 +176,63 @@ def test_a_server_that_ends_in_the_middle_leaves_failures_not_successes(
     found = [error.partition(":")[0] for error in read_json(tmp_path / "cut.json")["errors"]]
     assert len(found) == 6
     assert set(found) <= kinds, out
+
+
+@pytest.fixture(scope="module")
+def telling_vllm(
+    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """A vLLM that tells each request its times, caches prefixes, and runs four requests at once."""
+    log = tmp_path_factory.mktemp("telling") / "log"
+    flags = ["--enable-per-request-metrics", "--max-num-seqs", "4"]
+    with running.vllm(engines_python, model, log, flags) as engine:
+        yield engine
+
+
+def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
+    """A run of loadgen with an observer beside it, and what the two say."""
+    directory.mkdir(exist_ok=True)
+    observer = Observer(Access(engine.base_url), None, "qwen3")
+    assert observer.before(rest_s=10.0) == ""
+    with observer.sampling():
+        finished = loadgen([*arguments, "--no-observe"], directory)
+    assert finished.code == 0, finished.err
+    records = Records.load(_run_directory(directory) / "arrivals.npz")
+    return observer.after(), compute(records, Ask()), records
+
+
+def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
+    telling_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    load = [*_drop_in(telling_vllm, model), "--seed", "7", "--random-output-len", "256"]
+    window, metrics, records = _observed(telling_vllm, load, tmp_path / "first")
+    assert (window.settled, window.reset, window.models) == (True, False, ("qwen3",))
+    assert (window.generation_tokens, window.prompt_tokens) == (32 * 256, 32 * 256)
+    assert (metrics.total_output_tokens, metrics.total_input_tokens) == (32 * 256, 32 * 256)
+    assert window.requests == {"length": 32}
+    assert [m.figure for m in mismatches(window, metrics) if "mean" not in m.figure] == []
+    assert (foreign_requests(window, metrics), foreign_tokens(window, metrics)) == (0, 0)
+    assert (window.peak("running"), window.peak("waiting")) == (4, 4)
+    assert prefix_hit_rate(window) == 0
+
+    assert window.queue is not None
+    queued_ns = records.server_queue_ns
+    assert (queued_ns >= 0).all()
+    assert float(queued_ns.mean()) / 1e6 == pytest.approx(window.queue.mean_ms, rel=0.01)
+    found = {row.figure: row for row in rows(window, metrics, records)}
+    told = found["TTFT by answer, mean"]
+    assert told.client is not None
+    assert told.server is not None
+    assert 0 < told.server < told.client
+    assert window.ttft is not None
+    assert window.ttft.mean_ms == pytest.approx(metrics.ttft.mean_ms, rel=0.2)
+
+
+def test_the_same_prompts_again_are_seen_to_come_from_the_prefix_cache(
+    telling_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    load = [*_drop_in(telling_vllm, model), "--seed", "11", "--random-output-len", "8"]
+    rates = [
+        prefix_hit_rate(_observed(telling_vllm, load, tmp_path / name)[0]) for name in ("first", "again")
+    ]
+    assert rates == [0, 0.5]  # of 256 tokens, the first block of 128: the last token is always computed

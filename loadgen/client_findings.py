@@ -1,0 +1,103 @@
+"""Client findings: signs that this machine, not the server, made the figures."""
+
+from __future__ import annotations
+
+import math
+from urllib.parse import urlsplit
+
+from loadgen.calibration import HELD_PERCENT
+from loadgen.evidence import Case, percent
+
+SHARED = 0.01  # of the messages
+LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
+LATE_BODIES = 0.01  # of the requests
+HEADROOM = 2  # times
+STEP_MS = 1.0
+_UNRELIABLE = "median and percentiles of ITL are of reads"
+
+
+def reads_late(case: Case) -> str:
+    """Messages shared a read because the client came late, or nobody knows why."""
+    health = case.metrics.health
+    if health.shared_share <= SHARED or (case.stamped and not case.reads_late):
+        return ""
+    why = f"read {health.lag_mean_ms:.3g} ms late on average" if case.stamped else "without kernel stamps"
+    return f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {_UNRELIABLE}"
+
+
+def messages_together(case: Case) -> str:
+    """Messages shared a read because they were sent so."""
+    share = case.metrics.health.shared_share
+    if share <= SHARED or not case.stamped or case.reads_late:
+        return ""
+    return f"{percent(share)} of messages shared a read, and the client was not late: {_UNRELIABLE}"
+
+
+def _starved(case: Case) -> str:
+    """The likely cause on one machine: the scheduler shares by session, not by need."""
+    environment = case.facts.environment
+    local = (urlsplit(case.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
+    if not local or environment.get("sched_autogroup") != "1":
+        return ""
+    return f"; client and server share {environment.get('cpus', 'few')} CPUs, by session (sched_autogroup)"
+
+
+def client_busy(case: Case) -> str:
+    """The client was busy and its stamps show it."""
+    if case.stamped or case.client_cores < CORES:
+        return ""
+    busy = f"{case.client_cores:.2f} of a core busy"
+    return f"user-space stamps and {busy}: every latency holds the client's delay"
+
+
+def busy_loop(case: Case) -> str:
+    """The client was busy, and its stamps do not show it."""
+    health, gap_ms = case.metrics.health, case.metrics.itl.mean_ms
+    if not case.stamped or not (case.client_cores >= CORES or health.lag_mean_ms > LAG_GAPS * gap_ms):
+        return ""
+    return f"{case.client_cores:.2f} of a core busy, reads {health.lag_mean_ms:.3g} ms after their stamps"
+
+
+def unstamped(case: Case) -> str:
+    """The kernel did not time the reads."""
+    health = case.metrics.health
+    if case.stamped:
+        return ""
+    return f"{health.unstamped_reads} of {health.reads} reads carry the client's own stamp, not the kernel's"
+
+
+def late_bodies(case: Case) -> str:
+    """Requests were not built when they were due."""
+    late = case.facts.client.late_bodies
+    return f"{late} requests were not ready when due" if late > LATE_BODIES * case.metrics.requests else ""
+
+
+def beyond_capacity(case: Case) -> str:
+    """The load is more than the client could measure truly."""
+    return _load(case, 1.0, math.inf)
+
+
+def headroom(case: Case) -> str:
+    """The load is near what the client can measure truly."""
+    return _load(case, 1 / HEADROOM, 1.0)
+
+
+def _load(case: Case, above: float, most: float) -> str:
+    """Where a self-test found no load too high, beyond its highest nothing is known."""
+    measured, rate_per_s = case.calibration, case.messages_per_s
+    share = 1 / measured.headroom(rate_per_s) if measured else 0.0
+    if measured is None or not above < share <= most or (share > 1 and not measured.capacity_bounded):
+        return ""
+    capacity = f"{measured.capacity_tokens_per_s:.0f} the most at a P99 gap error under {HELD_PERCENT:g} %"
+    return f"{rate_per_s:.0f} messages/s, {capacity} (self-test)"
+
+
+def clock_stepped(case: Case) -> str:
+    """The wall clock jumped, and kernel stamps with it."""
+    step_ms = case.facts.client.clock_step_ms
+    return f"the wall clock stepped by {step_ms:.3g} ms in the run" if abs(step_ms) > STEP_MS else ""
+
+
+def throttled(case: Case) -> str:
+    """Something held this machine back."""
+    return "; ".join(case.facts.throttled)

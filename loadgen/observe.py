@@ -1,0 +1,139 @@
+"""Observe: the server's `/metrics` right before a run, once a second in it, and once it is at rest again.
+
+httpx at most a few times a second, and nothing is parsed before the run is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Container, Iterator
+from concurrent.futures import Future
+from urllib.parse import urlsplit
+
+import httpx
+from asyncio_throttle.throttler import Throttler
+
+from loadgen import clock
+from loadgen.endpoint import Access
+from loadgen.exposition import SAMPLED, Selection, Snapshot, parse, select
+from loadgen.portable import is_loopback
+from loadgen.window import ServerWindow, window
+
+_LOOKS_PER_S = 5
+_ANSWER_S = 3.0
+_REST_S = 4.0  # at most, for the counters to stand still
+_BETWEEN_S = 0.2  # two looks that must agree
+_FIRST_S, _EVERY_S = 0.5, 1.0
+_LEAVE_S = 0.15
+_LARGEST_BYTES = 1 << 24
+
+
+class Observer:
+    """What one server says of one run; whatever it answers, the run is none the worse."""
+
+    def __init__(self, access: Access, tls: ssl.SSLContext | None, model: str = "") -> None:
+        self.access, self.tls, self.model = access, tls, model
+        self.throttle = Throttler(rate_limit=_LOOKS_PER_S, period=1.0, retry_interval=0.05)
+        self.began = Selection(trouble="nobody looked before the run")
+        self.samples: list[tuple[float, Selection]] = []
+
+    def before(self, rest_s: float = 0.0) -> str:
+        """Look right before the run, having waited for the server to be at rest; why it cannot be, if so."""
+        self.samples = []
+        self.began, _ = asyncio.run(self._at_rest(rest_s) if rest_s else self._once())
+        return self.began.trouble
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Look at the gauges once a second in a thread of its own, which a fork must not follow."""
+        if self.began.trouble:
+            yield
+            return
+        running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+        thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            loop, task = running.result()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it ended by itself
+                loop.call_soon_threadsafe(task.cancel)
+            thread.join(_LEAVE_S)
+
+    def after(self) -> ServerWindow:
+        """The run's window, once nothing runs and the counters stand still, or as far as that comes."""
+        if self.began.trouble:
+            return ServerWindow(trouble=self.began.trouble)
+        ended, rested = asyncio.run(self._at_rest(_REST_S))
+        if ended.trouble:
+            return ServerWindow(trouble=f"after the run {ended.trouble}")
+        samples = [(at_s, parse(selection)) for at_s, selection in self.samples]
+        told = [(at_s, snapshot) for at_s, snapshot in samples if not snapshot.trouble]
+        return window(parse(self.began), parse(ended), told, self.model, rested)
+
+    def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
+        async def sample() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            running.set_result((asyncio.get_running_loop(), task))
+            began_ns = clock.now_ns()
+            async with self._client() as client:
+                while True:
+                    at_s = (clock.now_ns() - began_ns) / 1e9
+                    await asyncio.sleep(_EVERY_S - (at_s - _FIRST_S) % _EVERY_S)
+                    selection = await self._look(client, SAMPLED)
+                    self.samples.append(((clock.now_ns() - began_ns) / 1e9, selection))
+
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(sample())
+
+    async def _once(self) -> tuple[Selection, bool]:
+        async with self._client() as client:
+            return await self._look(client), True
+
+    async def _at_rest(self, limit_s: float) -> tuple[Selection, bool]:
+        """The last look, and whether it found nothing running and what the one before it found."""
+        deadline_ns = clock.now_ns() + int(limit_s * 1e9)
+        previous = Snapshot()
+        async with self._client() as client:
+            while True:
+                selection = await self._look(client)
+                found = parse(selection)
+                if found.trouble:
+                    return Selection(trouble=found.trouble), False
+                if not found.gauge("running") and found.counters == previous.counters:
+                    return selection, True
+                if clock.now_ns() >= deadline_ns:
+                    return selection, False
+                previous = found
+                await asyncio.sleep(_BETWEEN_S)
+
+    async def _look(self, client: httpx.AsyncClient, wanted: Container[str] | None = None) -> Selection:
+        try:
+            async with self.throttle, asyncio.timeout(_ANSWER_S), client.stream("GET", "/metrics") as answer:
+                body = bytearray()
+                async for piece in answer.aiter_bytes():
+                    body += piece
+                    if len(body) > _LARGEST_BYTES:
+                        return Selection(trouble=f"/metrics is larger than {_LARGEST_BYTES >> 20} MiB")
+            # An answer holds itself by its stream, and while a run is decoded nothing collects cycles.
+            answer.stream = httpx.ByteStream(b"")
+        except TimeoutError:
+            return Selection(trouble=f"/metrics does not answer within {_ANSWER_S:g} s")
+        except httpx.HTTPError as error:
+            return Selection(trouble=f"/metrics does not answer: {str(error) or type(error).__name__}")
+        return select(answer.status_code, bytes(body), wanted)
+
+    def _client(self) -> httpx.AsyncClient:
+        host = urlsplit(self.access.base_url).hostname or ""
+        return httpx.AsyncClient(
+            base_url=self.access.base_url,
+            headers=dict(self.access.headers),
+            verify=self.tls if self.tls is not None else False,
+            trust_env=not is_loopback(host),
+            timeout=_ANSWER_S,
+            follow_redirects=False,
+        )

@@ -1,0 +1,246 @@
+"""Steady: the part of a run in which the load asked for was held, and the figures inside it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import UsageError
+from loadgen.metrics import Ask, Distribution, PerRequest, compute
+from loadgen.profile import Profile
+from loadgen.record import Int64, Records
+
+_SECOND_NS = 1_000_000_000
+_WIDTH = 80
+_MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What is left out at one side of the window: that many requests, or that much time."""
+
+    requests: int = 0
+    time_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Trim:
+    """By how much the window is narrowed from either side."""
+
+    warmup: Margin = Margin()
+    cooldown: Margin = Margin()
+
+    @classmethod
+    def parse(cls, warmup: str, cooldown: str) -> Trim:
+        """The trim of `--warmup` and `--cooldown`: requests as `20`, seconds as `5s`; raises UsageError."""
+        return cls(_margin("--warmup", warmup), _margin("--cooldown", cooldown))
+
+
+@dataclass(frozen=True)
+class Unsteady:
+    """There is no window, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The window (begin, end] and what happened in it; latencies over requests sent and ended inside."""
+
+    begin_s: float  # after the run's first request was sent
+    end_s: float
+    duration_s: float  # end - begin
+    share: float  # of the run's duration, 0 to 1
+    mean_concurrency: float  # ∫ requests under way dt / duration, failures included
+    completed: int  # successes that ended inside
+    output_tokens: int  # of successes, by each message's own arrival; not streamed: at the answer's end
+    request_throughput_per_s: float  # completed / duration
+    output_throughput_per_s: float  # output tokens / duration
+    whole: int  # successes that were sent and ended inside
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    e2el: Distribution
+
+
+def _margin(flag: str, text: str) -> Margin:
+    if not text:
+        return Margin()
+    found = _MARGIN.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{flag} {text}: give requests as 20, or seconds as 5s")
+    count, seconds = found.groups()
+    return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * _SECOND_NS))
+
+
+def steady(records: Records, asked_concurrency: int | None, trim: Trim, ask: Ask) -> Steady | Unsteady:
+    """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
+    records = _only(records, records.sent_ns > 0)
+    held = held_ns(records, asked_concurrency)
+    if isinstance(held, Unsteady):
+        return held
+    begin_ns, end_ns = _narrowed(*held, trim, records)
+    if begin_ns >= end_ns:
+        return Unsteady("--warmup and --cooldown leave nothing of it")
+    return _inside(records, begin_ns, end_ns, ask)
+
+
+def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] | Unsteady:
+    """From when to when the load asked for was held, untrimmed, or why it never was.
+
+    Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
+    from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
+    the first request sent to the last.
+    """
+    records = _only(records, records.sent_ns > 0)
+    if not len(records):
+        return Unsteady("no request was sent")
+    if asked_concurrency is None:
+        begin_ns, end_ns = int(records.sent_ns.min()), int(records.sent_ns.max())
+        lost = "every request was sent at the same moment"
+    else:
+        firsts_ns, lasts_ns = _of_slots(records)
+        if len(firsts_ns) < asked_concurrency:
+            return Unsteady(f"{asked_concurrency} at once were asked for and {len(firsts_ns)} were reached")
+        begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
+        lost = f"a slot had nothing left to send before all {asked_concurrency} were at work"
+    return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)
+
+
+def lines(found: Steady | Unsteady) -> list[str]:
+    """The steady part as the report says it, two lines of at most 80 columns, more where figures are huge."""
+    if isinstance(found, Unsteady):
+        return _wrapped(f"steady state: none: {found.why}")
+    means = [
+        f"{name} {latency.mean_ms:.2f}"
+        for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot), ("E2EL", found.e2el))
+        if latency.n
+    ]
+    return [
+        *_wrapped(
+            f"steady state: {found.begin_s:.1f} to {found.end_s:.1f} s ({100 * found.share:.0f} %), "
+            f"{found.mean_concurrency:.2f} under way, {found.output_throughput_per_s:.1f} tok/s, "
+            f"{found.request_throughput_per_s:.2f} req/s"
+        ),
+        *_wrapped(f"  {found.whole} requests wholly in it" + f": mean {', '.join(means)} ms" * bool(means)),
+    ]
+
+
+def json(found: Steady | Unsteady) -> dict[str, Any]:
+    """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
+    return {
+        name: _latency(value) if isinstance(value, Distribution) else value
+        for name, value in vars(found).items()
+    }
+
+
+def _latency(latency: Distribution) -> dict[str, Any] | None:
+    percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
+    return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def ran_out(records: Records, profile: Profile) -> str:
+    """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
+    sent = _only(records, records.sent_ns > 0)
+    timed_loop = profile.duration is not None and profile.held_concurrency is not None
+    if not timed_loop or len(records) < profile.most_prompts or not len(sent):
+        return ""
+    idle_ns = int(_of_slots(sent)[1].min() - sent.sent_ns.min())  # when a slot had nothing left to send
+    if idle_ns >= profile.duration_ns:
+        return ""
+    return (
+        f"all {profile.most_prompts} prompts were sent, and the load fell, {idle_ns / _SECOND_NS:.1f} s into "
+        f"the {profile.duration:g} s of --duration: give more --num-prompts"
+    )
+
+
+def _of_slots(records: Records) -> tuple[Int64, Int64]:
+    """When each slot first sent and last ended, int64[slots] each."""
+    slots, of = np.unique(records.slot, return_inverse=True)
+    firsts_ns = np.full(len(slots), np.iinfo(np.int64).max)
+    lasts_ns = np.zeros(len(slots), np.int64)
+    np.minimum.at(firsts_ns, of, records.sent_ns)
+    np.maximum.at(lasts_ns, of, records.end_ns)
+    return firsts_ns, lasts_ns
+
+
+def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
+    """The window without what is to be left out.
+
+    N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
+    one is the other with time reversed.
+    """
+    sent_ns, ended_ns = np.sort(records.sent_ns), np.sort(records.end_ns)
+    ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
+    sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
+    after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
+    if count := trim.warmup.requests:
+        after_ns = int(ended_ns[count - 1]) if count <= len(ended_ns) else end_ns
+    if count := trim.cooldown.requests:
+        before_ns = int(sent_ns[-count]) if count <= len(sent_ns) else begin_ns
+    return after_ns, before_ns
+
+
+def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
+    sent_ns, ended_ns, ok = records.sent_ns, records.end_ns, records.ok
+    first_ns, window_ns = int(sent_ns.min()), end_ns - begin_ns
+    under_way_ns = ended_ns.clip(begin_ns, end_ns) - sent_ns.clip(begin_ns, end_ns)
+    # (begin, end]: what arrives at the begin was made before it.
+    completed = int((ok & (ended_ns > begin_ns) & (ended_ns <= end_ns)).sum())
+    arrived = _arrived(records, begin_ns, end_ns, ask)
+    whole = ok & (sent_ns >= begin_ns) & (ended_ns <= end_ns)
+    figures = compute(_only(records, whole), ask)
+    return Steady(
+        begin_s=(begin_ns - first_ns) / _SECOND_NS,
+        end_s=(end_ns - first_ns) / _SECOND_NS,
+        duration_s=window_ns / _SECOND_NS,
+        share=window_ns / (int(ended_ns.max()) - first_ns),
+        mean_concurrency=int(under_way_ns.sum()) / window_ns,
+        completed=completed,
+        output_tokens=arrived,
+        request_throughput_per_s=completed * _SECOND_NS / window_ns,
+        output_throughput_per_s=arrived * _SECOND_NS / window_ns,
+        whole=figures.completed,
+        ttft=figures.ttft,
+        tpot=figures.tpot,
+        itl=figures.itl,
+        e2el=figures.e2el,
+    )
+
+
+def _arrived(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> int:
+    """Tokens of successes that arrived inside; an answer that was not streamed arrives at its end."""
+    if ask.streamed:
+        at_ns, tokens = records.arrival_ns, records.tokens
+        ok = np.repeat(records.ok, np.diff(records.start))
+    else:
+        at_ns, tokens, ok = records.end_ns, PerRequest.of(records, ask).output_tokens, records.ok
+    return int(tokens.sum(where=ok & (at_ns > begin_ns) & (at_ns <= end_ns)))
+
+
+def _only(records: Records, chosen: NDArray[np.bool_]) -> Records:
+    """The records of the chosen requests."""
+    if chosen.all():
+        return records
+    counts = np.diff(records.start)
+    messages = np.repeat(chosen, counts)
+    picked = np.flatnonzero(chosen).tolist()
+    return replace(
+        records,
+        columns={name: column[chosen] for name, column in records.columns.items()},
+        start=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[chosen])]),
+        arrival_ns=records.arrival_ns[messages],
+        tokens=records.tokens[messages],
+        failures=[records.failures[i] for i in picked],
+        finish_reasons=[records.finish_reasons[i] for i in picked],
+        texts=[records.texts[i] for i in picked],
+    )

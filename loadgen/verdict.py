@@ -1,0 +1,131 @@
+"""Verdict: VALID, SUSPECT or INVALID, which is what the worst doubt found makes of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from loadgen.doubts import DOUBTS, Doubt, Severity
+from loadgen.evidence import Case, Source
+
+_SHOWN = 2  # doubts told whole under the block
+
+
+class Level(StrEnum):
+    """What is said of a run."""
+
+    VALID = "VALID"
+    SUSPECT = "SUSPECT"
+    INVALID = "INVALID"
+
+
+_LEVELS = {Severity.NOTE: Level.VALID, Severity.SUSPECT: Level.SUSPECT, Severity.INVALID: Level.INVALID}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A doubt that holds, with the figures that show it."""
+
+    doubt: Doubt
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found, worst first, and what could not be looked at."""
+
+    found: tuple[Found, ...]
+    blind: tuple[Doubt, ...]  # not found, for want of their source
+
+    @property
+    def level(self) -> Level:
+        """The worst severity as a word."""
+        return _LEVELS[max((one.doubt.severity for one in self.found), default=Severity.NOTE)]
+
+    @property
+    def notes(self) -> tuple[Found, ...]:
+        """What was found and changes nothing."""
+        return tuple(one for one in self.found if one.doubt.severity is Severity.NOTE)
+
+    @property
+    def grave(self) -> tuple[Found, ...]:
+        """What was found and decides."""
+        return tuple(one for one in self.found if one.doubt.severity is not Severity.NOTE)
+
+
+def judge(case: Case) -> Verdict:
+    """Look at every doubt."""
+    held = [Found(doubt, evidence) for doubt in DOUBTS if (evidence := doubt.find(case))]
+    names = {one.doubt.name for one in held}
+    return Verdict(
+        found=tuple(sorted(held, key=lambda one: -one.doubt.severity)),
+        blind=tuple(d for d in DOUBTS if d.name not in names and d.source not in case.sources),
+    )
+
+
+def lines(verdict: Verdict) -> list[str]:
+    """What stands under the block, each line still to be wrapped: the gravest whole, the rest by name."""
+    whole = [f"{one.evidence}; {one.doubt.remedy}" for one in verdict.grave[:_SHOWN]]
+    also = ", ".join(one.doubt.name for one in verdict.grave[_SHOWN:])
+    notes = ", ".join(one.doubt.name for one in verdict.notes)
+    first = f"verdict: {verdict.level}"
+    named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
+    named += ["--explain tells"] * bool(named)
+    if not whole:
+        return ["; ".join([first, *named])]
+    return [f"{first}: {whole[0]}", *(f"and: {one}" for one in whole[1:]), *["; ".join(named)] * bool(named)]
+
+
+def explain(verdict: Verdict) -> list[str]:
+    """Every doubt found, with evidence, condition and remedy; then what was not found or could not be."""
+    said = [f"verdict: {verdict.level}"]
+    for one in verdict.found:
+        doubt = one.doubt
+        said += [
+            f"{doubt.severity.name.lower()}: {doubt.name}: {one.evidence}",
+            f"  condition: {doubt.condition}",
+            f"  remedy: {doubt.remedy}",
+        ]
+    absent = len(DOUBTS) - len(verdict.found) - len(verdict.blind)
+    said.append(f"looked for and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
+    for source in Source:
+        names = ", ".join(doubt.name for doubt in verdict.blind if doubt.source is source)
+        if names:
+            said.append(f"not looked for, without {source}: {names}")
+    return said
+
+
+def json(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as it stands in the result."""
+    return {
+        "level": verdict.level.value,
+        "doubts": [
+            {
+                "name": one.doubt.name,
+                "severity": one.doubt.severity.name.lower(),
+                "evidence": one.evidence,
+                "condition": one.doubt.condition,
+                "remedy": one.doubt.remedy,
+            }
+            for one in verdict.found
+        ],
+        "looked_at": len(DOUBTS) - len(verdict.blind),
+        "not_looked_at": [doubt.name for doubt in verdict.blind],
+    }
+
+
+def table() -> str:
+    """Every doubt as Markdown, gravest first, as docs/validity.md has it."""
+    return "\n".join(_rows())
+
+
+def _rows() -> Iterator[str]:
+    for severity in sorted(Severity, reverse=True):
+        yield f"## {severity.name.capitalize()}\n"
+        yield "| doubt | condition | judged by | remedy |"
+        yield "| --- | --- | --- | --- |"
+        for doubt in (one for one in DOUBTS if one.severity is severity):
+            yield f"| `{doubt.name}` | {doubt.condition} | {doubt.source} | {doubt.remedy} |"
+        yield ""

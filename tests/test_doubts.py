@@ -1,0 +1,436 @@
+"""Each doubt is provoked by one synthetic run, and a clean run has none; docs/validity.md lists them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen import profile, verdict
+from loadgen.calibration import Calibration, Error
+from loadgen.doubts import DOUBTS, Doubt, Severity
+from loadgen.evidence import Case, Source
+from loadgen.facts import Client, Facts, Server
+from loadgen.failure import Failure, FailureKind
+from loadgen.metrics import compute
+from loadgen.record import Int64, Record, Records
+from loadgen.window import ServerLatency, ServerSample, ServerWindow
+
+VALIDITY = Path(__file__).parent.parent / "docs" / "validity.md"
+MS = 1_000_000
+START_NS = 10**12
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+REQUESTS, SLOTS, INPUT, OUTPUT = 320, 8, 100, 11
+TTFT_MS, TPOT_MS, TURN_MS = 50.0, 10.0, 0.2
+BY_DOUBT = {doubt.name: doubt for doubt in DOUBTS}
+
+Rows = list[Record]
+
+
+def answered(index: int, slot: int, sent_ns: int, ttft_ms: float, tpot_ms: float) -> Record:
+    """A request whose answer comes as steadily as this."""
+    arrival_ns = sent_ns + np.array([ttft_ms + i * tpot_ms for i in range(OUTPUT)]) * MS
+    return Record(
+        index,
+        slot,
+        sent_ns,
+        sent_ns,
+        int(arrival_ns[-1]),
+        arrival_ns=arrival_ns.astype(np.int64),
+        tokens=np.ones(OUTPUT, np.int64),
+        planned_input=INPUT,
+        planned_output=OUTPUT,
+        input_tokens=INPUT,
+        output_tokens=OUTPUT,
+        usage=True,
+        reads=OUTPUT + 2,
+        unstamped_reads=1,
+        lag_sum_ns=OUTPUT * MS // 20,
+        lag_max_ns=MS // 10,
+        finish_reason="length",
+    )
+
+
+def closed(
+    ttft_ms: Callable[[int], float] = lambda i: TTFT_MS,
+    tpot_ms: Callable[[int], float] = lambda i: TPOT_MS,
+    turn_ms: float = TURN_MS,
+    requests: int = REQUESTS,
+    after: Callable[[int], float] | None = None,
+) -> Rows:
+    """A closed loop of SLOTS: a slot sends its next request a turn-around after its last answer.
+
+    TTFT is by plan index, or by what `after` says of the time it was sent.
+    """
+    rows: Rows = []
+    free_ns = [START_NS + slot * MS // 5 for slot in range(SLOTS)]
+    for index in range(requests):
+        slot = int(np.argmin(free_ns))
+        sent_ns = free_ns[slot]
+        row = answered(index, slot, sent_ns, after(sent_ns) if after else ttft_ms(index), tpot_ms(index))
+        row.intended_ns = row.sent_ns - int(turn_ms * MS) * (index >= SLOTS)
+        free_ns[slot] = row.end_ns + int(turn_ms * MS)
+        rows.append(row)
+    return rows
+
+
+def open_loop(gap_ms: float = 10.0, late_ms: float = 0.0, stretch: float = 1.0) -> Rows:
+    """Requests due every `gap_ms`, sent so much later, over a time so much longer."""
+    rows = []
+    for index in range(REQUESTS):
+        due_ns = START_NS + int(index * gap_ms * MS)
+        sent_ns = START_NS + int((index * gap_ms * stretch + late_ms) * MS)
+        rows.append(replace(answered(index, index, sent_ns, TTFT_MS, TPOT_MS), intended_ns=due_ns))
+    return rows
+
+
+def rate(per_s: float, limit: int | None = None) -> dict[str, Any]:
+    return {"request_rate": per_s, "max_concurrency": limit}
+
+
+def changed(rows: Rows, every: int = 1, **fields: Any) -> Rows:
+    """The rows with these fields on every so many of them."""
+    return [replace(row, **fields) if row.index % every == 0 else row for row in rows]
+
+
+def failed(every: int, kind: FailureKind = FailureKind.TIMEOUT) -> Rows:
+    """A closed loop in which every so many requests fail."""
+    return changed(closed(), every, failure=Failure(kind, "no end"))
+
+
+def observed(**fields: Any) -> ServerWindow:
+    """What a server says that did this run and nothing else."""
+    sample = ServerSample(at_s=1.0, running=SLOTS, waiting=0, kv_cache_usage=0.1)
+    clean: dict[str, Any] = {
+        "names": "vllm",
+        "models": ("m",),
+        "prompt_tokens": REQUESTS * INPUT,
+        "generation_tokens": REQUESTS * OUTPUT,
+        "requests": {"length": REQUESTS},
+        "prefix_queries": REQUESTS * INPUT,
+        "prefix_hits": 0,
+        "preemptions": 0,
+        "running_before": 0,
+        "waiting_before": 0,
+        "samples": (sample,) * 6,
+    }
+    return ServerWindow(**{**clean, **fields})
+
+
+def sampled(*gauges: tuple[float, float]) -> ServerWindow:
+    """A window with these running and waiting, one sample each."""
+    samples = (ServerSample(at_s=i, running=r, waiting=w) for i, (r, w) in enumerate(gauges))
+    return observed(samples=tuple(samples))
+
+
+def measured(capacity_per_s: float = 1e5, **fields: Any) -> Calibration:
+    """A self-test that found the client this fast."""
+    error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
+    figures: dict[str, Any] = {
+        "measured": WHEN,
+        "environment": "e",
+        "transport": "wire",
+        "streams": SLOTS,
+        "interval_ms": 10,
+        "ttft": error,
+        "gap": error,
+        "e2e": error,
+        "events_per_read": 1,
+        "capacity_tokens_per_s": capacity_per_s,
+        "capacity_streams": 1000,
+        "cpu_us_per_token": 10,
+    }
+    return Calibration(**{**figures, **fields})
+
+
+def client(**fields: Any) -> Client:
+    quiet: dict[str, Any] = {"transport": "wire", "cpu_s": 0.1, "wall_s": 10.0, "clock_step_ms": 0.0}
+    return Client(**{**quiet, "late_bodies": 0, "backlog_bytes": 0, **fields})
+
+
+def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **facts: Any) -> Case:
+    """A run of these rows; without any change, one that nothing speaks against."""
+    keys = {"input_len": INPUT, "output_len": OUTPUT, "num_prompts": REQUESTS, "max_concurrency": SLOTS}
+    known: dict[str, Any] = {
+        "started": WHEN,
+        "finished": WHEN,
+        "command": ["loadgen", "bench"],
+        "profile": profile.build({**keys, **(workload or {})}),
+        "seed": 7,
+        "seed_chosen": False,
+        "plan_digest": "abc",
+        "prompt_format": "ids",
+        "server": Server(url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m"),
+        "client": client(),
+        "environment": {"cpus": "2", "sched_autogroup": "1"},
+        "requests": REQUESTS,
+        "window": observed(),
+        "calibration": measured(),
+        **facts,
+    }
+    told = Facts(**known)
+    records = Records.of(closed() if rows is None else rows)
+    return Case(told, records, compute(records, told.ask()))
+
+
+def shared(lag_ms: float, unstamped: int = 1) -> Rows:
+    """Two messages of each answer came in one read, which waited so long."""
+    lag_ns = int(lag_ms * MS)
+    return changed(closed(), shared_reads=2, lag_max_ns=lag_ns, lag_sum_ns=lag_ns, unstamped_reads=unstamped)
+
+
+def in_turn(prefill_ms: float = 20.0, cold_ms: float = 0.0) -> Rows:
+    """A closed loop against a server that computes prompts one by one, once it is warm."""
+    free_ns = [START_NS + int(cold_ms * MS)]
+
+    def first_token(sent_ns: int) -> float:
+        free_ns[0] = max(free_ns[0], sent_ns) + int(prefill_ms * MS)
+        return (free_ns[0] - sent_ns) / MS
+
+    return closed(after=first_token)
+
+
+def drifting(index: int) -> float:
+    return TPOT_MS * (1 + 0.3 * index / REQUESTS)
+
+
+# The run, the words that its evidence must have, and the doubts that go with it.
+PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
+    "counters-reset": (run(window=ServerWindow(names="vllm", reset=True)), "backwards", set()),
+    "cut-short": (run(cut_short="the capturing process died"), "died: 320 of 320", set()),
+    "many-failures": (
+        run(failed(5)),
+        "64 of 320 requests failed (20 %): 64 × timeout",
+        {"thin-percentiles"},
+    ),
+    "tokens-far-off": (run(window=observed(generation_tokens=100)), "3520 by the client, 100 by", set()),
+    "interrupted": (
+        run(failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True),
+        "stopped by Ctrl-C: 256 of 320",
+        {"thin-percentiles"},
+    ),
+    "failures": (run(failed(20)), "16 of 320 requests failed (5 %): 16 × timeout", set()),
+    "prefix-cache": (run(window=observed(prefix_hits=27840)), "87 % of 32000 prompt tokens", set()),
+    "identical-prompts": (run(repeated_prompts=200), "200 of 320 prompts equal an earlier", set()),
+    "answer-lengths": (
+        run(changed(closed(), 2, output_tokens=6, finish_reason="stop"), window=None),
+        "8.5 tokens an answer of 11.0 asked (77.3 %), 160 of 320 shorter; finish reasons: length 160, "
+        "stop 160",
+        set(),
+    ),
+    "prompt-lengths": (
+        run(changed(closed(), input_tokens=INPUT + 20), window=None),
+        "120.0 prompt tokens by usage, 100.0 planned",
+        set(),
+    ),
+    "concurrency-not-held": (run(closed(turn_ms=50.0)), "6.04 under way between", set()),
+    "sends-late": (
+        run(open_loop(late_ms=4.0), rate(100)),
+        "sent 4.00 ms after they were due (mean; worst 4.00), 10 ms apart: the client was late",
+        set(),
+    ),
+    "rate-not-reached": (
+        run(open_loop(stretch=1.2), rate(100, 16)),
+        "83.3 requests/s sent, 100 planned",
+        {"sends-late"},
+    ),
+    "server-limit": (run(window=sampled(*[(4, 4)] * 6)), "at most 4 of 8 ran at once; in 6 of 6", set()),
+    "foreign-requests": (
+        run(window=observed(requests={"length": 400}, running_before=3)),
+        "3 requests were on the server before the run; the server finished 400 requests, 320 of them ours",
+        set(),
+    ),
+    "first-wave": (
+        run(in_turn(cold_ms=1000.0)),
+        "TTFT of the first 8 was 1089 ms (median), of later requests 59.8 ms",
+        set(),
+    ),
+    "tpot-trend": (
+        run(closed(tpot_ms=drifting)),
+        "TPOT rose by 24",
+        {"throughput-trend"},
+    ),
+    "throughput-trend": (
+        run(closed(ttft_ms=lambda i: TTFT_MS * (1 + i / REQUESTS))),
+        "output throughput fell by 2",
+        set(),
+    ),
+    "preemptions": (run(window=observed(preemptions=40)), "40 preemptions in 320 requests", set()),
+    "tokens-differ": (
+        run(window=observed(generation_tokens=3600)),
+        "generated tokens: 3520 by the client, 3600 by the server",
+        set(),
+    ),
+    "reads-late": (run(shared(9.0)), "18.2 % of messages shared a read", set()),
+    "client-busy": (
+        run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(cpu_s=9.0)),
+        "0.90 of a core busy",
+        {"unstamped"},
+    ),
+    "beyond-capacity": (run(calibration=measured(300)), "messages/s, 300 the most", set()),
+    "clock-stepped": (run(client=client(clock_step_ms=12.5)), "stepped by 12.5 ms", set()),
+    "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
+    "early-ends": (
+        run(changed(closed(), output_tokens=5), {"ignore_eos": False}, window=None),
+        "5.0 tokens an answer of 11.0 asked",
+        set(),
+    ),
+    "overload": (
+        run(changed(open_loop(), end_ns=START_NS + 10**11), rate(100)),
+        "160 requests under way when half of the sending was done, 320 at its end",
+        set(),
+    ),
+    "queued": (run(window=sampled(*[(2, 6), (3, 5), (8, 0)] * 3)), "waited in 6 of 9 samples", set()),
+    "latencies-differ": (
+        run(window=observed(ttft=ServerLatency(count=320, mean_ms=5.0, brackets_ms={}))),
+        "TTFT mean (ms): 50 by the client, 5 by the server",
+        set(),
+    ),
+    "several-models": (
+        run(window=observed(models=("a", "b"))),
+        "2 models behind this port moved: a, b",
+        set(),
+    ),
+    "unsettled": (run(window=observed(settled=False)), "still moved", set()),
+    "messages-together": (run(shared(0.1)), "18.2 % of messages shared a read, and the client", set()),
+    "unstamped": (run(changed(closed(), unstamped_reads=9)), "2880 of 4160 reads", set()),
+    "busy-loop": (run(client=client(cpu_s=9.0)), "0.90 of a core busy", set()),
+    "late-bodies": (run(client=client(late_bodies=9)), "9 requests were not ready", set()),
+    "headroom": (run(calibration=measured(800)), "messages/s, 800 the most", set()),
+    "thin-percentiles": (
+        run(closed(requests=50), {"num_prompts": 50}, requests=50, window=None),
+        "P99 of TTFT, TPOT from 50 samples: 100 at least for a point, 299 for a 95 % upper bound",
+        set(),
+    ),
+    "ran-out": (
+        run(None, {"duration": 100.0}),
+        "prompts were sent, and the load fell",
+        set(),
+    ),
+    "ramp-and-drain": (
+        run(closed(tpot_ms=lambda i: 500.0 if i == REQUESTS - 1 else TPOT_MS)),
+        "of the duration is ramp or drain, below the asked 8",
+        set(),
+    ),
+    "few-per-slot": (
+        run(closed(requests=16), {"num_prompts": 16}, requests=16, window=None),
+        "2 requests a slot",
+        {"thin-percentiles"},
+    ),
+}
+
+
+def names(case: Case) -> set[str]:
+    return {found.doubt.name for found in verdict.judge(case).found}
+
+
+def test_every_doubt_is_provoked() -> None:
+    assert list(PROVOKED) == [doubt.name for doubt in DOUBTS]
+    assert len(BY_DOUBT) == len(DOUBTS)
+
+
+def test_a_clean_run_raises_no_doubt_and_every_one_was_looked_for() -> None:
+    case = run()
+    assert {doubt.name: said for doubt in DOUBTS if (said := doubt.find(case))} == {}
+    assert verdict.judge(case).blind == ()
+
+
+@pytest.mark.parametrize("name", PROVOKED)
+def test_a_doubt_is_found_with_its_figures_where_it_holds(name: str) -> None:
+    case, words, company = PROVOKED[name]
+    assert words in BY_DOUBT[name].find(case)
+    assert names(case) == {name} | company
+
+
+def counts(hits: int) -> ServerWindow:
+    return observed(prefix_hits=hits)
+
+
+# What a healthy server, or one that does as it is asked, may show.
+HARMLESS = {
+    "a prefix shared on purpose": run(workload={"prefix_len": 100}, window=counts(16000)),
+    "the blocks of a chat template": run(window=counts(1000)),
+    "one more beginning token": run(changed(closed(), input_tokens=INPUT + 1), window=None),
+    "text that tokenizes a little differently": run(
+        changed(closed(), input_tokens=INPUT + 30), prompt_format="text-vllm", window=None
+    ),
+    "a burst at the start, worked off in turn": run(in_turn()),
+    "a drift that is too small to matter": run(closed(tpot_ms=lambda i: TPOT_MS * (1 + 0.05 * i / REQUESTS))),
+    "noise without a drift": run(closed(tpot_ms=lambda i: TPOT_MS * (1 + 0.3 * ((i * 7919) % 100) / 100))),
+    "one request of a thousand failed": run(failed(10**6)),
+    "a queue for a moment": run(window=sampled((2, 6), (8, 0), (8, 0), (8, 0), (8, 0), (8, 0))),
+    "as many tokens as the client's, requests not counted": run(window=observed(requests={})),
+    "the highest load tried held": run(calibration=measured(300, capacity_bounded=False)),
+    "a self-test of the other transport": run(calibration=measured(1, transport="httpx")),
+    "an open loop at its rate": run(open_loop(), rate(100)),
+    "no server to ask": run(window=None),
+    "/metrics that is none": run(window=ServerWindow(trouble="/metrics is HTML")),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_a_healthy_run_may_show_is_no_doubt(name: str) -> None:
+    assert names(HARMLESS[name]) == set()
+
+
+# Runs of which little or nothing can be said: no doubt may fall over them.
+def unsent(count: int) -> Rows:
+    failure = Failure(FailureKind.CONNECT, "refused")
+    empty: Int64 = np.zeros(0, np.int64)
+    return [
+        Record(i, 0, 0, 0, 0, planned_input=INPUT, arrival_ns=empty, tokens=empty, failure=failure)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "found"),
+    [
+        pytest.param(
+            run([], window=None), {"concurrency-not-held", "ramp-and-drain", "few-per-slot"}, id="none"
+        ),
+        pytest.param(
+            run(unsent(9), window=None),
+            {"many-failures", "concurrency-not-held", "ramp-and-drain", "few-per-slot"},
+            id="unsent",
+        ),
+        pytest.param(run(workload={"stream": False}), set(), id="not streamed"),
+        pytest.param(run(workload={"max_concurrency": None}), set(), id="all at once"),
+        pytest.param(
+            run(client=client(wall_s=0.0, cpu_s=0.0), cut_short="died"), {"cut-short"}, id="a client unheard"
+        ),
+    ],
+)
+def test_a_run_that_says_little_is_judged_all_the_same(case: Case, found: set[str]) -> None:
+    assert names(case) == found
+
+
+def test_what_cannot_be_looked_for_is_said_to_be_so() -> None:
+    blind = {doubt.source for doubt in verdict.judge(run(window=None, calibration=None)).blind}
+    assert blind == set(Source) - {Source.RECORDS}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.name)
+def test_a_doubt_says_when_it_holds_and_what_to_do(doubt: Doubt) -> None:
+    assert doubt.condition
+    assert doubt.remedy
+    assert "|" not in doubt.condition + doubt.remedy
+
+
+def test_the_page_of_validity_lists_every_doubt_as_the_code_has_it() -> None:
+    assert verdict.table() in VALIDITY.read_text("utf-8")
+
+
+def test_the_page_of_validity_shows_evidence_as_it_reads() -> None:
+    page = VALIDITY.read_text("utf-8")
+    for name, (case, _, _) in PROVOKED.items():
+        assert f"\n{name}: {BY_DOUBT[name].find(case)}\n" in page
+
+
+def test_severities_are_ordered() -> None:
+    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID
