@@ -154,8 +154,8 @@ DOUBTS = (
         f"closed loop: in most of at least {LEAST_GAUGES} samples requests waited, in more than "
         f"{percent(server.PINNED)} of those the server ran exactly as many as it ever did, and that is "
         "below --max-concurrency; where prefill is the bottleneck, running varies",
-        "raise the server's limit (vLLM: --max-num-seqs, SGLang: --max-running-requests) or lower "
-        "--max-concurrency",
+        "raise the server's limit (vLLM: --max-num-seqs, SGLang: --max-running-requests) or its KV cache, or "
+        "lower --max-concurrency",
         Source.GAUGES,
     ),
     # The server was not at rest, or not alone.

@@ -61,6 +61,19 @@ class Access:
             context.verify_mode = ssl.CERT_NONE
         return context
 
+    def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
+        """A client for control requests, each on a connection of its own."""
+        return httpx.AsyncClient(
+            base_url=self.base_url,
+            headers=dict(self.headers),
+            verify=tls if tls is not None else False,
+            trust_env=not is_loopback(urlsplit(self.base_url).hostname or ""),
+            timeout=timeout_s,
+            follow_redirects=False,
+            # transformers serve resets a kept connection after a 500 (its /v1/models without a hub cache).
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
     def target(self, path: str, tls: ssl.SSLContext | None) -> Target:
         """Where requests for `path` go; raises MeasureError when the name does not resolve."""
         parts = urlsplit(self.base_url)
@@ -120,17 +133,7 @@ class Inquiry:
         return asyncio.run(self._ask(model, wait_s))
 
     async def _ask(self, model: str | None, wait_s: float) -> Served:
-        host = urlsplit(self.access.base_url).hostname or ""
-        async with httpx.AsyncClient(
-            base_url=self.access.base_url,
-            headers=dict(self.access.headers),
-            verify=self.tls if self.tls is not None else False,
-            trust_env=not is_loopback(host),
-            timeout=_ANSWER_S,
-            follow_redirects=False,
-            # transformers serve resets a kept connection after a 500 (its /v1/models without a hub cache).
-            limits=httpx.Limits(max_keepalive_connections=0),
-        ) as client:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
             await self._until_ready(client, wait_s)
             try:
                 return await self._identify(client, model)

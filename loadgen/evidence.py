@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen import steady
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.failure import FailureKind
 from loadgen.metrics import Metrics, PerRequest
 from loadgen.record import Int64, Records
+from loadgen.steady import Unsteady
 from loadgen.window import ServerSample, ServerWindow
 
 Floats = NDArray[np.float64]
@@ -189,13 +191,9 @@ class Case:
 
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
-        """From where the asked concurrency can first be held to the first request that is not replaced."""
-        sent_ns, end_ns = np.sort(self.records.sent_ns[self.sent]), self.records.end_ns[self.sent]
-        if len(sent_ns) < self.asked:
-            return None
-        begin, last = int(sent_ns[self.asked - 1]), int(sent_ns[-1])
-        finish = int(end_ns[end_ns > last].min(initial=np.iinfo(np.int64).max))
-        return (begin, finish) if begin < finish < np.iinfo(np.int64).max else None
+        """The window between ramp and drain, as the steady state has it untrimmed."""
+        found = steady.held_ns(self.records, self.facts.profile.held_concurrency)
+        return None if isinstance(found, Unsteady) else found
 
     @property
     def held_share(self) -> float:

@@ -11,7 +11,6 @@ import ssl
 import threading
 from collections.abc import Container, Iterator
 from concurrent.futures import Future
-from urllib.parse import urlsplit
 
 import httpx
 from asyncio_throttle.throttler import Throttler
@@ -19,7 +18,6 @@ from asyncio_throttle.throttler import Throttler
 from loadgen import clock
 from loadgen.endpoint import Access
 from loadgen.exposition import SAMPLED, Selection, Snapshot, parse, select
-from loadgen.portable import is_loopback
 from loadgen.window import ServerWindow, window
 
 _LOOKS_PER_S = 5
@@ -80,7 +78,7 @@ class Observer:
             assert task is not None
             running.set_result((asyncio.get_running_loop(), task))
             began_ns = clock.now_ns()
-            async with self._client() as client:
+            async with self.access.client(self.tls, _ANSWER_S) as client:
                 while True:
                     at_s = (clock.now_ns() - began_ns) / 1e9
                     await asyncio.sleep(_EVERY_S - (at_s - _FIRST_S) % _EVERY_S)
@@ -91,14 +89,14 @@ class Observer:
             asyncio.run(sample())
 
     async def _once(self) -> tuple[Selection, bool]:
-        async with self._client() as client:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
             return await self._look(client), True
 
     async def _at_rest(self, limit_s: float) -> tuple[Selection, bool]:
         """The last look, and whether it found nothing running and what the one before it found."""
         deadline_ns = clock.now_ns() + int(limit_s * 1e9)
         previous = Snapshot()
-        async with self._client() as client:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
             while True:
                 selection = await self._look(client)
                 found = parse(selection)
@@ -126,14 +124,3 @@ class Observer:
         except httpx.HTTPError as error:
             return Selection(trouble=f"/metrics does not answer: {str(error) or type(error).__name__}")
         return select(answer.status_code, bytes(body), wanted)
-
-    def _client(self) -> httpx.AsyncClient:
-        host = urlsplit(self.access.base_url).hostname or ""
-        return httpx.AsyncClient(
-            base_url=self.access.base_url,
-            headers=dict(self.access.headers),
-            verify=self.tls if self.tls is not None else False,
-            trust_env=not is_loopback(host),
-            timeout=_ANSWER_S,
-            follow_redirects=False,
-        )

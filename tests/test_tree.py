@@ -30,7 +30,8 @@ ORDER = [
     "vocabulary", "prompts", "text_prompts", "dialect", "counting", "profile", "plan", "decode", "job",
     "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "steady", "block",
     "vllm_json", "environment", "host", "calibration", "exposition", "window", "facts", "endpoint", "observe",
-    "live", "measure", "reconcile", "evidence", "doubts", "verdict", "result", "repeats", "report", "flags",
+    "live", "measure", "reconcile", "evidence", "load_findings", "server_findings",
+    "client_findings", "doubts", "verdict", "result", "repeats", "report", "flags",
     "run", "selftest", "bench", "cli", "__main__",
 ]
 # fmt: on
@@ -143,7 +144,9 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
         assert not machine.search(line), f"line {number}: {line.strip()}"
 
 
-@pytest.mark.parametrize("name", ["metrics", "results", "profiles", "design"])
+@pytest.mark.parametrize(
+    "name", ["metrics", "results", "profiles", "design", "validity", "selftest", "reconciliation", "engines"]
+)
 def test_the_docs_are_there(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").stat().st_size > 500
 
