@@ -236,3 +236,42 @@ def test_the_same_prompts_again_are_seen_to_come_from_the_prefix_cache(
         prefix_hit_rate(_observed(telling_vllm, load, tmp_path / name)[0]) for name in ("first", "again")
     ]
     assert rates == [0, 0.5]  # of 256 tokens, the first block of 128: the last token is always computed
+
+
+def _judged(finished: Finished, directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
+    """The doubts of a run by name, and the rest of what its result says of it."""
+    assert finished.code == 0, finished.err
+    ours = read_json(_run_directory(directory) / "result.json")["loadgen"]
+    return {doubt["name"]: doubt for doubt in ours["verdict"]["doubts"]}, ours
+
+
+def test_the_report_sets_the_servers_counts_beside_ours_and_they_are_equal(
+    vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    finished = loadgen([*_drop_in(vllm, model), "--num-warmups", "8"], tmp_path)
+    doubts, ours = _judged(finished, tmp_path)
+    rows = {row["figure"]: (row["client"], row["server"]) for row in ours["reconciliation"]}
+    assert rows["requests finished"] == (32, 32)
+    assert rows["generated tokens"] == (32 * 64, 32 * 64)
+    assert rows["prompt tokens"] == (32 * 256, 32 * 256)
+    assert "the server's own figures (vllm), of the same run:" in finished.out
+    counted = {"tokens-differ", "tokens-far-off", "foreign-requests", "prefix-cache", "counters-reset"}
+    assert counted & doubts.keys() == set()
+
+
+def test_low_load_after_high_load_with_the_same_seed_is_named_a_warm_cache(
+    telling_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    """The published Jetson Thor pages: the second run's prompts were the first ten of the first run's."""
+    same = ["--seed", "0", "--prompt-format", "text-vllm", "--random-input-len", "384"]
+    found = []
+    for name, requests, at_once in (("high", "24", "8"), ("low", "6", "1")):
+        directory = tmp_path / name
+        directory.mkdir()
+        load = ["--num-prompts", requests, "--max-concurrency", at_once, *same]
+        found.append(_judged(loadgen([*_drop_in(telling_vllm, model), *load], directory), directory))
+    (cold, _), (warm, ours) = found
+    assert "prefix-cache" not in cold
+    assert warm["prefix-cache"]["severity"] == "suspect"
+    assert "%" in warm["prefix-cache"]["evidence"]
+    assert ours["verdict"]["level"] != "VALID"
