@@ -142,7 +142,8 @@ def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
     rate_per_s = metrics.output_throughput_per_s
     if not rate_per_s:
         return said
-    return f"{said}; headroom {known.headroom(rate_per_s):.3g}×"
+    least = "" if known.capacity_bounded else "at least "
+    return f"{said}; headroom {least}{known.headroom(rate_per_s):.3g}×"
 
 
 def _reconciled(result: Result) -> Iterator[str]:
