@@ -147,7 +147,7 @@ class Installed:
     ours: Ours
     portable: Ours
     floor: Floor | None = None
-    rust: tuple[Rust, ...] = ()
+    rust: tuple[Rust, ...] = ()  # first as its users run it, which the bars are held against
     vllm: Vllm | None = None
     missing: tuple[str, ...] = field(default=())
 

@@ -75,7 +75,7 @@ def unpaced(installed: Installed, repeats: int) -> Section:
     ours = trials.of(installed.ours)
     bars = [_floors("512 streams unpaced: CPU", trials, installed)]
     what = "512 streams unpaced: tokens per CPU second"
-    for rust in installed.rust:
+    for rust in installed.rust[:1]:
         others = trials.of(rust)
         limit = f"more than {rust.name}"
         if not (ours and others):
@@ -133,7 +133,7 @@ def _against_rust(trials: Trials, installed: Installed) -> list[Bar]:
     if not installed.rust:
         return [Bar(what, _NO_RUST, f"≤ {_MOST_OF_RUST} × the Rust client", None)]
     bars = []
-    for rust in installed.rust:
+    for rust in installed.rust[:1]:
         limit = f"≤ {_MOST_OF_RUST} × {rust.name}"
         ratios = trials.cpu_ratios(installed.ours, rust)
         if not ratios:

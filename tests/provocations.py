@@ -1,4 +1,4 @@
-"""Runs that go wrong on purpose: a server, the words of the command, and the doubts that must come of it."""
+"""What makes runs go wrong on purpose: servers, what happens beside a run, and what is played."""
 
 from __future__ import annotations
 
@@ -6,34 +6,50 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
-from time import monotonic
 
 import httpx
+import pytest
 
+from loadgen import calibration, cli, client_findings, clock, host
+from loadgen.calibration import Calibration, Error
+from loadgen.environment import describe
+from loadgen.prompts import TokenIds
 from loadgen_servers.embedded import NULL, Embedded
-from scripted_server import HEAD, PATIENCE_S, Answer, Asked, End, ScriptedServer, api, chunk, stream, token, whole
+from scripted_server import (
+    HEAD,
+    PATIENCE_S,
+    Answer,
+    Asked,
+    End,
+    ScriptedServer,
+    api,
+    chunk,
+    stream,
+    token,
+    whole,
+)
 
+Script = Callable[[Asked], Answer]
 Server = Callable[[], AbstractContextManager[str]]
-During = Callable[[str], AbstractContextManager[object]]
+Beside = Callable[[str], AbstractContextManager[object]]
 
-SMALL = frozenset({"thin-percentiles", "ramp-and-drain", "few-per-slot"})  # notes of any short run
-TOLERATED = SMALL | {"busy-loop"}  # and of a busy machine
-
-
-# Servers; each yields its base URL.
+# Servers; each yields its base URL. Their tokens are 20 ms apart or more, which a busy client can follow.
 
 
 def engine(*flags: str, preset: str = "bench/1024x50") -> Server:
-    """The embedded engine; 20 ms a step unless said otherwise, which a busy client still follows."""
+    """The embedded engine, 20 ms a step unless the preset says otherwise."""
     return lambda: _process(["--preset", preset, *flags])
 
 
 def null(*flags: str, ttft_ms: float = 20, interval_ms: float = 20) -> Server:
-    """The null server."""
+    """The null server, which has no /metrics."""
     return lambda: _process(["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", *flags], NULL)
 
 
@@ -43,75 +59,62 @@ def _process(words: list[str], *module: str) -> Iterator[str]:
         yield process.start().base_url
 
 
-def scripted(script: Callable[[], Callable[[Asked], Answer]]) -> Server:
-    """A server that plays a script of its own."""
-
-    @contextmanager
-    def served() -> Iterator[str]:
-        with ScriptedServer(script()) as server:
-            yield server.base_url
-
-    return served
+@contextmanager
+def scripted(script: Script) -> Iterator[str]:
+    """A server that plays a script."""
+    with ScriptedServer(script) as server:
+        yield server.base_url
 
 
-def failing(every: int) -> Callable[[Asked], Answer]:
-    """Every so many requests get a 500."""
-    lock, asked = threading.Lock(), [0]
+def failing(every: int) -> Server:
+    """Every so many requests get a 500; five tokens to the others."""
 
-    def answer(_: Asked) -> Answer:
-        with lock:
-            asked[0] += 1
-            fails = asked[0] % every == 0
-        return Answer([whole(b"{}", "500 Oops")]) if fails else stream(3, 0.02)
+    def server() -> AbstractContextManager[str]:
+        number = count(1)  # next() is one step for threads
+        fails = Answer([whole(b"{}", "500 Internal Server Error")])
+        return scripted(api(lambda _: stream(5, 0.02) if next(number) % every else fails))
 
-    return api(answer)
+    return server
 
 
-def hanging(answered: int) -> Callable[[Asked], Answer]:
-    """So many requests are answered; the others get one token and no end."""
-    lock, asked = threading.Lock(), [0]
-
-    def answer(_: Asked) -> Answer:
-        with lock:
-            asked[0] += 1
-            ends = asked[0] <= answered
-        return stream(3, 0.02) if ends else Answer([HEAD, chunk(token())], End.HANG)
-
-    return api(answer)
+def hanging() -> AbstractContextManager[str]:
+    """Twelve requests are answered; each other one gets one token and no end."""
+    number, endless = count(1), Answer([HEAD, chunk(token())], End.HANG)
+    return scripted(api(lambda _: stream(3, 0.02) if next(number) <= 12 else endless))
 
 
-Counts = Callable[[int, int], bytes]  # the answers begun and the looks before this one → /metrics
+def metered(metrics: Callable[[int, int], bytes]) -> Server:
+    """Answers of 5 tokens to prompts of 5; /metrics by how many answers and how many looks there were."""
 
+    def server() -> AbstractContextManager[str]:
+        answers, looks = count(), count()
+        begun = [0]
 
-def metered(counts: Counts, tokens: int = 3) -> Callable[[Asked], Answer]:
-    """Answers of so many tokens, five of a prompt, and whatever /metrics."""
-    lock, seen = threading.Lock(), {"POST": 0, "/metrics": 0}
+        def answer(_: Asked) -> Answer:
+            begun[0] = next(answers) + 1
+            return stream(5, 0.02)
 
-    def answer(asked: Asked) -> Answer:
-        with lock:
-            seen["POST"] += 1
-        return stream(tokens, 0.01)
+        plain = api(answer, owner="vllm")
 
-    plain = api(answer, owner="vllm")
-
-    def script(asked: Asked) -> Answer:
-        if not asked.head.startswith("GET /metrics "):
+        def script(asked: Asked) -> Answer:
+            if asked.head.startswith("GET /metrics "):
+                return Answer([whole(metrics(begun[0], next(looks)))])
             return plain(asked)
-        with lock:
-            seen["/metrics"] += 1
-            return Answer([whole(counts(seen["POST"], seen["/metrics"] - 1))])
 
-    return script
+        return scripted(script)
+
+    return server
 
 
-def counted(answers: int, generated: int, model: str = "m") -> bytes:
-    """A vLLM that finished so many answers, and generated so many tokens."""
+def exposed(answers: int, generated: int, model: str = "m") -> bytes:
+    """The /metrics of a vLLM that gave so many answers and generated so many tokens."""
     label = f'model_name="{model}"'
     return (
         f'vllm:request_success_total{{finished_reason="length",{label}}} {answers}\n'
         f"vllm:prompt_tokens_total{{{label}}} {5 * answers}\n"
         f"vllm:generation_tokens_total{{{label}}} {generated}\n"
-        f"vllm:num_requests_running{{{label}}} 0\nvllm:num_requests_waiting{{{label}}} 0\n"
+        f"vllm:num_requests_running{{{label}}} 0\n"
+        f"vllm:num_requests_waiting{{{label}}} 0\n"
     ).encode()
 
 
@@ -119,34 +122,59 @@ def counted(answers: int, generated: int, model: str = "m") -> bytes:
 
 
 def nothing(_: str) -> AbstractContextManager[object]:
-    """The run has the machine to itself."""
+    """The server is there for the run alone."""
     return contextlib.nullcontext()
 
 
 @contextmanager
-def foreign(base_url: str) -> Iterator[None]:
-    """Another client's long request is under way before the run, and ends in it."""
-    body = {"model": "bench", "prompt": [1] * 8, "max_tokens": 60, "ignore_eos": True}
-    with httpx.Client(base_url=base_url, trust_env=False, timeout=PATIENCE_S) as client:
-        thread = threading.Thread(target=client.post, args=("/v1/completions",), kwargs={"json": body})
-        thread.start()
-        with httpx.Client(base_url=base_url, trust_env=False) as looking:
-            _until(lambda: "vllm:num_requests_running" in (text := looking.get("/metrics").text)
-                   and 'requests_running{engine="0",model_name="bench"} 1.0' in text)
+def another_client(base_url: str) -> Iterator[None]:
+    """Somebody's long answer is under way before the run and ends in it."""
+    body = {"model": "bench", "prompt": [1] * 8, "max_tokens": 40, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{base_url}/v1/completions", json=body, trust_env=False) as answer:
+        messages = answer.iter_raw()
+        next(messages)  # it has begun
+        reading = threading.Thread(target=lambda: list(messages), daemon=True)
+        reading.start()
         yield
-        thread.join(PATIENCE_S)
+        reading.join(PATIENCE_S)
+
+
+SAME_PROMPTS = "--random-input-len 256 --random-output-len 2 --seed 1 --num-warmups wave"
+HIGH, LOW = "--num-prompts 32 --max-concurrency 8", "--num-prompts 10 --max-concurrency 1"
 
 
 @contextmanager
-def beside(act: Callable[[int, threading.Event], None]) -> Iterator[None]:
-    """Do something to the capturing process, once it is there and has begun to send."""
+def high_load_before(base_url: str) -> Iterator[None]:
+    """The mistake of the published pages: a high load just before, with the same prompts."""
+    words = f"--quiet --base-url {base_url} --run-dir before {SAME_PROMPTS} {HIGH}"
+    assert cli.main(["bench", *words.split()]) == 0
+    yield
+
+
+def stalled(_: str) -> AbstractContextManager[object]:
+    """The capturing process hardly gets to run."""
+    return _acting(_stall)
+
+
+def killed(_: str) -> AbstractContextManager[object]:
+    """The capturing process dies."""
+    return _acting(lambda pid, over: os.kill(pid, signal.SIGKILL))
+
+
+def interrupted(_: str) -> AbstractContextManager[object]:
+    """Somebody presses Ctrl-C."""
+    return _acting(lambda pid, over: os.kill(os.getpid(), signal.SIGINT))
+
+
+@contextmanager
+def _acting(act: Callable[[int, threading.Event], None]) -> Iterator[None]:
+    """Act on the capturing process when it has been there for a while."""
     over = threading.Event()
 
     def wait() -> None:
-        found: list[int] = []
-        while not found and not over.wait(0.02):
-            found = _forks()
-        if found and not over.wait(0.4):
+        while not (found := _forks()) and not over.wait(0.02):
+            pass
+        if not over.wait(0.4):
             act(found[0], over)
 
     thread = threading.Thread(target=wait, daemon=True)
@@ -158,39 +186,90 @@ def beside(act: Callable[[int, threading.Event], None]) -> Iterator[None]:
         thread.join(PATIENCE_S)
 
 
-def stopping(pid: int, over: threading.Event) -> None:
-    """The client does not run for a tenth of a second, again and again."""
+def _stall(pid: int, over: threading.Event) -> None:
+    """Stop it most of the time, in no step with the server's 20 ms."""
     with contextlib.suppress(ProcessLookupError):
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)
             over.wait(0.047)
             os.kill(pid, signal.SIGCONT)
-            over.wait(0.047)
-
-
-def killing(pid: int, over: threading.Event) -> None:
-    """The client dies."""
-    os.kill(pid, signal.SIGKILL)
-
-
-def pressing(pid: int, over: threading.Event) -> None:
-    """Somebody presses Ctrl-C."""
-    os.kill(os.getpid(), signal.SIGINT)
+            over.wait(0.017)
 
 
 def _forks() -> list[int]:
-    """The children of this process that run its own program: a run forks one."""
-    ours, own = f" {os.getpid()} ", Path("/proc/self/cmdline").read_bytes()
-    found = []
+    """The children of this process with its own command line: a run forks one."""
+    own, found = Path("/proc/self/cmdline").read_bytes(), []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parent = (place / "stat").read_text().rpartition(")")[2][2:].split(" ")[1]
-            if parent == ours.strip() and (place / "cmdline").read_bytes() == own:
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and (place / "cmdline").read_bytes() == own:
                 found.append(int(place.name))
     return found
 
 
-def _until(true: Callable[[], bool]) -> None:
-    deadline = monotonic() + PATIENCE_S
-    while not true():
-        assert monotonic() < deadline
+# What a test cannot make the machine do, played in the place where it would be read.
+
+Played = Callable[[pytest.MonkeyPatch], None]
+
+
+def as_it_is(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is played."""
+
+
+def a_bad_machine(patch: pytest.MonkeyPatch) -> None:
+    """The wall clock steps by 5 ms in the run, and the processor throttles for heat."""
+    real, began_ns = clock.realtime_offset_ns, clock.now_ns()
+    later_ns = began_ns + 600_000_000
+    patch.setattr(clock, "realtime_offset_ns", lambda: real() + 5_000_000 * (clock.now_ns() > later_ns))
+    times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
+    patch.setattr(host, "snapshot", lambda: host.HostState(counters={counter: next(times)}))
+
+
+def a_share_of_a_core(patch: pytest.MonkeyPatch) -> None:
+    """A busy machine gives no test a whole core, so less of one is called busy."""
+    patch.setattr(client_findings, "CORES", 0.2)
+
+
+def slow_drawing(patch: pytest.MonkeyPatch) -> None:
+    """A prompt takes 5 ms to build, as long ones do."""
+    drawn = TokenIds.prompt
+
+    def prompt(self: TokenIds, i: int) -> list[int]:
+        time.sleep(0.005)
+        return drawn(self, i)
+
+    patch.setattr(TokenIds, "prompt", prompt)
+
+
+def remember(capacity_per_s: float) -> None:
+    """A self-test that found this client so fast."""
+    error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
+    known = Calibration(
+        measured=datetime.now(UTC),
+        environment=calibration.environment_digest(describe()),
+        transport="wire",
+        streams=4,
+        interval_ms=20,
+        ttft=error,
+        gap=error,
+        e2e=error,
+        events_per_read=1,
+        capacity_tokens_per_s=capacity_per_s,
+        capacity_streams=4,
+        cpu_us_per_token=10,
+    )
+    assert calibration.remember([known])
+
+
+@dataclass(frozen=True)
+class Provocation:
+    """A run, the doubts that it must raise, those that it may, and what else there is to it."""
+
+    server: Server
+    words: str
+    found: set[str]
+    may: frozenset[str] = frozenset()
+    beside: Beside = nothing
+    played: Played = as_it_is
+    capacity_per_s: float = 0.0  # of a remembered self-test
+    code: int = 0

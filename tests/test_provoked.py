@@ -1,0 +1,288 @@
+"""Each doubt is provoked by a run against a real server, and is absent where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provocations as made
+from loadgen import cli, host, observe, result, verdict
+from loadgen.doubts import DOUBTS
+from loadgen.result import REPORT, RESULT
+from provocations import Provocation, engine, exposed, failing, metered, null
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+SHORT_RUN = {"thin-percentiles", "few-per-slot", "ramp-and-drain"}
+BUSY_MACHINE = {"busy-loop"}
+FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-concurrency 4"
+METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
+HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-concurrency 4"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of its own, a machine that nothing holds back, and /metrics looked at in less time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(host, "snapshot", host.HostState)
+    for name, time_s in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("_REST_S", 2.0)):
+        monkeypatch.setattr(observe, name, time_s)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+PROVOCATIONS = {
+    "answers that end early": Provocation(
+        engine("--early-eos", "1"),
+        f"""{FOUR} --extra-body '{{"ignore_eos": false}}'""",
+        {"answer-lengths"},
+    ),
+    "answers that may end early": Provocation(
+        engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
+    ),
+    "another prompt than was planned": Provocation(
+        engine(), f"""{FOUR} --extra-body '{{"prompt": [1001, 1002]}}'""", {"prompt-lengths"}
+    ),
+    "few prompts that there are": Provocation(
+        engine(),
+        "--random-input-len 1 --vocab-size 5 --random-output-len 5 --num-prompts 16 --max-concurrency 4",
+        {"identical-prompts"},
+    ),
+    "low load after high load, by the server's counters": Provocation(
+        engine(),
+        f"{made.SAME_PROMPTS} {made.LOW}",
+        {"prefix-cache"},
+        beside=made.high_load_before,
+    ),
+    "low load after high load, by usage": Provocation(
+        engine("--enable-prompt-tokens-details"),
+        f"{made.SAME_PROMPTS} {made.LOW} --no-observe",
+        {"prefix-cache"},
+        beside=made.high_load_before,
+    ),
+    "a rate that one at a time cannot have": Provocation(
+        null(ttft_ms=50),
+        "--random-input-len 8 --random-output-len 2 --num-prompts 12 --max-concurrency 1 --request-rate 100",
+        {"sends-late", "rate-not-reached"},
+    ),
+    "a rate above the server's": Provocation(
+        engine("--max-num-seqs", "8"),
+        "--random-input-len 8 --random-output-len 4 --num-prompts 100 --request-rate 200 --burstiness inf",
+        {"overload"},
+        may=frozenset({"queued", "sends-late"}),
+    ),
+    "a server that runs two of six": Provocation(
+        engine("--max-num-seqs", "2"),
+        "--random-input-len 64 --random-output-len 10 --num-prompts 18 --max-concurrency 6",
+        {"server-limit", "few-per-slot"},
+    ),
+    "a KV cache that is too small": Provocation(
+        engine("--preempt", "--kv-cache-tokens", "270", "--no-enable-prefix-caching"),
+        "--random-input-len 32 --random-output-len 30 --random-range-ratio 0.8 --num-prompts 24 "
+        "--max-concurrency 8 --seed 1",
+        {"preemptions", "queued", "ramp-and-drain"},
+    ),
+    "another client": Provocation(
+        engine(), FOUR, {"foreign-requests", "latencies-differ"}, beside=made.another_client
+    ),
+    "a cold server": Provocation(
+        engine("--cold-ms", "50", "--cold-steps", "10"), FOUR, {"first-wave", "thin-percentiles"}
+    ),
+    "a server that tires": Provocation(
+        engine("--slowdown-per-s", "1"),
+        "--random-input-len 64 --random-output-len 4 --num-prompts 48 --max-concurrency 4",
+        {"tpot-trend", "throughput-trend"},
+    ),
+    "four messages a write": Provocation(
+        null("--messages-per-write", "4", interval_ms=80),
+        "--random-input-len 8 --random-output-len 16 --num-prompts 8 --max-concurrency 4",
+        {"messages-together"},
+    ),
+    "a client without kernel stamps": Provocation(engine(), f"{FOUR} --transport httpx", {"unstamped"}),
+    "a client without kernel stamps, and busy": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 30 --num-prompts 200 --max-concurrency 200 "
+        "--transport httpx",
+        {"client-busy", "unstamped"},
+        may=frozenset({"reads-late"}),
+        played=made.a_share_of_a_core,
+    ),
+    "a client that hardly runs": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        {"reads-late", "busy-loop"},
+        may=frozenset({"concurrency-not-held"}),
+        beside=made.stalled,
+    ),
+    "prompts that take longer to build than to answer": Provocation(
+        null(ttft_ms=1, interval_ms=1),
+        "--random-input-len 64 --random-output-len 1 --num-prompts 24 --max-concurrency 4",
+        {"late-bodies", "concurrency-not-held"},
+        played=made.slow_drawing,
+    ),
+    "a clock that steps and a processor that throttles": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        {"clock-stepped", "throttled"},
+        played=made.a_bad_machine,
+    ),
+    "a load near the client's capacity": Provocation(null(), FOUR, {"headroom"}, capacity_per_s=250),
+    "a load beyond the client's capacity": Provocation(null(), FOUR, {"beyond-capacity"}, capacity_per_s=50),
+    "half of the requests fail": Provocation(failing(2), METERED, {"many-failures"}),
+    "one of twenty requests fails": Provocation(failing(20), f"{METERED} --num-prompts 20", {"failures"}),
+    "Ctrl-C": Provocation(made.hanging, HANGING, {"interrupted"}, beside=made.interrupted, code=130),
+    "a client that dies": Provocation(made.hanging, HANGING, {"cut-short"}, beside=made.killed, code=1),
+    "time for more than there is": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 5 --num-prompts 12 --max-concurrency 4 --duration 60",
+        {"ran-out", "few-per-slot"},
+    ),
+    "a server that restarts": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers if answers else 1000)),
+        METERED,
+        {"counters-reset"},
+    ),
+    "counters of another server": Provocation(
+        metered(lambda answers, _: exposed(answers, 10 * answers)), METERED, {"tokens-far-off"}
+    ),
+    "counters that are a little off": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers + (answers > 0))), METERED, {"tokens-differ"}
+    ),
+    "another model behind the port, and never at rest": Provocation(
+        metered(lambda answers, looks: exposed(answers, 5 * answers) + exposed(0, looks, "other")),
+        METERED,
+        {"several-models", "unsettled"},
+    ),
+}
+
+
+def bench(base_url: str, words: str) -> tuple[int, dict[str, Any], str]:
+    """Run the command; its exit code, what the result holds under our name, and the report.
+
+    Whoever reads the files later comes to the same verdict.
+    """
+    code = cli.main(["bench", "--quiet", "--base-url", base_url, *shlex.split(words)])
+    directory = max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    stored = json.loads((directory / RESULT).read_text("utf-8"))
+    assert verdict.json(result.load(directory).verdict) == stored["loadgen"]["verdict"]
+    return code, stored["loadgen"], (directory / REPORT).read_text("utf-8")
+
+
+def doubts(ours: dict[str, Any]) -> dict[str, str]:
+    """What was found, each with its evidence."""
+    return {found["name"]: found["evidence"] for found in ours["verdict"]["doubts"]}
+
+
+def test_every_doubt_is_provoked_by_a_run() -> None:
+    assert {doubt.name for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
+
+
+@pytest.mark.parametrize("name", PROVOCATIONS)
+def test_a_run_that_goes_wrong_says_so_and_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = PROVOCATIONS[name]
+    if case.capacity_per_s:
+        made.remember(case.capacity_per_s)
+    with case.server() as base_url, case.beside(base_url):
+        case.played(monkeypatch)
+        code, ours, report = bench(base_url, case.words)
+    found = doubts(ours)
+    assert f"verdict: {ours['verdict']['level']}" in report
+    assert case.found <= set(found), found
+    assert set(found) <= case.found | case.may | SHORT_RUN | BUSY_MACHINE, found
+    assert code == case.code
+
+
+CLOSED = "--random-input-len 64 --random-output-len 5 --num-prompts 320 --max-concurrency 16"
+OPEN = "--random-input-len 64 --random-output-len 5 --num-prompts 40 --request-rate 15 --burstiness inf"
+
+
+@pytest.mark.parametrize(
+    ("words", "notes"), [(CLOSED, set()), (OPEN, {"thin-percentiles"})], ids=["closed", "open"]
+)
+def test_a_run_that_goes_well_has_nothing_to_doubt_though_every_doubt_was_looked_for(
+    words: str, notes: set[str]
+) -> None:
+    made.remember(capacity_per_s=1e6)
+    with engine()() as base_url:
+        code, ours, report = bench(base_url, f"{words} --num-warmups wave --strict")
+    assert set(doubts(ours)) - BUSY_MACHINE == notes, doubts(ours)
+    assert ours["verdict"]["not_looked_at"] == []
+    assert (code, ours["verdict"]["level"]) == (0, "VALID")
+    assert "\nverdict: VALID" in report
+
+
+def test_high_load_and_low_load_on_a_server_at_rest_are_valid() -> None:
+    with engine(preset="h20/qwen3-8b-bf16")() as base_url:
+        for name in ("high-load", "low-load"):
+            words = f"--profile {name} --random-input-len 128 --random-output-len 8 --seed 1"
+            _, ours, _ = bench(base_url, words)
+            assert set(doubts(ours)) <= SHORT_RUN | BUSY_MACHINE | {"queued"}, doubts(ours)
+            assert ours["verdict"]["level"] == "VALID"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "trouble"),
+    [
+        (b"<!doctype html><html></html>", "/metrics is HTML, not Prometheus text"),
+        (exposed(8, 40)[:-7], "/metrics is cut off in 'vllm:num_requests_waiting{model_name='"),
+        (b"vllm:generation_tokens_total{ 1\n", "/metrics is malformed in 'vllm:generation_tokens_total{ 1'"),
+        (b"up 1\n", "/metrics has none of the names of vllm or sglang"),
+    ],
+    ids=["HTML", "cut off", "malformed", "of somebody else"],
+)
+def test_metrics_that_are_none_cost_the_servers_own_figures_and_nothing_else(
+    metrics: bytes, trouble: str
+) -> None:
+    with metered(lambda answers, looks: metrics)() as base_url:
+        code, ours, report = bench(base_url, METERED)
+    assert ours["window"]["trouble"].endswith(trouble)
+    assert (code, ours["verdict"]["level"], ours["reconciliation"]) == (0, "VALID", [])
+    assert "Successful requests:                     8" in report
+    assert "server's own figures: none: " in report
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "strict", "code"),
+    [
+        (failing(2), "many-failures", "--strict", 3),
+        (failing(2), "many-failures", "", 0),
+        (failing(20), "failures", "--strict", 0),
+    ],
+    ids=["invalid, strict", "invalid", "suspect, strict"],
+)
+def test_strict_makes_an_exit_code_of_invalid_alone(
+    server: made.Server, name: str, strict: str, code: int
+) -> None:
+    with server() as base_url:
+        said, ours, _ = bench(base_url, f"{METERED} --num-prompts 20 {strict}")
+    assert (said, name in doubts(ours)) == (code, True)
+
+
+def test_an_explanation_tells_evidence_condition_and_remedy_and_can_be_had_later(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with failing(2)() as base_url:
+        _, ours, report = bench(base_url, f"{METERED} --explain")
+    (directory,) = Path("runs").iterdir()
+    capsys.readouterr()
+    assert cli.main(["report", str(directory), "--explain"]) == 0
+    assert capsys.readouterr().out == report
+    said = " ".join(report.split())
+    for found in ours["verdict"]["doubts"]:
+        assert f"{found['severity']}: {found['name']}: {found['evidence']} condition: " in said
+        assert f" condition: {found['condition']} remedy: {found['remedy']}" in said
