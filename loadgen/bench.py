@@ -18,7 +18,6 @@ from loadgen.plan import Seed, Subject
 from loadgen.profile import Profile
 from loadgen.result import Result
 from loadgen.run import Session, transport
-from loadgen.selftest import Load, measure_client, table
 from loadgen.vllm_json import parse_metadata, write_result
 from loadgen_servers.embedded import Embedded, EngineFailed
 
@@ -71,6 +70,8 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> int:
 
 def _measure_client(options: Options, workload: Profile) -> None:
     """Let the client measure itself at a profile's load; what it finds is remembered, and shown later."""
+    from loadgen.selftest import Load, measure_client, table  # no other run pays for it
+
     chosen = transport(options)
     found = measure_client(Load.of(workload), [chosen])
     calibration.remember(found.values())

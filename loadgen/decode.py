@@ -36,13 +36,13 @@ class Decoder:
         `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
         did. A connection that broke after the last event was whole is not a failure.
         """
-        record, arrival_ns = _timed(capture)
+        record, arrival_ns, lag_ns = _timed(capture)
         answer = _unframed(capture)
         if answer.status != 200:
             failure: Failure | None = _no_answer(answer)
             whole = False
         elif self.streamed:
-            failure, whole = self._stream(record, answer, arrival_ns)
+            failure, whole = self._stream(record, answer, arrival_ns, lag_ns)
         else:
             failure, whole = self._whole(record, answer)
         record.failure = _settle(capture.failure, failure, whole)
@@ -51,7 +51,9 @@ class Decoder:
             record.end_ns = int(arrival_ns[-1])
         return record
 
-    def _stream(self, record: Record, answer: Unframed, arrival_ns: Int64) -> tuple[Failure | None, bool]:
+    def _stream(
+        self, record: Record, answer: Unframed, arrival_ns: Int64, lag_ns: Int64
+    ) -> tuple[Failure | None, bool]:
         """Fill in what a stream says; why it failed, and whether its last event was seen."""
         kind = answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
         if answer.body[:1] == b"{" or kind == "application/json":
@@ -70,7 +72,8 @@ class Decoder:
         record.finish_reason = weighed.finish_reason
         reads = np.searchsorted(answer.body_ends, events.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
-        record.shared_reads = int(np.count_nonzero(reads[1:] == reads[:-1]))
+        met = reads[1:][reads[1:] == reads[:-1]]
+        record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
         if self.keep_text:
             record.text = _text(messages[: len(weighed.kinds)])
         finished = bool(weighed.finish_reason)
@@ -131,8 +134,8 @@ class Decoder:
         return None, True
 
 
-def _timed(capture: Capture) -> tuple[Record, Int64]:
-    """A record with everything the stamps say, and when each read arrived, int64[reads]."""
+def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
+    """A record with all that the stamps say; per read its arrival and the client's lag, int64[reads]."""
     user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
     stamped = kernel_ns != 0
     arrival_ns = np.where(stamped, kernel_ns, user_ns)
@@ -152,7 +155,7 @@ def _timed(capture: Capture) -> tuple[Record, Int64]:
         lag_sum_ns=int(lag_ns.sum()),
         lag_max_ns=int(lag_ns.max(initial=0)),
     )
-    return record, arrival_ns
+    return record, arrival_ns, lag_ns
 
 
 def _unframed(capture: Capture) -> Unframed:

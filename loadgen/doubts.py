@@ -13,7 +13,7 @@ from enum import IntEnum
 from loadgen import client_findings as client
 from loadgen import load_findings as load
 from loadgen import server_findings as server
-from loadgen.evidence import LEAST_GAUGES, LEAST_WAVES, Case, Source, percent
+from loadgen.evidence import LATE_GAPS, LEAST_GAUGES, LEAST_WAVES, Case, Source, percent
 
 
 class Severity(IntEnum):
@@ -218,8 +218,8 @@ DOUBTS = (
         SUSPECT,
         client.reads_late,
         f"more than {percent(client.SHARED)} of the messages came in one read with an earlier one, and the "
-        "client was late (mean lag over 0.2 of the mean gap, or those reads over half of it), or has no "
-        "kernel stamps to tell",
+        f"client was late (mean lag, of all reads or of these, over {percent(LATE_GAPS)} of the mean gap), "
+        "or has no kernel stamps to tell",
         "leave the client a core (taskset), or share by process: sysctl kernel.sched_autogroup_enabled=0",
     ),
     Doubt(
@@ -268,7 +268,7 @@ DOUBTS = (
         NOTE,
         load.overload,
         f"at a finite rate, {load.GROWN} times as many requests were under way at the end of sending as at "
-        f"half of it, beyond {load.NOISE:.0f} standard deviations of a Poisson count: latencies depend on "
+        f"half of it, beyond {load.NOISE:.0f} standard deviations of two Poisson counts: latencies depend on "
         "the run's length",
         "lower --request-rate for a steady state, or take it as a test of overload",
     ),

@@ -23,6 +23,7 @@ from loadgen.window import ServerSample, ServerWindow
 
 Floats = NDArray[np.float64]
 LEAST_GAUGES = 5
+LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
 _LEAST_LATER = 5
 _SECOND_NS, _MS_NS = 1e9, 1e6
@@ -192,7 +193,7 @@ class Case:
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
         """The window between ramp and drain, as the steady state has it untrimmed."""
-        found = steady.held_ns(self.records, self.facts.profile.held_concurrency)
+        found = steady.held_ns(self.records, self.asked if self.closed else None)
         return None if isinstance(found, Unsteady) else found
 
     @property
@@ -294,13 +295,13 @@ class Case:
     def reads_late(self) -> bool:
         """Whether the client's own lag explains that messages shared a read.
 
-        Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %);
-        where it only stalls now and then, the reads that met waited most of a gap.
+        Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %).
+        Where it only stalls now and then, reads met in the stalls: their stamp is that of the last message,
+        anywhere in the last gap, so they waited half a gap on average; what a server writes at once does not.
         """
-        gap_ms, records = self.metrics.itl.mean_ms, self.records
-        worst_ns = records.lag_max_ns[records.shared_reads > 0]
-        stalled = len(worst_ns) > 0 and float(np.median(worst_ns)) / _MS_NS > gap_ms / 2
-        return self.metrics.health.lag_mean_ms > 0.2 * gap_ms or stalled
+        records, health = self.records, self.metrics.health
+        shared_ms = int(records.shared_lag_ns.clip(0).sum()) / max(health.shared_reads, 1) / _MS_NS
+        return max(health.lag_mean_ms, shared_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
     def under_way(self, at_ns: int) -> int:
         """How many requests had been sent and not ended at a moment."""

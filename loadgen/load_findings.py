@@ -15,7 +15,7 @@ ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens asked for
 IDS_OFF, TEXT_OFF = (0.01, 2), (0.1, 100)  # of the prompt: a share and tokens, both exceeded
 HELD, RATE = 0.95, 0.95  # of what was asked
 LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and at all
-GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of a Poisson count
+GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 
@@ -136,7 +136,7 @@ def overload(case: Case) -> str:
         return ""
     half = case.under_way(int(sent_ns.min() + np.ptp(sent_ns) // 2))
     end = case.under_way(int(sent_ns.max()))
-    if end <= GROWN * half or end - half <= NOISE * math.sqrt(max(half, 1)):
+    if end <= GROWN * half or end - half <= NOISE * math.sqrt(half + end):
         return ""
     return f"{half} requests under way when half of the sending was done, {end} at its end"
 

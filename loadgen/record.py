@@ -45,6 +45,7 @@ class Record:
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages that came in one read with an earlier one
+    shared_lag_ns: int = 0  # user-space stamp minus kernel stamp, over these messages
     reads: int = 0
     unstamped_reads: int = 0  # reads without a kernel stamp
     lag_sum_ns: int = 0  # user-space stamp minus kernel stamp, over the reads
@@ -71,6 +72,7 @@ _SCALARS = (
     "usage",
     "exact_tokens",
     "shared_reads",
+    "shared_lag_ns",
     "reads",
     "unstamped_reads",
     "lag_sum_ns",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -87,18 +88,17 @@ def metered(metrics: Callable[[int, int], bytes]) -> Server:
     """Answers of 5 tokens to prompts of 5; /metrics by how many answers and how many looks there were."""
 
     def server() -> AbstractContextManager[str]:
-        answers, looks = count(), count()
-        begun = [0]
+        begun, looks = list[int](), count()
 
-        def answer(_: Asked) -> Answer:
-            begun[0] = next(answers) + 1
+        def answer(asked: Asked) -> Answer:
+            begun.append(asked.number)
             return stream(5, 0.02)
 
         plain = api(answer, owner="vllm")
 
         def script(asked: Asked) -> Answer:
             if asked.head.startswith("GET /metrics "):
-                return Answer([whole(metrics(begun[0], next(looks)))])
+                return Answer([whole(metrics(len(begun), next(looks)))])
             return plain(asked)
 
         return scripted(script)
@@ -153,7 +153,12 @@ def high_load_before(base_url: str) -> Iterator[None]:
 
 def stalled(_: str) -> AbstractContextManager[object]:
     """The capturing process hardly gets to run."""
-    return _acting(_stall)
+    return _acting(partial(_stall, stopped_s=0.047, running_s=0.017))
+
+
+def stalled_now_and_then(_: str) -> AbstractContextManager[object]:
+    """The capturing process is kept from running once an answer or so, for a few messages."""
+    return _acting(partial(_stall, stopped_s=0.107, running_s=0.236))
 
 
 def killed(_: str) -> AbstractContextManager[object]:
@@ -186,14 +191,14 @@ def _acting(act: Callable[[int, threading.Event], None]) -> Iterator[None]:
         thread.join(PATIENCE_S)
 
 
-def _stall(pid: int, over: threading.Event) -> None:
-    """Stop it most of the time, in no step with the server's 20 ms."""
+def _stall(pid: int, over: threading.Event, stopped_s: float, running_s: float) -> None:
+    """Stop it and let it go on, in no step with the server's 20 ms."""
     with contextlib.suppress(ProcessLookupError):
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)
-            over.wait(0.047)
+            over.wait(stopped_s)
             os.kill(pid, signal.SIGCONT)
-            over.wait(0.017)
+            over.wait(running_s)
 
 
 def _forks() -> list[int]:

@@ -181,7 +181,8 @@ def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **fact
 def shared(lag_ms: float, unstamped: int = 1) -> Rows:
     """Two messages of each answer came in one read, which waited so long."""
     lag_ns = int(lag_ms * MS)
-    return changed(closed(), shared_reads=2, lag_max_ns=lag_ns, lag_sum_ns=lag_ns, unstamped_reads=unstamped)
+    lags = {"lag_max_ns": lag_ns, "lag_sum_ns": lag_ns, "shared_lag_ns": 2 * lag_ns}
+    return changed(closed(), shared_reads=2, unstamped_reads=unstamped, **lags)
 
 
 def in_turn(prefill_ms: float = 20.0, cold_ms: float = 0.0) -> Rows:

@@ -129,6 +129,13 @@ PROVOCATIONS = {
         may=frozenset({"concurrency-not-held"}),
         beside=made.stalled,
     ),
+    "a client that stalls now and then": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        {"reads-late"},
+        may=frozenset({"concurrency-not-held"}),
+        beside=made.stalled_now_and_then,
+    ),
     "prompts that take longer to build than to answer": Provocation(
         null(ttft_ms=1, interval_ms=1),
         "--random-input-len 64 --random-output-len 1 --num-prompts 24 --max-concurrency 4",
@@ -208,7 +215,7 @@ def test_a_run_that_goes_wrong_says_so_and_nothing_else(name: str, monkeypatch: 
 
 
 CLOSED = "--random-input-len 64 --random-output-len 5 --num-prompts 320 --max-concurrency 16"
-OPEN = "--random-input-len 64 --random-output-len 5 --num-prompts 40 --request-rate 15 --burstiness inf"
+OPEN = "--random-input-len 64 --random-output-len 5 --num-prompts 40 --request-rate 15"
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class Metrics:
         """The exposition, gauges as the scheduler stands now."""
         labels = f"model_name={msgspec.json.encode(self.model).decode()}"
         one = f'{{engine="0",{labels}}}'
-        waiting = len(scheduler.waiting)
+        waiting = scheduler.queued
         limits, cache = scheduler.limits, scheduler.cache
         sources = {
             "local_compute": self.prompt_tokens - self.cached_tokens,

@@ -102,6 +102,7 @@ class Scheduler:
     prefilling: list[Sequence] = field(default_factory=list)
     decoding: dict[Sequence, None] = field(default_factory=dict)  # ordered, and O(1) to leave
     step_number: int = 0
+    queued: int = 0  # left waiting when the last step was made up: whoever came since was not refused a place
     kv_context: int = 0  # prompt and output tokens of everything in `decoding`
     preemptions: int = 0
     cache: PrefixCache = field(init=False)
@@ -139,6 +140,7 @@ class Scheduler:
         if self.preemptions == preemptions:  # nobody comes in at the cost of another, as in vLLM
             while self.waiting and budget > 0 and self._admit(self.waiting[0], now_ns):
                 budget = self._chunk(self.waiting.popleft(), budget, chunks)
+        self.queued = len(self.waiting)
         if not chunks and not self.decoding:
             return None
         if self._first_step_ns is None:
