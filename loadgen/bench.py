@@ -10,14 +10,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from loadgen import calibration, facts, profile, repeats, report, result
+from loadgen import facts, profile, repeats, report, result
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options, parse
 from loadgen.plan import Seed, Subject
 from loadgen.profile import Profile
 from loadgen.result import Result
-from loadgen.run import Session, transport
+from loadgen.run import Session
 from loadgen.vllm_json import parse_metadata, write_result
 from loadgen_servers.embedded import Embedded, EngineFailed
 
@@ -39,8 +39,6 @@ def main(argv: Sequence[str]) -> int:
             return 0
         worst = 0
         for position, workload in enumerate(profiles):
-            if options.selftest:
-                _measure_client(options, workload)
             # A profile named twice is a repeat: with the same prompts it would measure the cache.
             before = [earlier.name for earlier in profiles[:position]].count(workload.name)
             first = replace(seed, repeat=before * options.repeat)
@@ -66,16 +64,6 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> int:
         write_result(path, repeats.json(found))
         print(f"repeats: {path}", flush=True)
     return worst
-
-
-def _measure_client(options: Options, workload: Profile) -> None:
-    """Let the client measure itself at a profile's load; what it finds is remembered, and shown later."""
-    from loadgen.selftest import Load, measure_client, table  # no other run pays for it
-
-    chosen = transport(options)
-    found = measure_client(Load.of(workload), [chosen])
-    calibration.remember(found.values())
-    print("\n".join(table(found[chosen])), flush=True)
 
 
 def _profiles(options: Options) -> list[Profile]:

@@ -12,19 +12,22 @@ from loadgen import calibration, host, live, plan, result
 from loadgen.endpoint import Access, Served
 from loadgen.environment import HIDDEN, command_line, describe
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.facts import Client, Facts, Server
+from loadgen.facts import Client, Facts, Server, asked
 from loadgen.flags import Options
 from loadgen.job import Target
 from loadgen.live import Display
 from loadgen.measure import Manner, Outcome, measure
+from loadgen.metrics import compute
 from loadgen.observe import Observer
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
+from loadgen.record import Records
 from loadgen.result import Result
 from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.window import ServerWindow
 
+_LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them all
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
 
 
@@ -70,13 +73,15 @@ class Session:
     def _measured(self, made: Plan, started: datetime, display: Display) -> Result:
         manner = self._manner(made)
         warmed = self._warm_up(made, manner, display)
+        if self.options.selftest:
+            _measure_client(made.profile, manner.transport, warmed)
         before = host.snapshot() if is_loopback(self.root.host) else None
-        outcome, window = self._watched(made, manner, display, rest_s=_REST_S if warmed[0] else 0.0)
+        outcome, window = self._watched(made, manner, display, rest_s=_REST_S if len(warmed) else 0.0)
         throttled = host.throttled(before, host.snapshot()) if before is not None else ()
         known = self._facts(made, outcome, started)
         learned = {
-            "warmups": warmed[0],
-            "warmup_failures": warmed[1],
+            "warmups": len(warmed),
+            "warmup_failures": int((~warmed.ok).sum()),
             "throttled": throttled,
             "window": window,
             "calibration": calibration.remembered(
@@ -120,10 +125,10 @@ class Session:
                 "lower --random-input-len or --random-output-len"
             )
 
-    def _warm_up(self, made: Plan, manner: Manner, display: Display) -> tuple[int, int]:
-        """Send the warm-up; how many requests, and how many failed. Raises MeasureError when all did."""
+    def _warm_up(self, made: Plan, manner: Manner, display: Display) -> Records:
+        """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
         if not made.profile.warmups:
-            return 0, 0
+            return Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
         outcome = measure(warmup, manner, display, "warm-up", nullcontext())
         if outcome.interrupted:
@@ -132,7 +137,7 @@ class Session:
         if len(failures) == len(outcome.records):
             first = failures[0]
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return len(outcome.records), len(failures)
+        return outcome.records
 
     def _facts(self, made: Plan, outcome: Outcome, started: datetime) -> Facts:
         health = outcome.health
@@ -178,6 +183,20 @@ class Session:
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
+
+
+def _measure_client(workload: Profile, transport: str, warmed: Records) -> None:
+    """Let the client measure itself at the load to come, whose pace the warm-up tells; it is remembered."""
+    from loadgen.selftest import Load, measure_client, table  # no other run pays for it
+
+    pace = compute(warmed, asked(workload))
+    load = Load.of(workload)
+    if pace.itl.n:
+        tokens = round(pace.total_output_tokens / pace.health.messages)
+        load = Load.of(workload, max(pace.itl.mean_ms, _LEAST_INTERVAL_MS), max(tokens, 1))
+    found = measure_client(load, [transport])
+    calibration.remember(found.values())
+    print("\n".join((f"self-test at {load.words}:", *table(found[transport]))), flush=True)
 
 
 def transport(options: Options) -> str:

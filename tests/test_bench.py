@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -322,3 +323,19 @@ def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch)
     with ScriptedServer(api(lambda _: stream())) as server:
         assert bench(server) == 0
     assert closed == [True]
+
+
+@pytest.mark.realtime
+def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = ["--profile", "smoke", "--preset", "bench/1024x50", "--selftest", "--quiet"]
+    assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^self-test at 4 streams × (4[5-9]|5[0-5])(\.\d+)? tok/s:$", told, re.M), told
+    assert "client error P99" in told
+    (directory,) = (tmp_path / "runs").iterdir()
+    stored = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]["calibration"]
+    assert (stored["streams"], stored["transport"]) == (4, "wire")
+    assert 15 < stored["interval_ms"] < 25

@@ -32,7 +32,7 @@ ORDER = [
     "vllm_json", "environment", "host", "calibration", "exposition", "window", "facts", "endpoint", "observe",
     "live", "measure", "reconcile", "evidence", "load_findings", "server_findings",
     "client_findings", "doubts", "verdict", "result", "repeats", "report", "flags",
-    "run", "selftest", "bench", "cli", "__main__",
+    "selftest", "run", "bench", "cli", "__main__",
 ]
 # fmt: on
 
