@@ -275,7 +275,7 @@ def compute(records: Records, ask: Ask) -> Metrics:
         good=good,
         goodput_per_s=None if good is None else _per_s(good, duration_s),
         slo_attainment=None if good is None else good / max(len(records), 1),
-        **_latencies(records, each, ask),
+        **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records),
     )
@@ -313,7 +313,9 @@ def _peak_throughput(records: Records, ok: NDArray[np.bool_], duration_ns: int) 
     return _per_s(peak_tokens(arrival_ns, tokens, window_ns), window_ns / _SECOND_NS)
 
 
-def _latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Any]:
+def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distribution]:
+    """The distributions among the fields of Metrics, by their names there."""
+
     def of(values_ns: NDArray[Any]) -> Distribution:
         return Distribution.of(values_ns, ask.metric_percentiles)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import UsageError
-from loadgen.metrics import Ask, Distribution, PerRequest, compute
+from loadgen.metrics import Ask, Distribution, PerRequest, latencies
 from loadgen.profile import Profile
 from loadgen.record import Int64, Records
 
@@ -198,7 +198,8 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
     completed = int((ok & (ended_ns > begin_ns) & (ended_ns <= end_ns)).sum())
     arrived = _arrived(records, begin_ns, end_ns, ask)
     whole = ok & (sent_ns >= begin_ns) & (ended_ns <= end_ns)
-    figures = compute(_only(records, whole), ask)
+    inside = _only(records, whole)
+    found = latencies(inside, PerRequest.of(inside, ask), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
@@ -209,11 +210,11 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
         output_tokens=arrived,
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
-        whole=figures.completed,
-        ttft=figures.ttft,
-        tpot=figures.tpot,
-        itl=figures.itl,
-        e2el=figures.e2el,
+        whole=len(inside),
+        ttft=found["ttft"],
+        tpot=found["tpot"],
+        itl=found["itl"],
+        e2el=found["e2el"],
     )
 
 

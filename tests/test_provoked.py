@@ -82,7 +82,7 @@ PROVOCATIONS = {
     ),
     "a rate above the server's": Provocation(
         engine("--max-num-seqs", "8"),
-        "--random-input-len 8 --random-output-len 4 --num-prompts 100 --request-rate 200 --burstiness inf",
+        "--random-input-len 8 --random-output-len 4 --num-prompts 180 --request-rate 200 --burstiness inf",
         {"overload"},
         may=frozenset({"queued", "sends-late"}),
     ),
