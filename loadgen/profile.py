@@ -204,7 +204,8 @@ def _explain(item: Mapping[str, Any], origin: str) -> str:
     key = str(item["loc"][0]) if item["loc"] else ""
     if item["type"] == "extra_forbidden":
         return f"{origin}: unknown key {key!r}{nearest(key, Profile.model_fields)}"
-    return f"{origin}: {key} = {item['input']!r}: {item['msg'].lower()}"
+    said = item["msg"].lower().removeprefix("value error, ")
+    return f"{origin}: {key} = {item['input']!r}: {said}"
 
 
 def nearest(word: str, known: Any) -> str:

@@ -21,6 +21,7 @@ from loadgen.dialect import DIALECTS
 from loadgen.endpoint import Access
 from loadgen.environment import describe
 from loadgen.errors import MeasureError, UsageError
+from loadgen.flags import Parser
 from loadgen.job import Health
 from loadgen.live import Silent
 from loadgen.measure import Manner, Outcome, measure
@@ -364,8 +365,9 @@ def _check_platform() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="loadgen selftest",
+        allow_abbrev=False,
         description="Measure this client against a server that tells the truth: docs/selftest.md.",
     )
     add = parser.add_argument

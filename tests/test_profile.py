@@ -83,7 +83,7 @@ def test_a_wave_is_one_request_a_slot(
         ("duration = nan\nmax_concurrency = 1", "duration = nan"),
         ("duration = inf\nmax_concurrency = 1", "duration = inf"),
         ("duration = '5m'\nmax_concurrency = 1", "duration = '5m'"),
-        ("duration = 5", "duration = 5: value error, needs max_concurrency or request_rate"),
+        ("duration = 5", "duration = 5: needs max_concurrency or request_rate"),
         ("warmups = 5", "unknown key 'warmups', did you mean"),
         ("cool_down = 5", "unknown key 'cool_down', did you mean 'cooldown'?"),
         ("warmup = [5]", "warmup = [5]"),
