@@ -18,6 +18,7 @@ from loadgen.plan import Seed, Subject
 from loadgen.profile import Profile
 from loadgen.result import Result
 from loadgen.run import Session
+from loadgen.verdict import Level
 from loadgen.vllm_json import parse_metadata, write_result
 from loadgen_servers.embedded import Embedded, EngineFailed
 
@@ -155,4 +156,4 @@ def _tell(options: Options, run: Result, directory: Path) -> int:
         return MeasureError.exit_code
     if run.facts.cut_short:
         return MeasureError.exit_code
-    return INVALID if options.strict and run.verdict.level == "INVALID" else 0
+    return INVALID if options.strict and run.verdict.level is Level.INVALID else 0

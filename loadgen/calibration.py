@@ -134,6 +134,7 @@ class Calibration(BaseModel):
     transport: str
     streams: int
     interval_ms: float  # between messages of a stream
+    tokens_per_message: int = 1
     ttft: Error
     gap: Error  # between successive messages of a stream
     e2e: Error
@@ -143,9 +144,14 @@ class Calibration(BaseModel):
     capacity_bounded: bool = True  # a higher load failed; False: none was tried, there may be more
     cpu_us_per_token: float  # of the capturing process
 
-    def headroom(self, tokens_per_s: float) -> float:
+    @property
+    def capacity_messages_per_s(self) -> float:
+        """The capacity in what costs the client: messages, whatever they hold."""
+        return self.capacity_tokens_per_s / self.tokens_per_message
+
+    def headroom(self, messages_per_s: float) -> float:
         """How often a run of this rate fits into the capacity."""
-        return self.capacity_tokens_per_s / tokens_per_s if tokens_per_s > 0 else float("inf")
+        return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
 
 
 class _Cache(BaseModel):

@@ -21,7 +21,8 @@ def reads_late(case: Case) -> str:
     health = case.metrics.health
     if health.shared_share <= SHARED or (case.stamped and not case.reads_late):
         return ""
-    why = f"read {health.lag_mean_ms:.3g} ms late on average" if case.stamped else "without kernel stamps"
+    late = f"read {health.shared_lag_ms:.3g} ms late on average, all reads {health.lag_mean_ms:.3g} ms"
+    why = late if case.stamped else "without kernel stamps"
     return f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {_UNRELIABLE}"
 
 
@@ -84,11 +85,11 @@ def headroom(case: Case) -> str:
 
 def _load(case: Case, above: float, most: float) -> str:
     """Where a self-test found no load too high, beyond its highest nothing is known."""
-    measured, rate_per_s = case.calibration, case.messages_per_s
+    measured, rate_per_s = case.calibration, case.metrics.messages_per_s
     share = 1 / measured.headroom(rate_per_s) if measured else 0.0
     if measured is None or not above < share <= most or (share > 1 and not measured.capacity_bounded):
         return ""
-    capacity = f"{measured.capacity_tokens_per_s:.0f} the most at a P99 gap error under {HELD_PERCENT:g} %"
+    capacity = f"{measured.capacity_messages_per_s:.0f} the most at a P99 gap error under {HELD_PERCENT:g} %"
     return f"{rate_per_s:.0f} messages/s, {capacity} (self-test)"
 
 

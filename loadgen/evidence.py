@@ -286,12 +286,6 @@ class Case:
         return health.unstamped_reads <= max(_UNSTAMPED * health.reads, len(self.records))
 
     @property
-    def messages_per_s(self) -> float:
-        """Token messages per second, over the whole run."""
-        duration_s = self.metrics.duration_s
-        return self.metrics.health.messages / duration_s if duration_s else 0.0
-
-    @property
     def reads_late(self) -> bool:
         """Whether the client's own lag explains that messages shared a read.
 
@@ -299,9 +293,8 @@ class Case:
         Where it only stalls now and then, reads met in the stalls: their stamp is that of the last message,
         anywhere in the last gap, so they waited half a gap on average; what a server writes at once does not.
         """
-        records, health = self.records, self.metrics.health
-        shared_ms = int(records.shared_lag_ns.clip(0).sum()) / max(health.shared_reads, 1) / _MS_NS
-        return max(health.lag_mean_ms, shared_ms) > LATE_GAPS * self.metrics.itl.mean_ms
+        health = self.metrics.health
+        return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
     def under_way(self, at_ns: int) -> int:
         """How many requests had been sent and not ended at a moment."""

@@ -92,6 +92,7 @@ class ClientHealth:
     unstamped_reads: int  # reads timed by the client's own clock, for want of a kernel stamp
     lag_mean_ms: float  # kernel stamp → bytes in the client's hand, per stamped read; 0 without any
     lag_max_ms: float  # the worst of these
+    shared_lag_ms: float  # mean lag of the reads that messages shared, by message; 0 without any
     connects: int  # requests that had to open their connection first
     resends: int  # requests sent again because the server had closed the idle connection
 
@@ -104,13 +105,16 @@ class ClientHealth:
     def of(cls, records: Records) -> ClientHealth:
         """The health over these records."""
         stamped = int((records.reads - records.unstamped_reads).sum())
+        shared = int(records.shared_reads.sum())
         return cls(
             messages=len(records.arrival_ns),
-            shared_reads=int(records.shared_reads.sum()),
+            shared_reads=shared,
             reads=int(records.reads.sum()),
             unstamped_reads=int(records.unstamped_reads.sum()),
             lag_mean_ms=int(records.lag_sum_ns.sum()) / stamped / _MS_NS if stamped else 0.0,
             lag_max_ms=int(records.lag_max_ns.max(initial=0)) / _MS_NS,
+            # A run of an earlier version has no such column: all UNKNOWN.
+            shared_lag_ms=int(records.shared_lag_ns.clip(0).sum()) / max(shared, 1) / _MS_NS,
             connects=int((records.connect_ns > 0).sum()),
             resends=int(records.resends.sum()),
         )
@@ -200,6 +204,11 @@ class Metrics:
     e2el_intended: Distribution  # last token message - intended
     failures: dict[str, FailureTally]  # by kind, most frequent first
     health: ClientHealth
+
+    @property
+    def messages_per_s(self) -> float:
+        """Token messages per second of the duration, of every request."""
+        return _per_s(self.health.messages, self.duration_s)
 
     @property
     def selectable(self) -> dict[str, Distribution]:

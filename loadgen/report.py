@@ -139,11 +139,10 @@ def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
         f"client error P99 {known.gap.p99_us / 1000:.2f} ms of a gap, {known.ttft.p99_us / 1000:.2f} ms of "
         f"TTFT (self-test of {known.measured:%Y-%m-%d} at {known.streams} streams)"
     )
-    rate_per_s = metrics.output_throughput_per_s
-    if not rate_per_s:
+    if not metrics.messages_per_s:
         return said
     least = "" if known.capacity_bounded else "at least "
-    return f"{said}; headroom {least}{known.headroom(rate_per_s):.3g}×"
+    return f"{said}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
 
 
 def _reconciled(result: Result) -> Iterator[str]:

@@ -239,6 +239,7 @@ def _calibrate(load: Load, transport: str, budget_s: float, environment: str) ->
         transport=transport,
         streams=load.streams,
         interval_ms=load.interval_ms,
+        tokens_per_message=load.tokens_per_message,
         ttft=Error.of(*seen.ttft),
         gap=Error.of(*seen.gap),
         e2e=Error.of(*seen.e2e),

@@ -255,3 +255,7 @@ FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11
 def test_another_machine_or_software_is_another_environment(change: dict[str, str], same: bool) -> None:
     before, after = (calibration.environment_digest(facts) for facts in (FACTS, {**FACTS, **change}))
     assert (before == after) is same
+
+
+def test_headroom_is_of_messages_however_many_tokens_they_held_in_the_self_test() -> None:
+    assert calibrated(tokens_per_message=4).headroom(50_000.0) == 0.5

@@ -182,11 +182,6 @@ class Port:
         self.poll.register(fd, select.EPOLLIN)
         self.watched[fd] = readable
 
-    def unwatch(self, fd: int) -> None:
-        """Undo `watch`."""
-        del self.watched[fd]
-        self.poll.unregister(fd)
-
     def close_when_sent(self, connection: Connection) -> None:
         """Close a connection once the client has taken what is pending."""
         connection.close_when_sent = True
