@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import subprocess
@@ -15,6 +14,8 @@ from types import TracebackType
 from typing import IO, Self
 
 import msgspec
+
+from loadgen_servers.supervisor import share_cores_evenly
 
 ENGINE = "loadgen_servers.engine"
 NULL = "loadgen_servers.null"
@@ -61,7 +62,7 @@ class Embedded:
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the client alone
         )
-        _share_cores_evenly(self.process.pid)
+        share_cores_evenly(self.process.pid)
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], _START_S)
         line = self.process.stdout.readline() if ready else b""
@@ -93,10 +94,3 @@ class Embedded:
                 if pipe is not None:
                     pipe.close()
         self._said.close()
-
-
-def _share_cores_evenly(pid: int) -> None:
-    """A caller that steps back for its server (SCHED_BATCH) would hand that down to it."""
-    if hasattr(os, "SCHED_OTHER"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
