@@ -1,0 +1,103 @@
+"""Reading: what the sensors of this machine say at one look, and what each cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeVar
+
+T = TypeVar("T")
+
+Quantity = Literal[
+    "server_bytes",  # GPU memory of the server's processes, by GPU
+    "device_bytes",  # GPU memory in use by anybody, by GPU
+    "rss_bytes",  # host memory of the server's processes, a shared page counted in each
+    "pss_bytes",  # the same, a shared page counted once
+    "system_bytes",  # memory of the machine that is not available
+    "energy_j",  # a counter that only rises, by GPU
+    "power_w",  # by GPU
+    "board_w",  # by rail: those that make up the total, none of them under another
+    "rail_w",  # by rail: those under them
+    "temperature_c",
+    "sm_mhz",
+    "memory_mhz",
+]
+Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look; what is not known is not in `values`, and `missing` says why."""
+
+    values: Mapping[Key, float] = field(default_factory=dict)
+    held_back: tuple[tuple[str, str], ...] | None = None  # where, and what slows it now; None: not told
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def merged(cls, readings: Iterable[Reading]) -> Reading:
+        """Several sensors' readings as one."""
+        looks = tuple(readings)
+        told = [look.held_back for look in looks if look.held_back is not None]
+        return cls(
+            values={key: value for look in looks for key, value in look.values.items()},
+            held_back=tuple(pair for pairs in told for pair in pairs) if told else None,
+            missing=tuple(reason for look in looks for reason in look.missing),
+        )
+
+
+class Sensor(Protocol):
+    """A source of readings; nothing that it lacks or is refused raises."""
+
+    def facts(self) -> dict[str, str]:
+        """What stays as it is, for the environment."""
+        ...
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """One look; `pids` are the server's processes, () where they are not known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A sensor that this machine does not have."""
+
+    why: str
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        return Reading(missing=(self.why,))
+
+
+class Questions:
+    """Questions put to one thing, and those it refused, by reason."""
+
+    def __init__(self, to: str, *refusals: type[BaseException]) -> None:
+        self.to, self.refusals = to, refusals
+        self.refused: dict[str, list[str]] = {}
+
+    def ask(self, what: str, *ways: Callable[[], T]) -> T | None:
+        """The answer by the first way that gives one; None, and the first way's reason kept, if none does."""
+        reasons = []
+        for way in ways:
+            try:
+                return way()
+            except self.refusals as error:
+                reasons.append(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        self.refuse(what, reasons[0])
+        return None
+
+    def refuse(self, what: str, why: str) -> None:
+        """Note that `what` is not known, and why."""
+        whats = self.refused.setdefault(why, [])
+        if what not in whats:
+            whats.append(what)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """One line for each reason."""
+        return tuple(
+            f"{self.to} does not tell {' and '.join(filter(None, (', '.join(whats[:-1]), whats[-1])))}: {why}"
+            for why, whats in self.refused.items()
+        )
