@@ -17,17 +17,48 @@ class Engine:
     own_path: str = ""
     takes_ids: bool = True  # a prompt as token ids
     takes_ignore_eos: bool = True
+    forces_length: str = ""  # a `generation_config` that does what it does not take ignore_eos for, as JSON
     max_tokens_field: str = ""  # for chat; "" leaves it to the dialect
     lists_its_model: bool = True  # /v1/models names what it serves
     checks_model: bool = True  # it refuses any other name
     version_path: str = "/version"
+    takes_all_memory: bool = False  # at its start, so that what it has taken tells nothing of a request
+    info_path: str = ""  # says how it runs
+    reset_path: str = ""  # empties its prefix cache
+    reset_needs: str = ""  # what it must have been started with
+    trace_start_path: str = ""  # from here on it records a trace of itself
+    trace_stop_path: str = ""
+    trace_needs: str = ""
+    trace_directory_field: str = ""  # of the start request; "" where the directory is chosen at its launch
     simulated: bool = False  # its `root` names the timing it acts with
 
 
 UNKNOWN = Engine("unknown", checks_model=False)
 ENGINES = (
-    Engine("vLLM", owned_by="vllm"),
-    Engine("SGLang", owned_by="sglang", checks_model=False, version_path="/server_info"),
+    Engine(
+        "vLLM",
+        owned_by="vllm",
+        takes_all_memory=True,
+        info_path="/server_info?config_format=json",
+        reset_path="/reset_prefix_cache",
+        reset_needs="VLLM_SERVER_DEV_MODE=1",
+        trace_start_path="/start_profile",
+        trace_stop_path="/stop_profile",
+        trace_needs="""--profiler-config '{"profiler": "torch", "torch_profiler_dir": "/DIR"}' """
+        "(older vLLM: VLLM_TORCH_PROFILER_DIR=/DIR)",
+    ),
+    Engine(
+        "SGLang",
+        owned_by="sglang",
+        takes_all_memory=True,
+        checks_model=False,
+        version_path="/server_info",
+        info_path="/server_info",
+        reset_path="/flush_cache",
+        trace_start_path="/start_profile",
+        trace_stop_path="/stop_profile",
+        trace_directory_field="output_dir",
+    ),
     Engine("loadgen engine", owned_by="loadgen-engine", simulated=True),
     Engine("loadgen null server", owned_by="loadgen-null", checks_model=False),
     Engine(
@@ -35,6 +66,8 @@ ENGINES = (
         own_path="/load_model",
         takes_ids=False,
         takes_ignore_eos=False,
+        # Generating begins by taking the first end of sequence for padding where the model names none.
+        forces_length='{"eos_token_id":[],"pad_token_id":0}',
         max_tokens_field="max_tokens",
         lists_its_model=False,
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -19,8 +21,32 @@ _SETTINGS = {
     "power_mode": "/var/lib/nvpmodel/status",  # Jetson
     "sched_autogroup": "/proc/sys/kernel/sched_autogroup_enabled",
 }
-_SECRET = ("--header",)
 HIDDEN = "***"
+_GIT_S = 1.0
+_ROOT = Path(__file__).resolve().parent.parent
+
+# A name whose last word says that its value is nobody's business; `max-tokens` and `TOKENIZERS_…` are none.
+_KEY = (
+    r"(?:[a-z0-9]+[-_.])*"
+    r"(?:api_?keys?|key|key[-_]id|token|secret|password|passwd|passphrase|credentials?|auth|authorization)"
+)
+_SECRETS = (
+    # --api-key A B: every word up to the next flag
+    re.compile(
+        rf"((?<![\w-])--?{_KEY}(?:=|\s+))(?:\"[^\"]*\"|'[^']*'|(?!--)\S+)(?:\s+(?!-)[^\s'\"]+)*",
+        re.IGNORECASE,
+    ),
+    # NAME=VALUE, 'name': 'value', name=['value', …]
+    re.compile(
+        rf"((?<![\w.-])['\"]?{_KEY}['\"]?\s*[=:]\s*)(?!None\b|null\b)"
+        r"(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;}'\"]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.IGNORECASE),
+    re.compile(r"(?<=://)()[^/\s@]+(?=@)"),
+    re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
+)
+_SECRET_FLAG = re.compile(rf"--?{_KEY}", re.IGNORECASE)
 
 
 def describe() -> dict[str, str]:
@@ -29,9 +55,11 @@ def describe() -> dict[str, str]:
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": _platform(),
+        "os": _os_name(),
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "memory": _memory(),
     }
     facts.update((name, said) for name, path in _SETTINGS.items() if (said := _first_line(Path(path))))
     for name in _PACKAGES:
@@ -42,19 +70,44 @@ def describe() -> dict[str, str]:
     return facts
 
 
+def git_state(root: Path = _ROOT) -> str:
+    """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
+
+    It starts a process of some milliseconds, so it is no part of `describe()`.
+    """
+    if not (root / ".git").exists():
+        return ""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook
+    command = ("git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty=+dirty")
+    try:
+        said = subprocess.run(
+            (*command, "--exclude=*"), env=own, capture_output=True, timeout=_GIT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "" if said.returncode else said.stdout.decode("utf-8", "replace").strip()
+
+
 def command_line(argv: Sequence[str] | None = None) -> list[str]:
-    """The command as typed, with the values of headers hidden."""
-    words, hiding = [], False
+    """The command as typed, with the values of headers, keys and tokens hidden."""
+    words, header, hiding = [], False, False
     for word in sys.argv if argv is None else argv:
-        if word.startswith("-"):
-            hiding = word.split("=", 1)[0] in _SECRET
-            words.append(f"{_SECRET[0]}={HIDDEN}" if hiding and "=" in word else word)
-            continue
-        if hiding:
-            words.append(f"{word.partition('=')[0]}={HIDDEN}")
+        if word.startswith("--") or (word.startswith("-") and not hiding):
+            name, given, _ = word.partition("=")
+            header, hiding = name == "--header", _SECRET_FLAG.fullmatch(name) is not None
+            words.append(f"{name}={HIDDEN}" if given and (header or hiding) else hide(word))
+        elif header:
+            words.append(f"{re.split('[=:]', word, maxsplit=1)[0]}={HIDDEN}")
         else:
-            words.append(word)
+            words.append(HIDDEN if hiding else hide(word))
     return words
+
+
+def hide(text: str) -> str:
+    """A text without the values that look like secrets: of keys and tokens, in URLs, behind Bearer."""
+    for secret in _SECRETS:
+        text = secret.sub(rf"\1{HIDDEN}", text)
+    return text
 
 
 def _platform() -> str:
@@ -68,6 +121,21 @@ def _platform() -> str:
     except (ValueError, OSError):  # no such name, or no such C library
         libc = ""
     return f"{name}-with-{libc.replace(' ', '')}" if libc else name
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return platform.system()
+
+
+def _memory() -> str:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # no such name, or no such system
+        return ""
+    return f"{total / 2**30:.1f} GiB"
 
 
 def _cpu_model() -> str:

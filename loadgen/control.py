@@ -1,0 +1,139 @@
+"""Control: what a server is asked to do between runs: forget its cache, trace itself, say how it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from loadgen.endpoint import Access
+from loadgen.engines import Engine
+from loadgen.errors import MeasureError, UsageError
+
+_ANSWER_S = 10.0
+_TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minutes for a large one
+_BUSY_S = 5.0
+_AGAIN_S = 0.25
+_SAID = 200  # characters of an answer's text
+_NO_SUCH_PATH = (404, 405)
+_REFUSED = (401, 403)
+
+
+def reset_cache(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy_s: float = _BUSY_S) -> str:
+    """Empty the server's prefix cache; "" when it is done, else why not, in words.
+
+    A server that is still busy is asked again for `busy_s` seconds.
+    """
+    if not engine.reset_path:
+        return f"{engine.name} has no way to empty its cache"
+    return asyncio.run(_reset(access, tls, engine, busy_s))
+
+
+async def _reset(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy_s: float) -> str:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + busy_s
+    async with access.client(tls, _ANSWER_S) as client:
+        while True:
+            try:
+                answer = await client.post(engine.reset_path)
+            except httpx.HTTPError as error:
+                return f"{engine.reset_path}: {error or type(error).__name__}"
+            busy = _busy(answer)
+            if not busy:
+                return "" if answer.status_code == 200 else _refusal(answer, engine, engine.reset_needs)
+            if loop.time() >= deadline_s:
+                return f"{engine.reset_path}: {busy}"
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _busy(answer: httpx.Response) -> str:
+    """Why a server could not empty its cache now; vLLM says so in its body, older ones not at all."""
+    if answer.status_code == 400:
+        return _text(answer) or "requests are still running"
+    if answer.status_code == 200 and _json(answer).get("success") is False:
+        return "requests still hold a part of the cache"
+    return ""
+
+
+@contextlib.contextmanager
+def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, directory: str) -> Iterator[None]:
+    """Let the server trace itself while the block runs, and wait until its trace is written.
+
+    The directory is one of the server's machine. Where the engine takes it at its launch only, it is
+    that one's. Raises UsageError where this server cannot be traced, MeasureError where it would not.
+    """
+    if not engine.trace_start_path:
+        raise UsageError(f"{engine.name} has no way to trace itself: leave out --server-trace")
+    body = {engine.trace_directory_field: directory} if engine.trace_directory_field else None
+    _tell(access, tls, engine, (engine.trace_start_path, body))
+    whole = False
+    try:
+        yield
+        whole = True
+    finally:
+        try:
+            _tell(access, tls, engine, (engine.trace_stop_path, None))
+        except (UsageError, MeasureError):
+            if whole:  # else the block's own fault is the one to be told
+                raise
+
+
+def server_info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
+    """What the server says of how it runs; empty where it does not say (vLLM: outside its dev mode)."""
+    return asyncio.run(_info(access, tls, engine)) if engine.info_path else {}
+
+
+async def _info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
+    async with access.client(tls, _ANSWER_S) as client:
+        try:
+            answer = await client.get(engine.info_path)
+        except httpx.HTTPError:
+            return {}
+    return _json(answer) if answer.status_code == 200 else {}
+
+
+def _tell(
+    access: Access, tls: ssl.SSLContext | None, engine: Engine, request: tuple[str, Mapping[str, str] | None]
+) -> None:
+    path, body = request
+
+    async def post() -> httpx.Response:
+        async with access.client(tls, _TRACE_S) as client:
+            return await client.post(path, json=body)
+
+    try:
+        answer = asyncio.run(post())
+    except httpx.HTTPError as error:
+        raise MeasureError(f"{path}: {error or type(error).__name__}; look into the server's log") from None
+    if answer.status_code != 200:
+        fault = UsageError if answer.status_code in _NO_SUCH_PATH else MeasureError
+        raise fault(_refusal(answer, engine, engine.trace_needs))
+
+
+def _refusal(answer: httpx.Response, engine: Engine, needs: str) -> str:
+    """Why a control request was refused, and what to do."""
+    path, status = answer.request.url.path, answer.status_code
+    if status in _REFUSED:
+        return f"{path}: refused ({status}): set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'"
+    if status in _NO_SUCH_PATH and needs:
+        return f"{engine.name} has no {path} ({status}): start it with {needs}"
+    return f"{path} answers {status}" + (f": {said}" if (said := _text(answer)) else "")
+
+
+def _text(answer: httpx.Response) -> str:
+    """An answer's own words, on one line."""
+    error = _json(answer).get("error")
+    said = error.get("message") if isinstance(error, dict) else error
+    return " ".join((said if isinstance(said, str) else answer.text).split())[:_SAID]
+
+
+def _json(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
