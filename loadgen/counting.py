@@ -19,6 +19,7 @@ class Weighed:
 
     kinds: list[int]  # what each message carries by itself: TOKEN, MAYBE, …
     finish_reason: str  # the last one; "abort" where any choice has it
+    why: str  # what the server says of an abort
     usage: Usage | None  # the last one
     usage_at: list[int]  # messages with choices that bring usage along
     own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
@@ -29,7 +30,7 @@ class Weighed:
 def weigh(messages: Sequence[Message]) -> Weighed:
     """One pass over the messages."""
     kinds: list[int] = []
-    reason, fault, usage, own_usage, ids = "", None, None, False, False
+    reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
     for message in messages:
         choices = message.choices
@@ -46,9 +47,9 @@ def weigh(messages: Sequence[Message]) -> Weighed:
             kind = max(kind, choice.carries()) if kind else choice.carries()
             ids = ids or choice.token_ids is not None
             if choice.finish_reason is not None and reason != "abort":
-                reason = choice.finish_reason
+                reason, why = choice.finish_reason, message.why()
         kinds.append(kind)
-    return Weighed(kinds, reason, usage, usage_at, own_usage, ids, fault)
+    return Weighed(kinds, reason, why, usage, usage_at, own_usage, ids, fault)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen import sse
 from loadgen.capture import Capture
-from loadgen.counting import count, weigh
+from loadgen.counting import Weighed, count, weigh
 from loadgen.dialect import TOKEN, Dialect, Message, Usage
 from loadgen.failure import Failure, FailureKind
 from loadgen.http1 import Unframed, unframe
@@ -83,7 +83,7 @@ class Decoder:
         if answer.malformed or malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed or malformed), False
         if weighed.finish_reason == "abort":
-            return Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"), ended
+            return _aborted(weighed), ended
         if not ended and (messages or not answer.complete):
             return Failure(FailureKind.TRUNCATED, _truncation(answer, len(messages))), False
         if not len(counted.tokens):
@@ -98,14 +98,15 @@ class Decoder:
             messages = []
         if len(messages) == len(events.ends):
             return messages, ""
-        good: list[Message] = []
+        good: list[bytes] = []
         for data in sse.split(answer.body, answer.complete)[0]:
             try:
-                (message,) = self.dialect.messages(b"[%b]" % data)
+                (_,) = self.dialect.messages(b"[%b]" % data)
             except (*_NOT_JSON, ValueError) as error:
-                return good, _shorten(f"event {len(good) + 1}: {error}: {_readable(data)}")
-            good.append(message)
-        return good, ""
+                malformed = _shorten(f"event {len(good) + 1}: {error}: {_readable(data)}")
+                return self.dialect.messages(b"[%b]" % b",".join(good)), malformed
+            good.append(data)
+        return self.dialect.messages(b"[%b]" % b",".join(good)), ""
 
     def _whole(self, record: Record, answer: Unframed) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
@@ -128,7 +129,7 @@ class Decoder:
         if weighed.fault is not None:
             return Failure(FailureKind.IN_BAND, _shorten(weighed.fault)), True
         if weighed.finish_reason == "abort":
-            return Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"), True
+            return _aborted(weighed), True
         if not total and TOKEN not in weighed.kinds:
             return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
         return None, True
@@ -211,6 +212,11 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
 
 def _text(messages: Sequence[Message]) -> str:
     return "".join(choice.said() for message in messages for choice in message.choices or ())
+
+
+def _aborted(weighed: Weighed) -> Failure:
+    said = _shorten(weighed.why) or "the server stopped this request"
+    return Failure(FailureKind.ABORTED, f"finish_reason abort: {said}")
 
 
 def _truncation(answer: Unframed, messages: int) -> str:

@@ -1,4 +1,4 @@
-"""Dialects: what a request says, and what a message carries, in each of the two completions APIs."""
+"""Dialects: what a request says, and what a message carries, in each of the APIs; here the two of OpenAI."""
 
 from __future__ import annotations
 
@@ -91,6 +91,10 @@ class Message(msgspec.Struct, gc=False):
             return _TIMING.decode(self.metrics)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
+
+    def why(self) -> str:
+        """What the server says of an abort; "" where the API has no place for it."""
+        return ""
 
     def fault(self) -> str | None:
         """What the server says went wrong; None if nothing did."""
@@ -188,7 +192,11 @@ class Dialect(Protocol):
     def path(self) -> str: ...
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        """Raises UsageError where the API cannot take such a prompt."""
+        """What one request says; raises UsageError where the API cannot take such a prompt."""
+        ...
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """What every request says beside; a table of both is merged. Sampling is spelled as in vLLM."""
         ...
 
     def messages(self, array: bytes) -> Sequence[Message]:
@@ -211,11 +219,14 @@ class Completions:
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
 
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        return _fields(sampling, stream, running_usage)
+
     def messages(self, array: bytes) -> Sequence[Message]:
         return self._messages.decode(array)
 
     def token_seen(self, tail: bytes) -> bool:
-        return _token_seen(self, tail)
+        return token_seen(self, tail)
 
 
 @dataclass(frozen=True)
@@ -234,17 +245,30 @@ class Chat:
         messages = [{"role": "user", "content": prompt}]
         return {"model": model, "messages": messages, self.limit_field: output_tokens}
 
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        return _fields(sampling, stream, running_usage)
+
     def messages(self, array: bytes) -> Sequence[Message]:
         return self._messages.decode(array)
 
     def token_seen(self, tail: bytes) -> bool:
-        return _token_seen(self, tail)
+        return token_seen(self, tail)
 
 
 DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
 
 
-def _token_seen(dialect: Dialect, tail: bytes) -> bool:
+def _fields(sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {**sampling, "stream": stream}
+    if stream:
+        fields["stream_options"] = {"include_usage": True}
+        if running_usage:
+            fields["stream_options"]["continuous_usage_stats"] = True
+    return fields
+
+
+def token_seen(dialect: Dialect, tail: bytes) -> bool:
+    """`Dialect.token_seen` for messages that are the data of server-sent events."""
     for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
         try:
             (message,) = dialect.messages(b"[%b]" % data)

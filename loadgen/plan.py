@@ -5,22 +5,30 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from loadgen.arrival import NS_PER_S, arrival, within
-from loadgen.dialect import DIALECTS, Chat, Completions, Dialect
+from loadgen.dialect import Chat, Completions, Dialect
 from loadgen.engines import Engine
 from loadgen.errors import UsageError
+from loadgen.generate import Generate
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts, Purpose, Shape, Stream, TokenIds, arrival_rng, digest, parse_range_ratio
 from loadgen.text_prompts import text_prompts
 from loadgen.vocabulary import Int64, find_vocabulary
 
 _SEED_BITS = 32
-_CHAT_BACKEND = "openai-chat"
+# Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
+_APIS: dict[str, Callable[[], Dialect]] = {
+    "/chat/completions": Chat,
+    "/completions": Completions,
+    "/generate": Generate,
+}
+_BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among so many prompts
 
@@ -82,7 +90,7 @@ class Plan:
     def payload(self, index: int) -> dict[str, Any]:
         """The JSON object of request `index`."""
         length = int(self.prompts.output_lens[index])
-        return {**self.dialect.request(self.model, self.prompts.prompt(index), length), **self.fields}
+        return _merged(self.dialect.request(self.model, self.prompts.prompt(index), length), self.fields)
 
     def body(self, index: int) -> bytes:
         """The bytes of request `index`, the same each time."""
@@ -138,8 +146,9 @@ def _plan(profile: Profile, subject: Subject, seed: Seed, purpose: Purpose) -> P
         *parse_range_ratio(profile.range_ratio),
         profile.prefix_len,
     )
-    prompts, source = _prompts(profile, subject, shape, stream, seed)
-    fields, unsaid = _fields(profile, subject.engine, isinstance(dialect, Chat))
+    chat = isinstance(dialect, Chat)
+    prompts, source = _prompts(profile, subject, shape, stream, seed, chat)
+    fields, unsaid = _fields(profile, subject.engine, dialect)
     notes = (*schedule_notes, *unsaid)
     return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
 
@@ -165,30 +174,27 @@ def _schedule(profile: Profile, stream: Stream) -> tuple[Int64 | None, int, list
 
 def _dialect(profile: Profile, subject: Subject) -> tuple[Dialect, str]:
     """The API that endpoint and backend name, with the engine's spelling of the length."""
-    named = "chat" if profile.backend == _CHAT_BACKEND else "completions"
-    path = subject.endpoint or DIALECTS[named].path
+    wanted = _BACKENDS.get(profile.backend)
+    path = subject.endpoint or _APIS[wanted or "/completions"]().path
     path = path if path.startswith("/") else f"/{path}"
-    if path.endswith("/chat/completions"):
-        field = subject.engine.max_tokens_field
-        return (Chat(limit_field=field) if field else Chat()), path
-    if not path.endswith("/completions"):
-        raise UsageError(f"--endpoint {path}: ends in neither /completions nor /chat/completions")
-    if named == "chat":
-        raise UsageError(
-            f"--backend {_CHAT_BACKEND} needs an endpoint ending in /chat/completions, not {path}"
-        )
-    return Completions(), path
+    found = next((ending for ending in _APIS if path.endswith(ending)), None)
+    if found is None:
+        raise UsageError(f"--endpoint {path}: ends in none of {', '.join(_APIS)}")
+    if wanted not in (None, found):
+        raise UsageError(f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}")
+    if found == "/chat/completions" and subject.engine.max_tokens_field:
+        return Chat(limit_field=subject.engine.max_tokens_field), path
+    return _APIS[found](), path
 
 
 def _prompts(
-    profile: Profile, subject: Subject, shape: Shape, stream: Stream, seed: Seed
+    profile: Profile, subject: Subject, shape: Shape, stream: Stream, seed: Seed, chat: bool
 ) -> tuple[Prompts, str]:
     """The prompts and where token ids come from.
 
     A text format reproduces other clients' prompts, so a seed that the user chose goes to their
     generator as it is; a drawn one is mixed with profile and repeat, as for ids.
     """
-    chat = profile.backend == _CHAT_BACKEND or (subject.endpoint or "").endswith("/chat/completions")
     takes_ids = subject.engine.takes_ids and not chat
     wanted = profile.prompt_format
     if wanted == "auto":
@@ -206,21 +212,32 @@ def _prompts(
     return text_prompts(wanted, shape, subject.tokenizer, text_seed), ""
 
 
-def _fields(profile: Profile, engine: Engine, chat: bool) -> tuple[dict[str, Any], list[str]]:
+def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[str, Any], list[str]]:
     """What every body says beside prompt and length, and what it cannot say."""
-    fields: dict[str, Any] = {**profile.sampling, "stream": profile.stream}
-    notes = []
-    if profile.stream:
-        fields["stream_options"] = {"include_usage": True}
-        if profile.continuous_usage:
-            fields["stream_options"]["continuous_usage_stats"] = True
-    if profile.ignore_eos:
-        if engine.takes_ignore_eos:
-            fields["ignore_eos"] = True
-        else:
-            notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
+    sampling, more, notes = profile.sampling, dict[str, Any](), []
+    if profile.ignore_eos and engine.takes_ignore_eos:
+        sampling["ignore_eos"] = True
+    elif profile.ignore_eos and engine.forces_length:
+        more["generation_config"] = engine.forces_length
+        notes.append(
+            f"ignore_eos is not sent: {engine.name} refuses it; "
+            "its generation_config without an end of sequence does the same"
+        )
+    elif profile.ignore_eos:
+        notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
     if profile.chat_template_kwargs:
-        if not chat:
+        if not isinstance(dialect, Chat):
             raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
-        fields["chat_template_kwargs"] = profile.chat_template_kwargs
-    return {**fields, **profile.extra_body}, notes
+        more["chat_template_kwargs"] = profile.chat_template_kwargs
+    fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
+    return _merged({**fields, **more}, profile.extra_body), notes
+
+
+def _merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with others over them; where both have a table under a name, the tables merged so."""
+    tables = {
+        name: {**fields[name], **table}
+        for name, table in over.items()
+        if isinstance(table, dict) and isinstance(fields.get(name), dict)
+    }
+    return {**fields, **over, **tables}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import tomllib
@@ -22,7 +21,9 @@ from pydantic import (
 )
 
 from loadgen.errors import UsageError
+from loadgen.server_settings import ServerSettings, nearest, refusal
 
+Rung = Annotated[int, Field(ge=1, strict=True)]
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
 _VLLM_PROMPTS = 1000
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -54,7 +55,7 @@ class Profile(BaseModel):
     duration: float | None = Field(None, ge=0.001, le=_YEAR_S)  # seconds; then nothing is sent any more
     num_warmups: Annotated[int, Field(ge=0)] | Literal["wave"] = 0
 
-    backend: Literal["openai", "openai-chat", "vllm"] = "openai"
+    backend: Literal["openai", "openai-chat", "vllm", "sglang"] = "openai"
     stream: bool = True
     continuous_usage: bool = False
     ignore_eos: bool = True
@@ -77,6 +78,10 @@ class Profile(BaseModel):
     goodput: tuple[str, ...] = ()
     warmup: str = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
     cooldown: str = ""  # and at its end
+    table: Literal["throughput"] | None = None  # printed after the block
+
+    ladder: tuple[Rung, ...] | None = None  # input lengths, for `loadgen ladder`
+    server: ServerSettings | None = None  # what one that is started for it is asked for
 
     @model_validator(mode="before")
     @classmethod
@@ -99,6 +104,13 @@ class Profile(BaseModel):
     def _count_or_seconds(cls, value: Any) -> Any:
         """TOML may give the number of requests as one."""
         return str(value) if type(value) is int else value
+
+    @field_validator("ladder")
+    @classmethod
+    def _rungs(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError("needs at least one input length, and none of them twice")
+        return value
 
     @field_validator("extra_body", "chat_template_kwargs")
     @classmethod
@@ -197,18 +209,4 @@ def build(table: Mapping[str, Any], origin: str = "the flags") -> Profile:
     try:
         return Profile.model_validate(dict(table))
     except ValidationError as error:
-        raise UsageError("; ".join(_explain(item, origin) for item in error.errors())) from None
-
-
-def _explain(item: Mapping[str, Any], origin: str) -> str:
-    key = str(item["loc"][0]) if item["loc"] else ""
-    if item["type"] == "extra_forbidden":
-        return f"{origin}: unknown key {key!r}{nearest(key, Profile.model_fields)}"
-    said = item["msg"].lower().removeprefix("value error, ")
-    return f"{origin}: {key} = {item['input']!r}: {said}"
-
-
-def nearest(word: str, known: Any) -> str:
-    """`, did you mean 'x'?` where some known word is close, else nothing."""
-    close = difflib.get_close_matches(word, list(known), 1, 0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
+        raise refusal(error, origin, Profile.model_fields) from None

@@ -12,8 +12,9 @@ import numpy as np
 
 from loadgen.capture import Capture
 from loadgen.decode import Decoder
-from loadgen.dialect import DIALECTS
+from loadgen.dialect import DIALECTS, Dialect
 from loadgen.failure import Failure, FailureKind
+from loadgen.generate import Generate
 from loadgen.record import Record
 
 RESPONSES = Path(__file__).parent / "data" / "responses"
@@ -76,10 +77,13 @@ def capture(
 
 def decode(name: str, data: list[bytes], at_ns: list[int] | None = None, **more: Any) -> Record:
     """The Record of these reads; the name says which API, and whether it was streamed."""
-    dialect = DIALECTS["chat" if "chat" in name else "completions"]
     keep_text = more.pop("keep_text", False)
-    decoder = Decoder(dialect, streamed="nostream" not in name, keep_text=keep_text)
+    decoder = Decoder(_dialect(name), streamed="nostream" not in name, keep_text=keep_text)
     return decoder.decode(capture(data, at_ns, **more))
+
+
+def _dialect(name: str) -> Dialect:
+    return Generate() if "generate" in name else DIALECTS["chat" if "chat" in name else "completions"]
 
 
 def outcome(record: Record) -> tuple[FailureKind | None, str, int, int, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,9 @@ def test_a_whole_answer_is_asked_for_without_stream_options() -> None:
         (UNKNOWN, {"backend": "openai-chat", "prompt_format": "ids"}, None, "the chat API takes text"),
         (UNKNOWN, {"prompt_format": "ids"}, "/v1/chat/completions", "the chat API takes text"),
         (UNKNOWN, {"backend": "openai-chat"}, "/v1/completions", "/chat/completions, not /v1/completions"),
-        (UNKNOWN, {}, "/v1/embeddings", "ends in neither"),
+        (UNKNOWN, {}, "/v1/embeddings", "ends in none of /chat/completions, /completions, /generate"),
+        (UNKNOWN, {"backend": "sglang"}, "/v1/completions", "needs an endpoint ending in /generate, not"),
+        (UNKNOWN, {"backend": "openai-chat"}, "/generate", "ending in /chat/completions, not /generate"),
         (UNKNOWN, {"chat_template_kwargs": {"a": 1}}, None, "use --backend openai-chat"),
         (UNKNOWN, {"prompt_format": "text-vllm"}, None, "--tokenizer"),
     ],
@@ -199,13 +202,49 @@ def test_what_profile_and_server_cannot_do_together_is_refused(
         made(subject=Subject(engine, "m", endpoint=endpoint), **keys)
 
 
-def test_an_engine_that_refuses_ignore_eos_is_not_sent_it_and_the_report_says_so() -> None:
+def test_an_engine_that_refuses_ignore_eos_is_told_otherwise_and_the_report_says_so() -> None:
     subject = Subject(TRANSFORMERS, "m", tokenizer=TOKENIZER)
     pytest.importorskip("transformers")
     of = made(subject=subject)
     assert "ignore_eos" not in of.fields
-    assert "transformers serve refuses it" in of.notes[0]
+    assert json.loads(of.fields["generation_config"]) == {"eos_token_id": [], "pad_token_id": 0}
+    assert of.notes == (
+        "ignore_eos is not sent: transformers serve refuses it; "
+        "its generation_config without an end of sequence does the same",
+    )
     assert isinstance(of.payload(0)["prompt"], str)
+    assert "generation_config" not in made(subject=subject, ignore_eos=False).fields
+
+
+def test_an_engine_that_knows_no_other_way_may_answer_shorter() -> None:
+    of = made(subject=Subject(replace(UNKNOWN, takes_ignore_eos=False), "m"))
+    assert of.fields.keys() == {"stream", "stream_options"}
+    assert of.notes == ("ignore_eos is not sent: unknown refuses it, so answers may be shorter",)
+
+
+@pytest.mark.parametrize("endpoint", [None, "/generate", "generate", "/proxied/generate"])
+def test_sglangs_own_api_is_chosen_by_backend_and_by_endpoint(endpoint: str | None) -> None:
+    keys: dict[str, Any] = {} if endpoint else {"backend": "sglang"}
+    of = made(
+        subject=Subject(UNKNOWN, "m", endpoint=endpoint),
+        temperature=0.0,
+        extra_body={"sampling_params": {"stop": "x"}, "priority": 1},
+        **keys,
+    )
+    body = json.loads(of.body(0))
+    assert len(body.pop("input_ids")) == 20
+    assert of.path.endswith("/generate")
+    assert body == {
+        "sampling_params": {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True, "stop": "x"},
+        "stream": True,
+        "priority": 1,
+    }
+
+
+def test_sglangs_own_api_takes_text_too() -> None:
+    pytest.importorskip("transformers")
+    of = made(subject=Subject(UNKNOWN, "m", tokenizer=TOKENIZER), backend="sglang", prompt_format="text-vllm")
+    assert isinstance(of.payload(0)["text"], str)
 
 
 def test_chat_says_the_length_in_the_engines_own_word() -> None:

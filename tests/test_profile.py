@@ -13,6 +13,7 @@ from loadgen.engines import UNKNOWN, by_owner
 from loadgen.errors import UsageError
 from loadgen.plan import Seed, Subject
 from loadgen.profile import Profile
+from loadgen.server_settings import ServerSettings
 
 
 @pytest.mark.parametrize("name", sorted(profile.shipped()))
@@ -22,7 +23,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(name: str) -> Non
     assert loaded.description
     assert loaded.temperature == 0
     assert loaded.ignore_eos
-    assert loaded.num_warmups == "wave"
+    assert loaded.warmups > 0
     facts.check(loaded)
     made = plan.make(loaded, Subject(UNKNOWN, "m"), Seed(1))
     assert len(made) == loaded.num_prompts
@@ -89,6 +90,29 @@ def test_a_wave_is_one_request_a_slot(
         ("warmup = [5]", "warmup = [5]"),
         ("cooldown = 1.5", "cooldown = 1.5"),
         ("warmup = true", "warmup = True: input should be a valid string"),
+        ("ladder = []", "ladder = []: needs at least one input length, and none of them twice"),
+        ("ladder = [1, 64, 1]", "ladder = [1, 64, 1]: needs at least one input length"),
+        ("ladder = [1, 0]", "ladder = 0: input should be greater than or equal to 1"),
+        ("ladder = [1.0]", "ladder = 1.0: input should be a valid integer"),
+        ("ladder = [true]", "ladder = True: input should be a valid integer"),
+        ("ladder = 64", "ladder = 64: "),
+        ("laddr = [1]", "unknown key 'laddr', did you mean 'ladder'?"),
+        ("table = 'through'", "table = 'through': input should be 'throughput'"),
+        ("server = 'vllm'", "server = 'vllm': "),
+        ("[server]\ncontxt_len = 5", "[server] unknown key 'contxt_len', did you mean 'context_len'?"),
+        ("[server]\ncontext_len = '5'", "[server] context_len = '5': input should be a valid integer"),
+        ("[server]\ncontext_len = 0", "[server] context_len = 0: input should be greater than or equal to 1"),
+        ("[server]\nmemory_fraction = 1.1", "[server] memory_fraction = 1.1: input should be less than or"),
+        ("[server]\nmemory_fraction = 0.0", "[server] memory_fraction = 0.0: input should be greater than 0"),
+        ("[server]\ntensor_parallel = 1.5", "[server] tensor_parallel = 1.5: "),
+        ("[server]\nquantization = ''", "[server] quantization = '': "),
+        ("[server]\nskip_tokenizer = 1", "[server] skip_tokenizer = 1: input should be a valid boolean"),
+        ("[server]\nseed = -1", "[server] seed = -1: "),
+        ("[server]\narguments = 5", "[server] arguments = 5: "),
+        ("[server]\narguments = ['--x', 5]", "[server] arguments = 5: input should be a valid string"),
+        ("[server]\narguments = '--x \"'", "[server] arguments = '--x \"': no closing quotation"),
+        ("[server.environment]\nA = 1", "[server] environment = 1: input should be a valid string"),
+        ("[server.environment]\n'A=' = '1'", "a variable's name is not empty and has no = in it"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(toml: str, told: str, tmp_path: Path) -> None:
@@ -99,6 +123,65 @@ def test_what_is_wrong_in_a_file_is_named(toml: str, told: str, tmp_path: Path) 
     assert told in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+SERVER = """
+ladder = [1, 6144]
+table = "throughput"
+backend = "sglang"
+[server]
+context_len = 32768
+memory_fraction = 0.9
+skip_tokenizer = true
+arguments = "--attention-backend 'torch native'"
+environment = { A = "1" }
+"""
+
+
+def test_a_file_says_what_server_it_wants(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SERVER, "utf-8")
+    loaded = profile.load(str(path), {})
+    assert (loaded.ladder, loaded.table, loaded.backend) == ((1, 6144), "throughput", "sglang")
+    assert loaded.server == ServerSettings(
+        context_len=32768,
+        memory_fraction=0.9,
+        skip_tokenizer=True,
+        arguments=("--attention-backend", "torch native"),
+        environment={"A": "1"},
+    )
+    assert Profile.model_validate(json.loads(json.dumps(loaded.model_dump(mode="json")))) == loaded
+
+
+def test_an_ordinary_profile_wants_none() -> None:
+    built = profile.build({})
+    assert (built.ladder, built.table, built.server) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "both"),
+    [
+        ({"context_len": 5, "seed": 1}, {"seed": 0}, {"context_len": 5, "seed": 0}),
+        ({"prefix_caching": True}, {"prefix_caching": False}, {"prefix_caching": False}),
+        ({"arguments": ["--a"]}, {"arguments": ["--b", "1"]}, {"arguments": ["--b", "1"]}),
+        (
+            {"environment": {"A": "1", "B": "1"}},
+            {"environment": {"B": "2"}},
+            {"environment": {"A": "1", "B": "2"}},
+        ),
+        ({"quantization": "fp8"}, {}, {"quantization": "fp8"}),
+    ],
+)
+def test_settings_that_are_given_later_win(
+    base: dict[str, object], over: dict[str, object], both: dict[str, object]
+) -> None:
+    of = ServerSettings.of
+    assert of(base, "").overlaid(of(over, "")) == of(both, "")
+
+
+def test_settings_that_are_wrong_name_where_they_come_from() -> None:
+    with pytest.raises(UsageError, match="the flags: context_len = -1: input should be greater than"):
+        ServerSettings.of({"context_len": -1}, "the flags")
 
 
 def test_flags_are_laid_over_the_file(tmp_path: Path) -> None:

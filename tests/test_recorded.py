@@ -44,8 +44,27 @@ STREAMS: dict[str, tuple[tuple[FailureKind | None, str, int, int, bool], list[in
     "sglang-0.5.23/completions_stream_one": ((None, "length", 2, 1, True), [1], 1),
     "sglang-0.5.23/completions_text_stream": ((None, "length", 9, 12, True), [1] * 12, 1),
     "sglang-0.5.23/err_badmodel": ((None, "length", -1, 4, False), [1] * 4, 1),
+    "sglang-0.5.23/generate_stream": ((None, "length", 5, 6, True), [1] * 6, 1),
+    "sglang-0.5.23/generate_text_stream": ((None, "length", 9, 6, True), [1] * 6, 1),
+    "sglang-0.5.23/generate_aborted": ((K.ABORTED, "abort", 5, 7, True), [1, 1, 1, 2, 1, 1], 1),
     "sglang-0.5.23/si4_chat_stream": ((None, "length", 13, 14, False), [2, 3, 3, 3, 3], 2),
     "sglang-0.5.23/si4_completions_ids_stream": ((None, "length", 5, 14, True), [1, 4, 4, 4, 1], 1),
+    "sglang-0.5.23/si4_generate_stream": ((None, "length", 5, 14, True), [1, 4, 4, 4, 1], 1),
+    "sglang-0.5.23-skip-tokenizer/generate_stream": ((None, "length", 5, 16, True), [1] * 16, 1),
+    "sglang-0.5.23-skip-tokenizer/generate_batch_stream": ((None, "length", 5, 8, True), [1] * 8, 1),
+    "sglang-0.5.23-skip-tokenizer/generate_err_toolong": ((K.IN_BAND, "", -1, 0, False), [], 0),
+    "sglang-0.5.23-incremental/generate_stream": ((None, "length", 5, 12, True), [1, 2] + [1] * 9, 1),
+    "sglang-0.5.23-incremental/si4_generate_stream": ((None, "length", 5, 14, True), [1, 4, 4, 4, 1], 1),
+    "sglang-0.5.23-incremental/generate_aborted": (
+        (K.ABORTED, "abort", 5, 6, True),
+        [2, 1, 1, 1, 1],
+        1,
+    ),
+    "sglang-0.5.23-incremental-skip-tokenizer/generate_stream": (
+        (None, "length", 5, 16, True),
+        [1, 2] + [1] * 13,
+        1,
+    ),
     "transformers-serve/chat_stream": ((None, "length", 13, 12, False), [1] * 10 + [2], 2),
     "transformers-serve/completions_stream_nousage": ((None, "length", 9, 4, True), [1] * 4, 1),
     "transformers-serve/completions_text_stream": ((None, "length", 9, 12, True), [1] * 12, 1),
@@ -162,6 +181,29 @@ def test_a_recorded_connection_gives_its_tokens_times_and_end(
             "404: The model `nope` does not exist. Valid aliases: qwen3.",
         ),
         ("vllm-0.32/err_oov", K.IN_BAND, "400: Token id 999999 is out of vocabulary"),
+        (
+            "sglang-0.5.23-skip-tokenizer/generate_err_toolong",
+            K.IN_BAND,
+            "400: The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+        ),
+        (
+            "sglang-0.5.23-skip-tokenizer/generate_err_toolong_in_queue",
+            K.ABORTED,
+            "finish_reason abort: Input length (8191 tokens) exceeds the maximum allowed length "
+            "(8186 tokens). Use a shorter input or enable --allow-auto-truncate.",
+        ),
+        (
+            "sglang-0.5.23-skip-tokenizer/generate_err_text",
+            K.IN_BAND,
+            "400: The engine initialized with skip_tokenizer_init=True cannot accept text prompts. "
+            "Please provide input_ids or re-initialize the engine with skip_tokenizer_init=False.",
+        ),
+        (
+            "sglang-0.5.23-skip-tokenizer/completions_ids_stream",
+            K.HTTP_STATUS,
+            "500: Internal server error: 'text'",
+        ),
+        ("sglang-0.5.23/generate_aborted", K.ABORTED, "finish_reason abort: Aborted"),
         ("transformers-serve/completions_ids_stream", K.HTTP_STATUS, "400: prompt must be a string."),
         (
             "transformers-serve/chat_stream_ignoreeos",
@@ -192,6 +234,10 @@ def test_a_refusal_says_what_the_server_said(name: str, kind: FailureKind, detai
         (
             "sglang-0.5.23/err_toolong",
             "400: Requested token count exceeds the model's maximum context length",
+        ),
+        (
+            "sglang-0.5.23-skip-tokenizer/generate_err_field",
+            "400: unknown field `nonsense`, expected one of `max_new_tokens`, `stop`, ",
         ),
         ("llama-cpp-python/completions_ids_stream", "500: 6 validation errors: {'type': 'string_type', "),
     ],
@@ -226,8 +272,9 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(name: str,
     assert streamed.failure == Failure(K.NOT_STREAMED, "one JSON body, where a stream was asked for")
 
 
-def test_every_recorded_response_is_in_a_table_here() -> None:
-    source = Path(__file__).read_text()
+def test_every_recorded_response_is_in_a_table_here_or_with_the_generate_ones() -> None:
+    here = Path(__file__)
+    source = here.read_text() + here.with_name("test_generate.py").read_text()
     names = {f"{path.parent.name}/{path.stem}" for path in recorded.RESPONSES.glob("*/*.[th]*")}
     assert [name for name in sorted(names) if f'"{name}"' not in source] == []
 
