@@ -17,9 +17,11 @@ loadgen {__version__}: a benchmark client for LLM servers whose every figure was
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
   loadgen bench --profile low-load          without a server: the embedded engine (simulated)
+  loadgen bench --launch vllm --model DIR   start the server, measure it, stop it
 
 verbs:
   bench      run a workload and print the Serving Benchmark Result
+  ladder     the speed of one request at ever longer prompts, as the Qwen pages have it
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
   report     print a run again from its directory: loadgen report runs/… [--explain]
   selftest   measure this client against a server that does nothing but tell the truth
@@ -41,6 +43,15 @@ def _bench(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _ladder(argv: Sequence[str]) -> int:
+    from loadgen.ladder import ladder_parser, main
+
+    if {"-h", "--help"} & set(argv):
+        ladder_parser().print_help()
+        return 0
+    return main(argv)
+
+
 def _profiles(argv: Sequence[str]) -> int:
     from loadgen import profile
 
@@ -52,7 +63,7 @@ def _profiles(argv: Sequence[str]) -> int:
         print(profile.locate(argv[0]).read_text("utf-8"), end="")
         return 0
     for name in profile.shipped():
-        print(f"{name:<14} {profile.load(name, {}).description}")
+        print(f"{name:<20} {profile.load(name, {}).description}")
     return 0
 
 
@@ -81,6 +92,7 @@ def _engine(argv: Sequence[str]) -> int:
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
+    "ladder": _ladder,
     "profiles": _profiles,
     "report": _report,
     "selftest": _selftest,

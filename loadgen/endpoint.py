@@ -132,6 +132,14 @@ class Inquiry:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
         return asyncio.run(self._ask(model, wait_s))
 
+    def look(self) -> str | None:
+        """Why the server is not ready at this moment; None where it is."""
+        return asyncio.run(self._look())
+
+    async def _look(self) -> str | None:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+            return await self._trouble(client)
+
     async def _ask(self, model: str | None, wait_s: float) -> Served:
         async with self.access.client(self.tls, _ANSWER_S) as client:
             await self._until_ready(client, wait_s)

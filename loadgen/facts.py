@@ -6,11 +6,15 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from loadgen.as_run import AsRun
 from loadgen.block import BlockFacts
 from loadgen.calibration import Calibration
+from loadgen.checkpoint import Checkpoint
 from loadgen.goodput import parse_goodput
 from loadgen.metrics import Ask, parse_percentile_metrics, parse_percentiles
 from loadgen.profile import Profile
+from loadgen.sensing import Sensed
+from loadgen.server_settings import ServerSettings
 from loadgen.steady import Trim
 from loadgen.window import ServerWindow
 
@@ -30,6 +34,20 @@ class Server(BaseModel):
     model_root: str = ""
     max_model_len: int = 0
     simulated: str = ""  # the embedded engine's timing preset
+
+
+class Launched(BaseModel):
+    """How the server was started for this run, secrets hidden."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    how: str  # the launcher
+    image: str = ""  # of the container it ran in
+    command: list[str]
+    environment: dict[str, str]  # added to that of the client
+    settings: ServerSettings
+    ready_s: float  # from its start until it answered
+    owned: str  # how it is known that nobody else answered
 
 
 class Client(BaseModel):
@@ -76,6 +94,12 @@ class Facts(BaseModel):
     repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
     throttled: tuple[str, ...] = ()  # what held this machine back in the run, in words
     window: ServerWindow | None = None  # what the server says of the run; None: nobody asked it
+    launched: Launched | None = None  # None: it was there before
+    checkpoint: Checkpoint | None = None  # what the model's files say
+    as_run: AsRun | None = None  # what the engine says it makes of them
+    sensed: Sensed | None = None  # memory, power and heat of this machine; None: the server is elsewhere
+    cache_reset: str = ""  # what became of the prefix cache before the run; "": nobody touched it
+    traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # how true this client was when it last measured itself
 
     def ask(self) -> Ask:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from loadgen.errors import UsageError
+from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 
 _UNSET: Any = argparse.SUPPRESS
 
@@ -38,7 +39,7 @@ REFUSED = {
     "--random-batch-size": "one prompt a request is sent",
     "--no-reranker": "only text generation is measured",
     "--tokenizer-mode": "only --tokenizer is built",
-    "--skip-tokenizer-init": "--prompt-format ids (the default) needs no tokenizer",
+    "--skip-tokenizer-init": "--prompt-format ids (the default) needs none; a server's: --skip-tokenizer",
     "--trust-remote-code": "code from a model's repository is never run",
     "--use-beam-search": "beam search is not built",
     "--lora-modules": "pass the adapter's name as --model",
@@ -84,6 +85,9 @@ class Options:
     print_request: bool = False
     quiet: bool = False
     observe: bool = True
+    launching: Launching = field(default_factory=Launching)
+    reset_cache: bool = False
+    formula: str | None = None  # of the ladder's speed
     selftest: bool = False
     explain: bool = False
     strict: bool = False
@@ -103,11 +107,12 @@ class Options:
         return self.save_result or self.save_detailed or self.append_result
 
 
-def parse(argv: Sequence[str]) -> Options:
+def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
     """The options on this command line; raises UsageError that names what is wrong with it."""
-    _refuse(argv)
-    parser = bench_parser()
-    given, unknown = parser.parse_known_args(list(argv))
+    words = joined(argv)
+    _refuse(words)
+    parser = parser or bench_parser()
+    given, unknown = parser.parse_known_args(words)
     if unknown:
         _unknown(unknown[0], parser)
     values = vars(given)
@@ -123,11 +128,16 @@ def parse(argv: Sequence[str]) -> Options:
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
     headers = _pairs("--header", values.pop("header", []))
+    launch = launching(values)
+    if base_url is not None and launch.wanted:
+        raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
     names = Options.__dataclass_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
-    return Options(profiles=profiles, overrides=values, base_url=base_url, headers=headers, **options)
+    return Options(
+        profiles=profiles, overrides=values, base_url=base_url, headers=headers, launching=launch, **options
+    )
 
 
 def _refuse(argv: Sequence[str]) -> None:
@@ -137,7 +147,7 @@ def _refuse(argv: Sequence[str]) -> None:
         if word == "--profile" and following.startswith("--"):
             raise UsageError(
                 "--profile takes the name of a workload here (`loadgen profiles` lists them); "
-                "vLLM's bare --profile, which profiles the server, will be --server-trace"
+                "vLLM's bare --profile, which profiles the server, is --server-trace"
             )
         reason = REFUSED.get(flag, _ONLY_RANDOM if flag.startswith(_OTHER_DATASETS) else None)
         if reason is not None:
@@ -145,7 +155,7 @@ def _refuse(argv: Sequence[str]) -> None:
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
-    from loadgen.profile import nearest
+    from loadgen.server_settings import nearest
 
     flag = word.split("=", 1)[0]
     if not flag.startswith("-"):
@@ -188,6 +198,7 @@ def bench_parser() -> argparse.ArgumentParser:
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     _target_flags(parser.add_argument_group("server"))
+    add_launch_flags(parser.add_argument_group("a server started for the run"))
     _workload_flags(parser.add_argument_group("workload"))
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
@@ -209,7 +220,9 @@ def _target_flags(group: Group) -> None:
         help="default: the backend's own, /v1/completions or /v1/chat/completions",
     )
     add(
-        "--backend", choices=("openai", "openai-chat", "vllm"), help="which API (default openai: completions)"
+        "--backend",
+        choices=("openai", "openai-chat", "vllm", "sglang"),
+        help="which API (default openai: completions; sglang: its own /generate)",
     )
     add("--model", help="default: the first that /v1/models names")
     add("--served-model-name", metavar="NAME", help="the name requests carry, where it is not --model")
@@ -277,7 +290,10 @@ def _run_flags(group: Group) -> None:
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
     add("--repeat", type=_repeats, metavar="N", help="runs of each profile, each with prompts of its own")
     add("--selftest", action="store_true", help="measure this client first, at the load to come")
-    add("--no-observe", dest="observe", action="store_false", help="leave the server's /metrics alone")
+    add("--reset-cache", action="store_true",
+        help="empty the prefix cache before each run (of a launched server: always)")  # fmt: skip
+    add("--no-observe", dest="observe", action="store_false",
+        help="leave the server's /metrics and this machine's sensors alone")  # fmt: skip
     add("--quiet", action="store_true", help="no progress")
     add("--disable-tqdm", action="store_true", help="the same")
 

@@ -94,17 +94,26 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"
 
 
+class Shown(Protocol):
+    """What a display shows: one line, and how much of the whole is behind it, 0 to 1."""
+
+    @property
+    def share(self) -> float: ...
+
+    def line(self) -> str: ...
+
+
 class Display(Protocol):
     """Shows progress a few times a second."""
 
-    def show(self, progress: Progress) -> None: ...
+    def show(self, progress: Shown) -> None: ...
     def close(self) -> None: ...
 
 
 class Silent:
     """Shows nothing."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Shown) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -118,7 +127,7 @@ class Lines:
         self.stream = stream
         self.last_ns = clock.now_ns()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Shown) -> None:
         """A line every ten seconds."""
         if clock.now_ns() - self.last_ns >= _LINE_EVERY_NS:
             self.last_ns = clock.now_ns()
@@ -138,7 +147,7 @@ class Bar:
         self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self.live.start()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Shown) -> None:
         """A bar and the figures."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar

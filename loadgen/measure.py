@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -32,6 +32,7 @@ class Manner:
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
+    gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,14 @@ def _interrupts(run: Run) -> Iterator[Interrupts]:
 @contextmanager
 def _no_collector() -> Iterator[None]:
     """Decoding makes no cycles, and many objects for the collector to look at in vain."""
+    was_on = gc.isenabled()
     gc.disable()
     gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 def measure(
@@ -99,10 +102,13 @@ def measure(
     rows: list[Record] = []
     run = start(job, manner.transport)
     progress = Progress(title, plan.total, run.counters, plan.profile.duration)
+    gone = False
     with _interrupts(run) as interrupts, _no_collector(), during:
         for capture in run.captures():
             if capture is None:
                 display.show(progress)
+                if not gone and (gone := manner.gone()):
+                    run.stop()  # nobody waits for answers that cannot come
                 continue
             record = decoder.decode(capture)
             record.planned_input = int(input_lens[record.index])
@@ -110,7 +116,8 @@ def measure(
             rows.append(record)
             progress.note(record)
     interrupted = interrupts.count > 0
-    cut_short = run.died or ("stopped by Ctrl-C" if interrupted else "")
+    stopped = "stopped by Ctrl-C" if interrupted else "the server has ended" if gone else ""
+    cut_short = run.died or stopped
     return Outcome(Records.of(rows), run.health or UNHEARD, cut_short, interrupted)
 
 

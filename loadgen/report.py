@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterator
 
-from loadgen import block, reconcile, steady, verdict
+from loadgen import as_run, block, reconcile, sensing, steady, verdict
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.metrics import ClientHealth, Metrics
@@ -27,6 +28,7 @@ def render(result: Result, explain: bool = False) -> str:
         *map(_wrapped, _remarks(facts, metrics)),
         *steady.lines(result.steady),
         *_reconciled(result),
+        *map(_wrapped, _sensed(result)),
     ]
     return "\n".join(lines)
 
@@ -49,9 +51,23 @@ def _heading(facts: Facts) -> Iterator[str]:
         yield _wrapped(f"{profile.name}: {profile.description}".rstrip(": "))
     engine = f"{server.engine} {server.version}".strip()
     yield _wrapped(f"server: {engine}, model {server.model}, {server.url}")
+    yield from map(_wrapped, _launched(facts))
     chosen = "given" if facts.seed_chosen else "drawn"
     yield _wrapped(f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}")
     yield _wrapped(f"requests: {_requests(facts)}")
+
+
+def _launched(facts: Facts) -> Iterator[str]:
+    """How the server came to be, and what it says that it runs."""
+    if facts.launched is not None:
+        known = facts.launched
+        yield f"started by {known.how}, ready after {known.ready_s:.1f} s: {shlex.join(known.command)}"
+    if facts.as_run is not None:
+        yield from as_run.render(facts.as_run, facts.checkpoint)
+    if facts.cache_reset:
+        yield f"prefix cache: {facts.cache_reset}"
+    if facts.traced:
+        yield f"TRACED: the engine profiled itself into {facts.traced}: it was slower than it is"
 
 
 def _prompts(facts: Facts) -> str:
@@ -143,6 +159,11 @@ def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
         return said
     least = "" if known.capacity_bounded else "at least "
     return f"{said}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
+
+
+def _sensed(result: Result) -> list[str]:
+    known = result.facts.sensed
+    return [] if known is None else sensing.render(known, result.metrics.total_output_tokens)
 
 
 def _reconciled(result: Result) -> Iterator[str]:

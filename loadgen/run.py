@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from loadgen import calibration, host, live, plan, result
+from loadgen import as_run, calibration, control, host, live, plan, result, sensors
+from loadgen.checkpoint import Checkpoint
 from loadgen.endpoint import Access, Served
-from loadgen.environment import HIDDEN, command_line, describe
+from loadgen.environment import HIDDEN, command_line, describe, git_state, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.facts import Client, Facts, Server, asked
+from loadgen.facts import Client, Facts, Launched, Server, asked
 from loadgen.flags import Options
 from loadgen.job import Target
 from loadgen.live import Display
@@ -25,10 +28,31 @@ from loadgen.profile import Profile
 from loadgen.record import Records
 from loadgen.result import Result
 from loadgen.runner import DEFAULT_TRANSPORT
+from loadgen.sensing import Sensing
 from loadgen.window import ServerWindow
 
 _LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them all
+_IDLE_S = 1.0  # of power at rest, where there is a sensor of it
+_MOST_LOG_BYTES = 4 << 20
+_FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
+
+
+def _nothing(wait_s: float) -> None:
+    """Nobody knows whether a server lives that was not started here."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A server on this machine: its processes, and, where it was started for the run, its log and its end."""
+
+    pids: Callable[[], Sequence[int]]
+    log: Path | None = None
+    launched: Launched | None = None
+    # Raises MeasureError where it has ended; a server that just failed may need so many seconds to.
+    check_alive: Callable[[float], None] = _nothing
+    gone: Callable[[], bool] = lambda: False  # whether it has ended
+    device_before_bytes: int | None = None  # GPU memory in use before it was started
 
 
 @dataclass(frozen=True)
@@ -40,6 +64,41 @@ class Session:
     served: Served
     subject: Subject
     root: Target
+    local: Local | None = None  # None: the server is on another machine
+    checkpoint: Checkpoint | None = None  # what the model's files say, where they are on this machine
+
+    def check_alive(self, failed: bool) -> None:
+        """Raises MeasureError where a server of ours has ended; one that failed gets time for it."""
+        if self.local is not None:
+            self.local.check_alive(_FAILED_S if failed else 0.0)
+
+    @property
+    def context_limit(self) -> int:
+        """Tokens of the longest request the server takes, by its word or the model's files; 0: not known."""
+        declared = self.checkpoint.max_positions if self.checkpoint is not None else None
+        return self.served.max_model_len or declared or 0
+
+    def first_token(self, workload: Profile) -> None:
+        """See that the server can do what it says: one token, in the way the workload asks for them.
+
+        Raises MeasureError where none comes.
+        """
+        least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
+        asked = plan.warmup(workload.model_copy(update=least), self.subject, Seed.drawn())
+        outcome = measure(asked, self._manner(asked), live.Silent(), "first token", nullcontext())
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        failures = [failure for failure in outcome.records.failures if failure is not None]
+        if failures:
+            raise MeasureError(
+                f"{self.access.base_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+            )
+
+    def keep_log(self, directory: Path) -> None:
+        """Put what the server has said so far into a run directory; engines print their keys: not those."""
+        if self.local is not None and self.local.log is not None:
+            said = self.local.log.read_bytes().decode("utf-8", "replace")
+            (directory / self.local.log.name).write_text(hide(said), "utf-8")
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """One request of a profile as it would be sent, secrets hidden."""
@@ -72,26 +131,54 @@ class Session:
 
     def _measured(self, made: Plan, started: datetime, display: Display) -> Result:
         manner = self._manner(made)
+        reset = self._reset_cache()
+        sensing = self._sensing()
         warmed = self._warm_up(made, manner, display)
         if self.options.selftest:
             _measure_client(made.profile, manner.transport, warmed)
         before = host.snapshot() if is_loopback(self.root.host) else None
-        outcome, window = self._watched(made, manner, display, rest_s=_REST_S if len(warmed) else 0.0)
+        trace = self.options.launching.trace_directory
+        with self._traced(trace):
+            outcome, window = self._watched(made, manner, display, sensing, _REST_S if len(warmed) else 0.0)
         throttled = host.throttled(before, host.snapshot()) if before is not None else ()
-        known = self._facts(made, outcome, started)
+        known = self._facts(made, outcome, started, sensing)
+        health = outcome.health
         learned = {
             "warmups": len(warmed),
             "warmup_failures": int((~warmed.ok).sum()),
             "throttled": throttled,
             "window": window,
+            "sensed": sensing.sensed(health.started_ns, health.ended_ns) if sensing is not None else None,
+            "cache_reset": reset,
+            "traced": trace or "",
             "calibration": calibration.remembered(
                 manner.transport, calibration.environment_digest(known.environment)
             ),
         }
         return Result(known.model_copy(update=learned), outcome.records)
 
+    def _reset_cache(self) -> str:
+        """Empty the prefix cache where that was asked for, or the server is ours; what came of it."""
+        engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
+        if not self.options.reset_cache and not (ours and engine.reset_path):
+            return ""
+        return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
+
+    def _sensing(self) -> Sensing | None:
+        """The sensors of this machine, where the server is on it, and its power at rest."""
+        if self.local is None or not self.options.observe or self.served.engine.simulated:
+            return None
+        sensing = Sensing(sensors.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing.rest(_IDLE_S)
+        return sensing
+
+    def _traced(self, directory: str | None) -> AbstractContextManager[object]:
+        if directory is None:
+            return nullcontext()
+        return control.tracing(self.access, self.root.tls, self.served.engine, directory)
+
     def _watched(
-        self, made: Plan, manner: Manner, display: Display, rest_s: float
+        self, made: Plan, manner: Manner, display: Display, sensing: Sensing | None, rest_s: float
     ) -> tuple[Outcome, ServerWindow | None]:
         """The measured run, the server's own counters read before, during and after it."""
         title = made.profile.name or "bench"
@@ -99,7 +186,8 @@ class Session:
             return measure(made, manner, display, title, nullcontext()), None
         observer = Observer(self.access, self.root.tls, self.served.model)
         observer.before(rest_s)
-        outcome = measure(made, manner, display, title, observer.sampling())
+        sampled = sensing.sampling() if sensing is not None else nullcontext()
+        outcome = measure(made, manner, display, title, _both(observer.sampling(), sampled))
         # Ctrl-C: nobody waits for counters to settle.
         return outcome, None if outcome.interrupted else observer.after()
 
@@ -115,6 +203,7 @@ class Session:
             http2=options.http2,
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
+            gone=self.local.gone if self.local is not None else Manner.gone,
         )
 
     def _check_fits(self, made: Plan) -> None:
@@ -135,17 +224,18 @@ class Session:
             raise KeyboardInterrupt
         failures = [failure for failure in outcome.records.failures if failure is not None]
         if len(failures) == len(outcome.records):
+            self.check_alive(failed=True)  # what it died of tells more
             first = failures[0]
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
 
-    def _facts(self, made: Plan, outcome: Outcome, started: datetime) -> Facts:
+    def _facts(self, made: Plan, outcome: Outcome, started: datetime, sensing: Sensing | None) -> Facts:
         health = outcome.health
         return Facts(
             started=started,
             finished=result.now(),
             command=command_line(),
-            profile=made.profile,
+            profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
             seed=made.seed.value,
             seed_chosen=made.seed.chosen,
             repeat=made.seed.repeat,
@@ -162,7 +252,7 @@ class Session:
                 late_bodies=health.late_bodies,
                 backlog_bytes=health.backlog_bytes,
             ),
-            environment=describe(),
+            environment=self._environment(sensing),
             notes=made.notes,
             cut_short=outcome.cut_short,
             interrupted=outcome.interrupted,
@@ -170,7 +260,27 @@ class Session:
             metadata=self.options.metadata,
             requests=max(1, len(outcome.records) if made.total is None else made.total),
             repeated_prompts=plan.repeated_prompts(made),
+            **self._server_side(),
         )
+
+    def _environment(self, sensing: Sensing | None) -> dict[str, str]:
+        """This machine and our own software; of its GPUs too where the server is on it."""
+        own = {**describe(), "git": git_state()}
+        seen = sensors.facts(sensing.sensors) if sensing is not None else {}
+        return {name: said for name, said in {**own, **seen}.items() if said}
+
+    def _server_side(self) -> dict[str, Any]:
+        """What is known of the server: how it was started, its model's files, what it says that it runs."""
+        local, engine = self.local, self.served.engine
+        says = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
+        parts = [as_run.from_server_info(says)] if says else []
+        if local is not None and local.log is not None:
+            parts.append(as_run.parse(_read(local.log)))
+        return {
+            "launched": local.launched if local is not None else None,
+            "checkpoint": self.checkpoint,
+            "as_run": as_run.merged(*parts) if parts else None,
+        }
 
     def _server(self, made: Plan) -> Server:
         served = self.served
@@ -183,6 +293,18 @@ class Session:
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
+
+
+@contextmanager
+def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+def _read(log: Path) -> str:
+    """The log's beginning: what an engine says of itself it says when it starts."""
+    with log.open("rb") as file:
+        return file.read(_MOST_LOG_BYTES).decode("utf-8", "replace")
 
 
 def _measure_client(workload: Profile, transport: str, warmed: Records) -> None:

@@ -27,12 +27,14 @@ TEXT = [
 # fmt: off
 ORDER = [
     "__init__", "errors", "failure", "clock", "engines", "sse", "http1", "capture", "record", "arrival",
-    "vocabulary", "prompts", "text_prompts", "dialect", "counting", "profile", "plan", "decode", "job",
-    "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput", "metrics", "steady", "block",
-    "vllm_json", "environment", "host", "calibration", "exposition", "window", "facts", "endpoint", "observe",
-    "live", "measure", "reconcile", "evidence", "load_findings", "server_findings",
-    "client_findings", "doubts", "verdict", "result", "repeats", "report", "flags",
-    "selftest", "run", "bench", "cli", "__main__",
+    "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings", "profile",
+    "plan", "decode", "job", "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput",
+    "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "host", "gguf",
+    "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors", "samples",
+    "sensing", "calibration", "exposition", "window",
+    "facts", "endpoint", "control", "observe", "live", "measure", "reconcile", "evidence", "load_findings",
+    "server_findings", "client_findings", "doubts", "verdict", "result", "rungs", "repeats", "report",
+    "launch_flags", "flags", "selftest", "run", "launched", "attach", "bench", "ladder", "cli", "__main__",
 ]
 # fmt: on
 
@@ -121,7 +123,7 @@ def test_imports_point_left(path: Path) -> None:
 @pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/*.py"))))
 def test_only_the_command_knows_the_servers(path: Path) -> None:
     knows = any(name.split(".")[0] == "loadgen_servers" for name in imported(path))
-    assert not knows or path.stem in ("bench", "cli", "selftest")
+    assert not knows or path.stem in ("launched", "attach", "cli", "selftest")
 
 
 @pytest.mark.parametrize("path", named(sorted(ROOT.glob("servers/**/*.py"))))
@@ -145,7 +147,19 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["metrics", "results", "profiles", "design", "validity", "selftest", "reconciliation", "engines"]
+    "name",
+    [
+        "metrics",
+        "results",
+        "profiles",
+        "design",
+        "validity",
+        "selftest",
+        "reconciliation",
+        "engines",
+        "servers",
+        "jetson",
+    ],
 )
 def test_the_docs_are_there(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").stat().st_size > 500

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,20 +40,24 @@ class Finished:
         return "\n".join(lines[starts[0] : end + 1])
 
 
-def loadgen(arguments: Sequence[str], directory: Path) -> Finished:
-    """`loadgen bench ARGUMENTS` in a directory, to its end."""
-    with start_loadgen(arguments, directory) as process:
+def loadgen(
+    arguments: Sequence[str], directory: Path, verb: str = "bench", more: Mapping[str, str] | None = None
+) -> Finished:
+    """`loadgen VERB ARGUMENTS` in a directory, to its end."""
+    with start_loadgen(arguments, directory, verb, more) as process:
         out, err = process.communicate(timeout=_LIMIT_S)
         return Finished(process.returncode, out, err)
 
 
-def start_loadgen(arguments: Sequence[str], directory: Path) -> subprocess.Popen[str]:
+def start_loadgen(
+    arguments: Sequence[str], directory: Path, verb: str = "bench", more: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """The same, not waited for."""
     path = os.pathsep.join([str(_ROOT), str(_ROOT / "servers")])
     return subprocess.Popen(
-        [sys.executable, "-m", "loadgen", "bench", *arguments],
+        [sys.executable, "-m", "loadgen", verb, *arguments],
         cwd=directory,
-        env=environment({"PYTHONPATH": path}),
+        env=environment({"PYTHONPATH": path, **(more or {})}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

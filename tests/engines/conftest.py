@@ -30,6 +30,13 @@ def engines_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def sglang_python() -> Path:
+    """The Python that SGLang is installed for: it wants packages of its own."""
+    found = place.sglang_python()
+    return found if isinstance(found, Path) else _missing(found)
+
+
+@pytest.fixture(scope="session")
 def model(engines_python: Path) -> Path:
     """The tiny model, which holds its tokenizer too."""
     return place.tiny_model(engines_python)

@@ -11,6 +11,7 @@ from engines.running import OFFLINE
 _HERE = Path(__file__).resolve().parent
 DIRECTORY = _HERE.parents[1] / ".engines"  # git ignores it
 PYTHON = "LOADGEN_ENGINES_PYTHON"
+SGLANG_PYTHON = "LOADGEN_SGLANG_PYTHON"
 
 
 def engines_python() -> Path | str:
@@ -20,6 +21,16 @@ def engines_python() -> Path | str:
     if not python.with_name("vllm").is_file():
         hint = f"{PYTHON} would name another place" if named is None else f"{PYTHON} says so"
         return f"no vllm beside {python} ({hint}): tests/engines/install.sh installs it"
+    return python
+
+
+def sglang_python() -> Path | str:
+    """The Python that SGLang is installed for, or why there is none."""
+    named = os.environ.get(SGLANG_PYTHON)
+    python = Path(named) if named else DIRECTORY / "sglang" / "bin" / "python"
+    if not any(python.parent.parent.glob("lib/python*/site-packages/sglang")):
+        hint = f"{SGLANG_PYTHON} would name another place" if named is None else f"{SGLANG_PYTHON} says so"
+        return f"no sglang installed for {python} ({hint}): tests/engines/install_sglang.sh installs it"
     return python
 
 

@@ -32,7 +32,7 @@ OFFLINE = {
     "DO_NOT_TRACK": "1",
 }
 # Without VLLM_HOST_IP vLLM's processes talk over the machine's own address instead of loopback.
-_VLLM = {
+VLLM_ON_CPU = {
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -164,7 +164,7 @@ def vllm(python: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engi
     argv = [str(python.with_name("vllm")), "serve", str(model), "--served-model-name", "qwen3"]
     argv += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
     argv += ["--max-model-len", "4096", "--enforce-eager", *more]
-    return Engine(argv, port, log, _VLLM)
+    return Engine(argv, port, log, VLLM_ON_CPU)
 
 
 def transformers_serve(python: Path, model: Path, log: Path) -> Engine:

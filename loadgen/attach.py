@@ -1,0 +1,145 @@
+"""Attach: a session with the server that is meant: at hand, started for the run, or the embedded engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from loadgen import checkpoint
+from loadgen.checkpoint import Checkpoint
+from loadgen.endpoint import Access, Inquiry
+from loadgen.errors import MeasureError, UsageError
+from loadgen.flags import Options
+from loadgen.plan import Subject
+from loadgen.portable import is_loopback
+from loadgen.profile import Profile
+from loadgen.run import Local, Session
+from loadgen.server_settings import ServerSettings
+from loadgen_servers.embedded import Embedded, EngineFailed
+
+_EMBEDDED_WAIT_S = 10.0
+
+
+def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
+    """What a launched server is asked for: the profiles' [server] tables, the flags over them.
+
+    Raises UsageError where two profiles want different servers.
+    """
+    wanted = [profile.server for profile in profiles if profile.server is not None]
+    if any(other != wanted[0] for other in wanted):
+        raise UsageError("the profiles' [server] tables differ: run them one by one")
+    base = wanted[0] if wanted else ServerSettings()
+    return base.overlaid(ServerSettings.of(options.launching.settings, "the flags"))
+
+
+def attach(options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack) -> Session:
+    """A session with a server that is ready; what was started for it ends with `stack`.
+
+    Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
+    """
+    if options.launching.wanted:
+        return _launched(options, asked, workload, stack)
+    if options.base_url is not None:
+        if options.preset is not None:
+            raise UsageError(
+                "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
+            )
+        access = Access(_base_url(options), _headers(options), options.insecure)
+        return _session(options, access, _local(access), options.ready_check_timeout_s)
+    access, local = _embedded(options, stack)
+    return _session(options, access, local, _EMBEDDED_WAIT_S)
+
+
+def _launched(options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack) -> Session:
+    from loadgen.launched import launched  # nobody else needs what starts servers
+
+    if options.model is not None and os.path.exists(options.model):
+        # A server names its model as it was given: whole, wherever it runs.
+        options = replace(options, model=os.path.abspath(options.model))
+    access, local = stack.enter_context(launched(options, asked))
+    session = _session(options, access, local, 0.0)
+    try:
+        session.first_token(workload)
+    except MeasureError:
+        session.check_alive(failed=True)  # what it died of tells more
+        raise
+    return session
+
+
+def _headers(options: Options) -> dict[str, str]:
+    """Those of every request, the user's key among them: it never goes to a server of our own."""
+    headers = dict(options.headers)
+    key = os.environ.get("OPENAI_API_KEY")
+    if key and not any(name.lower() == "authorization" for name in headers):
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _embedded(options: Options, stack: ExitStack) -> tuple[Access, Local]:
+    arguments = [] if options.preset is None else ["--preset", options.preset]
+    if options.model is not None or options.served_model_name is not None:
+        arguments += ["--served-model-name", options.served_model_name or options.model or ""]
+    embedded = stack.enter_context(Embedded(arguments))
+    try:
+        listening = embedded.start()
+    except EngineFailed as error:
+        raise UsageError(f"the embedded engine did not start: {error}") from None
+    return Access(listening.base_url, dict(options.headers)), Local(lambda: [])
+
+
+def _local(access: Access) -> Local | None:
+    """The server's processes where it is on this machine."""
+    parts = urlsplit(access.base_url)
+    if not is_loopback(parts.hostname or ""):
+        return None
+
+    def pids() -> list[int]:
+        from loadgen_servers.ownership import listening_tree  # psutil: not before the first request
+
+        return listening_tree(parts.port or 80)
+
+    return Local(pids)
+
+
+def _base_url(options: Options) -> str:
+    """The base URL without the `/v1` that some people include and the endpoint repeats."""
+    assert options.base_url is not None
+    base_url = options.base_url.rstrip("/")
+    return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
+
+
+def _session(options: Options, access: Access, local: Local | None, wait_s: float) -> Session:
+    tls = access.tls()
+    model = options.served_model_name or options.model
+    served = Inquiry(access, tls).ask(model, wait_s)
+    if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
+        served = replace(served, model_root=options.model)
+    subject = Subject(
+        engine=served.engine,
+        model=served.model,
+        model_root=served.model_root,
+        tokenizer=options.tokenizer or _model_directory(options),
+        vocab_size=options.vocab_size,
+        endpoint=options.endpoint,
+    )
+    files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
+    return Session(options, access, served, subject, access.target("", tls), local, files)
+
+
+def _checkpoint(place: str) -> Checkpoint | None:
+    """What the model's files say; None where they cannot be read: the server serves them all the same."""
+    if not place:
+        return None
+    try:
+        return checkpoint.read(place)
+    except UsageError:
+        return None
+
+
+def _model_directory(options: Options) -> str | None:
+    """--model where it is a directory: then its tokenizer is there, as `vllm bench serve` has it."""
+    return options.model if options.model and Path(options.model).is_dir() else None

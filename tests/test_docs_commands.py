@@ -1,0 +1,129 @@
+"""The docs: every command line and every profile they print is one that the command takes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen import profile
+from loadgen.cli import VERBS
+from loadgen.errors import UsageError
+from loadgen.flags import bench_parser
+from loadgen.ladder import ladder_parser
+from loadgen.launch_flags import joined
+from loadgen.selftest import _parser as selftest_parser
+from loadgen_servers.engine.cli import _parser as engine_parser
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    "bench": bench_parser,
+    "ladder": ladder_parser,
+    "selftest": selftest_parser,
+    "engine": engine_parser,
+}
+FLAGS = {"report": {"--explain"}, "profiles": set[str]()}  # verbs without a parser
+
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\S*/)?loadgen ([a-z].*)")
+
+
+def commands(text: str) -> Iterator[str]:
+    """What stands after `loadgen`, in code blocks and between backticks."""
+    for _, block in _FENCED.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield from _found(re.split(r" && | \| ", line))
+    yield from _found(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", _FENCED.sub("", text)))
+
+
+def _found(places: Iterable[str]) -> Iterator[str]:
+    for place in places:
+        if found := _COMMAND.fullmatch(place.strip()):
+            yield found[1]
+
+
+def refused(command: str) -> str:
+    """What is wrong with a command; "" where nothing is. Words of prose behind it are let be."""
+    verb, *rest = shlex.split(command)
+    if verb not in VERBS:
+        return f"no verb {verb}"
+    words, parser = joined(rest), PARSERS[verb]() if verb in PARSERS else None
+    known = FLAGS.get(verb, set())
+    if parser is not None:
+        known = {flag for action in parser._actions for flag in action.option_strings}
+    named = {word.strip("[]").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
+    if unknown := named - known - {"--help"}:
+        return f"no flag {', '.join(sorted(unknown))}"
+    if parser is not None and not any(word.startswith("[") or word == "--help" for word in words):
+        try:
+            parser.parse_known_args(words)
+        except UsageError as error:
+            return str(error)
+    return ""
+
+
+def named(pages: list[Path]) -> list[object]:
+    return [pytest.param(page, id=page.name) for page in pages]
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
+    wrong = {command: why for command in commands(page.read_text("utf-8")) if (why := refused(command))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("name", ["README.md", "servers.md", "ladder.md", "jetson.md"])
+def test_the_pages_that_show_how_have_command_lines(name: str) -> None:
+    (page,) = (page for page in PAGES if page.name == name)
+    assert list(commands(page.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_profile_is_one(page: Path) -> None:
+    for language, block in _FENCED.findall(page.read_text("utf-8")):
+        if language == "toml":
+            profile.build(tomllib.loads(block), page.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```\nloadgen bench --quiet   a remark\n```\n", ["bench --quiet   a remark"]),
+        ("```\na && .venv/bin/loadgen ladder \\\n  --quiet | tee x\n```\n", ["ladder    --quiet"]),
+        ("```\nHF_HUB_OFFLINE=1 loadgen bench\n```\n", ["bench"]),
+        ("as `loadgen profiles\nhigh-load` shows it", ["profiles high-load"]),
+        ("loadgen bench in prose, `loadgen` alone, `loadgen VERB --help`", []),
+        ("```\npython -m loadgen_servers.null --port 1\n```\n", []),
+    ],
+)
+def test_command_lines_are_found_where_they_stand(text: str, found: list[str]) -> None:
+    assert list(commands(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("bench --launch vllm --server-args '--max-num-seqs 8' --profile a,b", ""),
+        ("bench --lunch vllm", "no flag --lunch"),
+        ("bench --formula output/time", "no flag --formula"),
+        ("ladder --formula output/time", ""),
+        ("selftest [--streams N] [--interval-ms MS]", ""),
+        ("selftest [--stream N]", "no flag --stream"),
+        ("report RUN_DIR [--explain]", ""),
+        ("report RUN_DIR --quiet", "no flag --quiet"),
+        ("bench --help", ""),
+        ("launch --quiet", "no verb launch"),
+    ],
+)
+def test_a_flag_that_does_not_exist_is_found(command: str, why: str) -> None:
+    assert refused(command) == why
+
+
+def test_a_value_that_is_not_taken_is_found() -> None:
+    assert "invalid choice" in refused("bench --launch vlllm")
