@@ -126,6 +126,7 @@ def _check(found: Launching, given: Mapping[str, Any]) -> None:
         return
     needless = [_FLAGS.get(name, name) for name in given]
     needless += ["server_python"] * (found.python is not None) + ["dry_run"] * found.dry_run
+    needless += ["launch_timeout_sec"] * (found.timeout_s != Launching.timeout_s)
     if needless:
         flag = needless[0].replace("_", "-")
         raise UsageError(

@@ -13,6 +13,7 @@ SAID = {
     "vllm_kv_cache_none": "the weights leave no GPU memory for the KV cache",
     "vllm_kv_cache_too_small": "the KV cache has no room for one request of 131072 tokens",
     "vllm_memory_taken": "others hold the GPU's memory (7.34/139.72 GiB is free)",
+    "vllm_host_memory_taken": "others hold the host's memory (11.55/12.96 GiB is free): end them, or lower",
     "vllm_out_of_memory": "the GPU's memory ran out: end what else uses it",
     "vllm_engine_killed": "killed, as the kernel does when the host's memory runs out",
     "vllm_no_kernel": "the engine has no kernels for this GPU",

@@ -150,6 +150,10 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         "others hold the GPU's memory ({0} is free): end them, or lower --memory-fraction",
     ),
     (
+        r"Available memory on node \d+ \((\S+ ?GiB)\).* less than desired CPU",
+        "others hold the host's memory ({0} is free): end them, or lower --memory-fraction",
+    ),
+    (
         r"max seq len \((\d+)\).*? larger than|max_seq_len \((\d+)\).*? larger than",
         "the KV cache has no room for one request of {0} tokens: raise --memory-fraction, or " + _MEMORY,
     ),
