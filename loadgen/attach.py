@@ -127,7 +127,9 @@ def _session(options: Options, access: Access, local: Local | None, wait_s: floa
         endpoint=options.endpoint,
     )
     files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
-    return Session(options, access, served, subject, access.target("", tls), local, files)
+    # Where nothing between it and us could wait for acknowledgements that it does not wait for.
+    root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
+    return Session(options, access, served, subject, root, local, files)
 
 
 def _checkpoint(place: str) -> Checkpoint | None:

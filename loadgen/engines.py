@@ -22,6 +22,7 @@ class Engine:
     lists_its_model: bool = True  # /v1/models names what it serves
     checks_model: bool = True  # it refuses any other name
     version_path: str = "/version"
+    sends_at_once: bool = False  # without Nagle's algorithm: what it writes waits for no acknowledgement
     takes_all_memory: bool = False  # at its start, so that what it has taken tells nothing of a request
     info_path: str = ""  # says how it runs
     reset_path: str = ""  # empties its prefix cache
@@ -38,6 +39,7 @@ ENGINES = (
     Engine(
         "vLLM",
         owned_by="vllm",
+        sends_at_once=True,
         takes_all_memory=True,
         info_path="/server_info?config_format=json",
         reset_path="/reset_prefix_cache",
@@ -50,6 +52,7 @@ ENGINES = (
     Engine(
         "SGLang",
         owned_by="sglang",
+        sends_at_once=True,
         takes_all_memory=True,
         checks_model=False,
         version_path="/server_info",
@@ -59,11 +62,12 @@ ENGINES = (
         trace_stop_path="/stop_profile",
         trace_directory_field="output_dir",
     ),
-    Engine("loadgen engine", owned_by="loadgen-engine", simulated=True),
-    Engine("loadgen null server", owned_by="loadgen-null", checks_model=False),
+    Engine("loadgen engine", owned_by="loadgen-engine", sends_at_once=True, simulated=True),
+    Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, checks_model=False),
     Engine(
         "transformers serve",
         own_path="/load_model",
+        sends_at_once=True,
         takes_ids=False,
         takes_ignore_eos=False,
         # Generating begins by taking the first end of sequence for padding where the model names none.

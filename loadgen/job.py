@@ -24,6 +24,7 @@ class Target:
     address: tuple[int, tuple[str | int, ...]]  # address family and sockaddr
     headers: tuple[tuple[str, str], ...]
     tls: ssl.SSLContext | None = None
+    delay_acks: bool = False  # it sends without waiting for them: every other message is soon enough
 
     @property
     def authority(self) -> str:

@@ -137,7 +137,7 @@ def _plan(load: Load, requests: int, tokens: int) -> Plan:
 
 
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
-    target = Access(base_url).target(made.path, None)
+    target = replace(Access(base_url).target(made.path, None), delay_acks=True)
     outcome = measure(
         made, Manner(target, transport, request_id_prefix=prefix), Silent(), "self-test", nullcontext()
     )

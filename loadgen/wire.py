@@ -175,10 +175,12 @@ class Wire:
             self.checked_ns = now_ns
             self.offset_ns = clock.realtime_offset_ns()
             self.step_ns = max(self.step_ns, abs(self.offset_ns - self.first_offset_ns))
-        limits, reads = self.job.limits, self.reads
+        limits, reads, delay_acks = self.job.limits, self.reads, self.job.target.delay_acks
         for slot in self.pool.slots:
             if slot.state is State.BUSY:
                 reads += len(slot.reads)
+                if delay_acks and not slot.acks_delayed and len(slot.reads) > 1:
+                    slot.delay_acks()
                 if 0 < limits.request_timeout_ns < now_ns - slot.sent_ns:
                     self._give_up(slot, FailureKind.TIMEOUT, "no end within --request-timeout")
                 elif 0 < limits.stall_timeout_ns < now_ns - slot.progress_ns:

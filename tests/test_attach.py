@@ -61,6 +61,16 @@ def test_the_processes_of_a_server_on_this_machine_are_known(
     assert os.getpid() in session.local.pids()
 
 
+@pytest.mark.parametrize(
+    ("owner", "delays"), [("vllm", True), ("sglang", True), ("llamacpp", False), ("", False)]
+)
+def test_acknowledgements_are_saved_only_where_the_server_waits_for_none(
+    owner: str, delays: bool, stack: ExitStack
+) -> None:
+    server = stack.enter_context(ScriptedServer(api(lambda _: stream(), owner=owner)))
+    assert at(server, stack, "--model", "m").root.delay_acks is delays
+
+
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
 def test_the_v1_that_some_people_include_is_no_part_of_the_base_url(
     path: str, server: ScriptedServer, stack: ExitStack

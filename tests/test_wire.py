@@ -15,7 +15,7 @@ from loadgen.dialect import Chat, Completions
 from loadgen.failure import FailureKind
 from loadgen.job import Limits
 from loadgen.record import Record
-from loadgen.slot import SO_TIMESTAMPNS
+from loadgen.slot import SO_TIMESTAMPNS, Slot
 from loadgen.wire import Wire
 from scripted_server import (
     DONE,
@@ -587,3 +587,17 @@ def test_the_kernels_option_for_stamps_has_the_number_we_use() -> None:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         assert sock.getsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS) == 1
+
+
+def test_the_kernel_is_told_once_a_response_to_acknowledge_less_often() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as sock,
+    ):
+        slot = Slot(0)
+        slot.sock = sock
+        slot.delay_acks()
+        assert slot.acks_delayed
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
+        slot.clear()
+        assert not slot.acks_delayed
