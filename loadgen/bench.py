@@ -56,7 +56,8 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         # A profile named twice is a repeat: with the same prompts it would measure the cache.
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
         first = replace(seed, repeat=before * session.options.repeat)
-        code, runs = _repeatedly(session, workload, first)
+        climbs = workload.ladder is not None
+        code, runs = (_climb if climbs else _repeatedly)(session, workload, first)
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
@@ -68,6 +69,20 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         rows = [rungs.throughput_row(run) for run in tabled]
         print("\n" + tables.throughput(rows, "text"), end="", flush=True)
     return worst
+
+
+def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[Result]]:
+    """Measure a ladder of input lengths, which has a table and no block; the exit code, and no runs."""
+    from loadgen import climb  # few runs need it
+
+    ladder = climb.begin(workload, session.options.run_dir)
+    try:
+        ladder.on(session, seed)
+    except KeyboardInterrupt:
+        return INTERRUPTED, []
+    finally:
+        ladder.tell()
+    return 0 if ladder.measured else MeasureError.exit_code, []
 
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
@@ -96,9 +111,9 @@ def _profiles(options: Options) -> list[Profile]:
     profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         facts.check(workload)
-        if workload.ladder is not None:
+        if workload.ladder is not None and options.repeat > 1:
             raise UsageError(
-                f"profile {workload.name} is a ladder of input lengths: run it with `loadgen ladder`"
+                "--repeat is not for a ladder: its num_prompts says how often a length is measured"
             )
     return profiles
 
@@ -117,18 +132,12 @@ def check(options: Options) -> None:
         result.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
-def keep(session: Session, run: Result, directory: Path, text: str) -> None:
-    """Write the run directory, with what the server has said so far."""
-    run.save(directory, text + "\n")
-    session.keep_log(directory)
-
-
 def tell(session: Session, run: Result, directory: Path) -> int:
     """Print the report and write the files; the exit code."""
     options = session.options
     text = report.render(run, explain=options.explain)
     print(text, flush=True)
-    keep(session, run, directory, text)
+    session.keep(run, directory, text)
     print(f"run directory: {directory}", flush=True)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())

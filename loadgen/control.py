@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -59,27 +60,37 @@ def _busy(answer: httpx.Response) -> str:
     return ""
 
 
+@dataclass
+class Trace:
+    """A server's trace of itself; `trouble` says why it may not be whole."""
+
+    directory: str
+    trouble: str = ""
+
+    def __str__(self) -> str:
+        return self.directory + (f" (not whole: {self.trouble})" if self.trouble else "")
+
+
 @contextlib.contextmanager
-def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, directory: str) -> Iterator[None]:
+def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, directory: str) -> Iterator[Trace]:
     """Let the server trace itself while the block runs, and wait until its trace is written.
 
     The directory is one of the server's machine. Where the engine takes it at its launch only, it is
-    that one's. Raises UsageError where this server cannot be traced, MeasureError where it would not.
+    that one's. Raises UsageError where this server cannot be traced, MeasureError where it would not
+    begin to: what was measured is not lost for a trace that does not end.
     """
     if not engine.trace_start_path:
         raise UsageError(f"{engine.name} has no way to trace itself: leave out --server-trace")
     body = {engine.trace_directory_field: directory} if engine.trace_directory_field else None
     _tell(access, tls, engine, (engine.trace_start_path, body))
-    whole = False
+    trace = Trace(directory)
     try:
-        yield
-        whole = True
+        yield trace
     finally:
         try:
             _tell(access, tls, engine, (engine.trace_stop_path, None))
-        except (UsageError, MeasureError):
-            if whole:  # else the block's own fault is the one to be told
-                raise
+        except (UsageError, MeasureError) as error:
+            trace.trouble = str(error)
 
 
 def server_info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.facts import Launched
 from loadgen.flags import Options
 from loadgen.launch_flags import Launching
-from loadgen.run import Local
+from loadgen.run import LAST_WORDS, Local
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
 from loadgen_servers.causes import cause
@@ -217,7 +217,7 @@ def _last_words(name: str, running: Running, what: str) -> str:
     known = cause("\n".join(running.tail(400)), running.exit_code())
     said = f"{name} {what}" + (f": {known}" if known else "")
     words = "".join(f"\n  | {hide(line)}" for line in tail)
-    return f"{said}; its whole log: {running.log}{words}"
+    return f"{said}{LAST_WORDS}{running.log}{words}"
 
 
 def _until_memory_is_back(before: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from loadgen import as_run, calibration, control, host, live, plan, result, sensors
 from loadgen.checkpoint import Checkpoint
+from loadgen.control import Trace
 from loadgen.endpoint import Access, Served
 from loadgen.environment import HIDDEN, command_line, describe, git_state, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
@@ -32,6 +33,7 @@ from loadgen.sensing import Sensing
 from loadgen.window import ServerWindow
 
 _LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them all
+LAST_WORDS = "; its whole log: "  # stands between what became of a server and the end of its log
 _IDLE_S = 1.0  # of power at rest, where there is a sensor of it
 _MOST_LOG_BYTES = 4 << 20
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
@@ -94,8 +96,10 @@ class Session:
                 f"{self.access.base_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
             )
 
-    def keep_log(self, directory: Path) -> None:
-        """Put what the server has said so far into a run directory; engines print their keys: not those."""
+    def keep(self, run: Result, directory: Path, text: str) -> None:
+        """Write a run's directory: its files, its report, and what a server of ours has said so far."""
+        run.save(directory, text + "\n")
+        # Engines print their keys.
         if self.local is not None and self.local.log is not None:
             said = self.local.log.read_bytes().decode("utf-8", "replace")
             (directory / self.local.log.name).write_text(hide(said), "utf-8")
@@ -137,8 +141,7 @@ class Session:
         if self.options.selftest:
             _measure_client(made.profile, manner.transport, warmed)
         before = host.snapshot() if is_loopback(self.root.host) else None
-        trace = self.options.launching.trace_directory
-        with self._traced(trace):
+        with self._traced() as trace:
             outcome, window = self._watched(made, manner, display, sensing, _REST_S if len(warmed) else 0.0)
         throttled = host.throttled(before, host.snapshot()) if before is not None else ()
         known = self._facts(made, outcome, started, sensing)
@@ -150,7 +153,7 @@ class Session:
             "window": window,
             "sensed": sensing.sensed(health.started_ns, health.ended_ns) if sensing is not None else None,
             "cache_reset": reset,
-            "traced": trace or "",
+            "traced": "" if trace is None else str(trace),
             "calibration": calibration.remembered(
                 manner.transport, calibration.environment_digest(known.environment)
             ),
@@ -172,7 +175,8 @@ class Session:
         sensing.rest(_IDLE_S)
         return sensing
 
-    def _traced(self, directory: str | None) -> AbstractContextManager[object]:
+    def _traced(self) -> AbstractContextManager[Trace | None]:
+        directory = self.options.launching.trace_directory
         if directory is None:
             return nullcontext()
         return control.tracing(self.access, self.root.tls, self.served.engine, directory)

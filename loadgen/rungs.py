@@ -140,6 +140,8 @@ def _notes(run: Result) -> Iterator[str]:
         yield f"{len(failed)} of {len(ok)} failed: {failed[0].kind}: {failed[0].detail}"
     if not ok.any():
         return
+    if profile.max_concurrency != 1:
+        yield f"{profile.max_concurrency or 'all'} at a time"
     for what, column, wanted in (
         ("input", records.input_tokens[ok], profile.input_len),
         ("output", records.output_tokens[ok], profile.output_len),

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadgen.block import BlockFacts, figures, render
+from loadgen.block import LAYOUTS, BlockFacts, figures, render
 from loadgen.metrics import Ask, Metrics, compute
 from loadgen.record import Record, Records
 
@@ -115,3 +117,34 @@ def test_rtfx_is_printed_only_above_zero() -> None:
 
 def test_the_block_says_nothing_of_figures_that_are_not_there() -> None:
     assert render({}) == "============ Serving Benchmark Result ============\n" + "=" * 50
+
+
+PUBLISHED = Path(__file__).parent / "data" / "published"
+NUMBER = {True: float, False: int}
+
+
+def published_figures(row: dict[str, str]) -> dict[str, float]:
+    """A published row under vLLM's result keys: its columns are the labels of the block."""
+    layout = LAYOUTS["vllm-2025"]
+    labels = {one.label: one.key for one in layout.rows}
+    for section in layout.sections:
+        for word, key in (("Mean", "mean"), ("Median", "median"), ("P99", "p99")):
+            labels[f"{word} {section.name} (ms):"] = f"{key}_{section.key}_ms"
+    return {
+        labels[f"{name}:"]: NUMBER["." in value](value)
+        for name, value in row.items()
+        if f"{name}:" in labels and value
+    }
+
+
+def test_every_published_row_of_the_jetson_page_renders_to_its_block() -> None:
+    page = (PUBLISHED / "jetson_thor_serving.md").read_text("utf-8")
+    blocks = re.findall(r"^=+ Serving Benchmark Result =+$.*?^=+$", page, re.M | re.S)
+    with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    rendered = [render(published_figures(row), LAYOUTS["vllm-2025"]) for row in rows]
+    plain = ["\n".join(line.rstrip() for line in block.splitlines()) for block in rendered]
+    assert len(blocks) == len(rows)
+    assert sorted(plain) == sorted(
+        "\n".join(line.rstrip() for line in block.splitlines()) for block in blocks
+    )

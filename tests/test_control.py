@@ -113,7 +113,6 @@ def test_a_trace_is_begun_and_ended(engine: Engine, body: bytes) -> None:
             r"/start_profile answers 409: A profiling session is already active\.",
         ),
         (SGLANG, [CRASHED], MeasureError, "/start_profile answers 500"),
-        (SGLANG, [OK, CRASHED], MeasureError, "/stop_profile answers 500"),
         (engines.UNKNOWN, [OK], UsageError, "has no way to trace itself"),
     ],
 )
@@ -122,6 +121,16 @@ def test_a_server_that_does_not_trace_is_an_error(
 ) -> None:
     with pytest.raises(kind, match=said), traced(engine, *answers):
         raise AssertionError("no trace, and nobody said so")
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (not whole: /stop_profile answers 500")]
+)
+def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said: str) -> None:
+    with ScriptedServer(one_by_one(OK, stop)) as server:
+        with control.tracing(Access(server.base_url), None, SGLANG, "/traces") as trace:
+            pass
+        assert str(trace).startswith(said)
 
 
 @pytest.mark.parametrize("stop", [OK, CRASHED])

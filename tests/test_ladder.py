@@ -263,7 +263,7 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
         ("ladder", ["--repeat", "2"], "--repeat is not for a ladder: --num-prompts says how often"),
         ("ladder", ["--append-result"], "--save-result is not for a ladder: ladder.json"),
         ("ladder", ["--print-request"], "--print-request is not for a ladder: `loadgen bench` shows one"),
-        ("bench", ["--profile", "qwen-speed"], "profile qwen-speed is a ladder of input lengths: run it"),
+        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat is not for a ladder"),
         ("bench", ["--formula", OUTPUT], "unknown flag --formula"),
     ],
 )

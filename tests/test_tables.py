@@ -27,7 +27,17 @@ from loadgen.rows import (
     shipped,
 )
 from loadgen.speed import OUTPUT, TOTAL
-from loadgen.tables import QWEN2_5, QWEN2_5_CSV, QWEN3, QWEN3_CSV, TABLES, THROUGHPUT, Shape
+from loadgen.tables import (
+    QWEN2_5,
+    QWEN2_5_CSV,
+    QWEN3,
+    QWEN3_CSV,
+    TABLES,
+    THROUGHPUT,
+    Column,
+    Shape,
+    Table,
+)
 
 PAGES = Path(__file__).parent / "data" / "published"
 SHIPPED = Path(tables.__file__).parent / "published"
@@ -353,3 +363,17 @@ def test_throughput_rows_are_printed_for_a_terminal() -> None:
         "----------------  ------------  -------  ----  --------\n"
         "Qwen1.5-32B-Chat  BF16              100  6.68   7343.56\n"
     )
+
+
+def test_the_rtx_pro_6000_rows_come_back_from_every_form() -> None:
+    path = PAGES / "rtx_pro_6000_speed.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        titles, *body = list(csv.reader(file))
+    table = Table(tuple(Column(title, title) for title in titles), tuple(map(tuple, body)))
+    assert TABLES["csv"](table) == path.read_text("utf-8")
+    drawn = TABLES["md"](table).splitlines()
+    assert [tuple(line.strip("| ").split(" | ")) for line in (drawn[0], *drawn[2:])] == [
+        tuple(titles),
+        *table.body,
+    ]
+    assert all(cell in TABLES[form](table) for form in TABLES for row in table.body for cell in row[3:])

@@ -34,7 +34,8 @@ ORDER = [
     "sensing", "calibration", "exposition", "window",
     "facts", "endpoint", "control", "observe", "live", "measure", "reconcile", "evidence", "load_findings",
     "server_findings", "client_findings", "doubts", "verdict", "result", "rungs", "repeats", "report",
-    "launch_flags", "flags", "selftest", "run", "launched", "attach", "bench", "ladder", "cli", "__main__",
+    "launch_flags", "flags", "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
+    "cli", "__main__",
 ]
 # fmt: on
 

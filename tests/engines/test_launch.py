@@ -46,31 +46,41 @@ def _facts(directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def twice(
+def thrice(
     engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Finished, Path]:
-    """Two profiles on one vLLM that the command started."""
-    directory = tmp_path_factory.mktemp("twice")
+    """Two profiles and a ladder on one vLLM that the command started."""
+    directory = tmp_path_factory.mktemp("thrice")
+    small = "input_len = 64\noutput_len = 16\nnum_prompts = 8\nmax_concurrency = 2\nnum_warmups = 1\n"
     for name in ("one", "two"):
-        (directory / f"{name}.toml").write_text("num_warmups = 1\n")
-    words = [*_vllm(engines_python, model), "--profile", "./one.toml,./two.toml", *_SMALL]
+        (directory / f"{name}.toml").write_text(small)
+    (directory / "short.toml").write_text(
+        "ladder = [1, 64, 512, 2048]\noutput_len = 32\nnum_prompts = 2\nnum_warmups = 1\n"
+        "max_concurrency = 1\nignore_eos = true\ntemperature = 0.0\n"
+    )
+    words = [*_vllm(engines_python, model), "--profile", "./one.toml,./two.toml,./short.toml"]
     return loadgen(words, directory, more=VLLM_ON_CPU), directory
 
 
-def test_one_command_starts_a_server_runs_two_profiles_and_leaves_nothing(
-    twice: tuple[Finished, Path], model: Path
+def _runs(directory: Path) -> list[Path]:
+    """The directories of the two profiles' runs, in order."""
+    return sorted(path for name in ("one", "two") for path in (directory / "runs").glob(f"*-{name}"))
+
+
+def test_one_command_starts_a_server_runs_two_profiles_and_a_ladder_and_leaves_nothing(
+    thrice: tuple[Finished, Path], model: Path
 ) -> None:
-    finished, _ = twice
+    finished, _ = thrice
     assert finished.code == 0, finished.err
     assert finished.out.count("Serving Benchmark Result") == 2
     assert left(*_marks(model)) == []
 
 
 def test_the_report_says_how_it_was_started_what_it_runs_and_what_it_took(
-    twice: tuple[Finished, Path], model: Path
+    thrice: tuple[Finished, Path], model: Path
 ) -> None:
-    finished, directory = twice
-    first, second = sorted(path for path in (directory / "runs").iterdir() if "server" not in path.name)
+    finished, directory = thrice
+    first, second = _runs(directory)
     facts = _facts(first)
     launched = facts["launched"]
     assert launched["how"] == "vllm"
@@ -85,10 +95,9 @@ def test_the_report_says_how_it_was_started_what_it_runs_and_what_it_took(
         assert "vLLM" in (run / "server.log").read_text("utf-8", "replace")
 
 
-def test_energy_that_cannot_be_read_is_said_to_be_missing(twice: tuple[Finished, Path]) -> None:
-    finished, directory = twice
-    (run, *_) = (path for path in (directory / "runs").iterdir() if "server" not in path.name)
-    sensed = _facts(run)["sensed"]
+def test_energy_that_cannot_be_read_is_said_to_be_missing(thrice: tuple[Finished, Path]) -> None:
+    finished, directory = thrice
+    sensed = _facts(_runs(directory)[0])["sensed"]
     assert sensed["energy"] or sensed["missing"]
     assert "energy:" in finished.out
 
@@ -149,23 +158,16 @@ def test_a_server_killed_in_mid_run_ends_in_its_last_words_and_keeps_what_was_me
 
 
 def test_the_ladder_climbs_notes_what_does_not_fit_and_writes_every_table(
-    engines_python: Path, model: Path, tmp_path: Path
+    thrice: tuple[Finished, Path],
 ) -> None:
-    (tmp_path / "short.toml").write_text(
-        "ladder = [1, 64, 512, 2048]\noutput_len = 32\nnum_prompts = 2\nnum_warmups = 1\n"
-        "max_concurrency = 1\nignore_eos = true\ntemperature = 0.0\n"
-    )
-    words = [*_vllm(engines_python, model), "--profile", "./short.toml"]
-    finished = loadgen(words, tmp_path, "ladder", VLLM_ON_CPU)
-    assert finished.code == 0, finished.err
-    (directory,) = (tmp_path / "runs").glob("*-ladder")
+    (directory,) = (thrice[1] / "runs").glob("*-ladder")
     with (directory / "ladder.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [row["input_length"] for row in table] == ["1", "64", "512", "2048"]
     assert all(float(row["speed_tok_s"]) > 0 for row in table[:3])
-    assert "context" in table[3]["note"]
+    assert table[3]["note"] == "needs 2080 tokens, the context limit is 1024"
     assert {path.suffix for path in directory.glob("ladder.*")} >= {".csv", ".html", ".rst", ".md", ".json"}
-    assert left(*_marks(model)) == []
+    assert "Speed = (prompt+output)/time" in thrice[0].out
 
 
 def test_the_ladder_of_transformers_serve_has_the_lengths_that_were_asked_for(
