@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
+
 from loadgen import checkpoint
 from loadgen.checkpoint import Checkpoint
 from loadgen.endpoint import Access, Inquiry
@@ -19,6 +21,7 @@ from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.run import Local, Session
 from loadgen.server_settings import ServerSettings
+from loadgen_servers import ownership
 from loadgen_servers.embedded import Embedded, EngineFailed
 
 _EMBEDDED_WAIT_S = 10.0
@@ -96,11 +99,13 @@ def _local(access: Access) -> Local | None:
     parts = urlsplit(access.base_url)
     if not is_loopback(parts.hostname or ""):
         return None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found: list[psutil.Process] = []  # its first process, once it was looked for
 
     def pids() -> list[int]:
-        from loadgen_servers.ownership import listening_tree  # psutil: not before the first request
-
-        return listening_tree(parts.port or 80)
+        if not any(map(ownership.alive, found)) and (first := ownership.listening(port)):
+            found[:] = [first]
+        return [process.pid for first in found for process in ownership.tree(first)]
 
     return Local(pids)
 

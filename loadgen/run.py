@@ -190,6 +190,8 @@ class Session:
             return measure(made, manner, display, title, nullcontext()), None
         observer = Observer(self.access, self.root.tls, self.served.model)
         observer.before(rest_s)
+        if self.local is not None:
+            self.local.pids()  # to look for them costs less while there are few connections
         sampled = sensing.sampling() if sensing is not None else nullcontext()
         outcome = measure(made, manner, display, title, _both(observer.sampling(), sampled))
         # Ctrl-C: nobody waits for counters to settle.

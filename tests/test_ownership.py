@@ -13,11 +13,17 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from loadgen_servers.ownership import Foreign, Owner, check, listening_tree, tree
+from loadgen_servers.ownership import Foreign, Owner, check, listening, tree
 from loadgen_servers.running import free_port
 from supervised import HAS_WORKER, LISTENS, listens, server, until
 
 ME, SOMEBODY = os.getpid(), 2**22 + 1  # above the largest pid of Linux
+
+
+def listening_tree(port: int) -> list[int]:
+    """The processes of the server on a port, its first process first; [] where nobody knows."""
+    first = listening(port)
+    return [process.pid for process in tree(first)] if first is not None else []
 
 
 def listener(ip: str, port: int, pid: int | None, status: str = psutil.CONN_LISTEN) -> SimpleNamespace:

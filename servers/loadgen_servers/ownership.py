@@ -48,23 +48,23 @@ def check(running_pids: Sequence[int], port: int) -> Owner:
     raise Foreign(f"port {port} is served by a process of another user: start again, on another port")
 
 
-def listening_tree(port: int) -> list[int]:
-    """The processes of the server that listens on a port of this machine, its first process first.
+def listening(port: int) -> psutil.Process | None:
+    """The first process of the server that listens on a port of this machine; None where it is not known.
 
-    The first is found from the listener upwards, as long as the parent is of the same session and
-    neither a shell nor one that started us too. [] where nobody listens, or it may not be known.
+    It is found from the listener upwards, as long as the parent is of the same session and neither a
+    shell nor one that started us too. Every socket of the machine is looked at: not for a busy time.
     """
     try:
         pids = [pid for pid in _listeners(port, _TAKES_LOCALHOST) if pid is not None]
         if not pids:
-            return []
+            return None
         ours = {process.pid for process in [psutil.Process(), *psutil.Process().parents()]}
         first = psutil.Process(pids[0])
         while (parent := first.parent()) and _same_server(parent, first) and parent.pid not in ours:
             first = parent
-        return [process.pid for process in tree(first)]
     except psutil.Error:
-        return []
+        return None
+    return first
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:
