@@ -26,6 +26,7 @@ from loadgen_servers.launchers import LAUNCHERS
 from loadgen_servers.running import Running, free_port, start
 
 LOG = "server.log"
+_CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
 _LOOK_S = 0.5
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
@@ -213,10 +214,10 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
 
 def _last_words(name: str, running: Running, what: str) -> str:
     """What happened, the known cause, and the end of the log."""
-    tail = running.tail()
-    known = cause("\n".join(running.tail(400)), running.exit_code())
+    tail = running.tail(_CAUSE_LINES)
+    known = cause("\n".join(tail), running.exit_code())
     said = f"{name} {what}" + (f": {known}" if known else "")
-    words = "".join(f"\n  | {hide(line)}" for line in tail)
+    words = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
     return f"{said}{LAST_WORDS}{running.log}{words}"
 
 

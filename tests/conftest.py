@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +20,30 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in ("OPENAI_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Every port that was given out; afterwards nothing listens there, and no process is left."""
+    from loadgen import launched, run  # of few tests
+    from loadgen_servers import running
+    from supervised import MARK, listens, marked
+
+    given: list[int] = []
+
+    def free_port() -> int:
+        given.append(running.free_port())
+        return given[-1]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(MARK, str(tmp_path))
+    monkeypatch.setattr(launched, "free_port", free_port)
+    monkeypatch.setattr(launched, "_LOOK_S", 0.02)
+    monkeypatch.setattr(run, "_IDLE_S", 0.0)
+    yield given
+    monkeypatch.delenv(MARK)
+    left = marked(str(tmp_path))
+    for process in left:
+        process.kill()
+    assert not left
+    assert not any(map(listens, given))

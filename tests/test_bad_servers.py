@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,39 +15,16 @@ from loadgen.result import REPORT, RESULT
 from loadgen_servers import running
 from scripted_server import ScriptedServer, api, stream
 from serving_scripts import launch_command
-from supervised import MARK, listens, marked
 
 pytestmark = [
     pytest.mark.realtime,
+    pytest.mark.usefixtures("ports"),
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "1"]
 HEALTHY = "Server().serve()"
 HANGS = "print('loading weights', flush=True)\ntime.sleep(1000)"
-
-
-@pytest.fixture(autouse=True)
-def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Every port that was given out; afterwards nothing listens there, and no process is left."""
-    given: list[int] = []
-
-    def free_port() -> int:
-        given.append(running.free_port())
-        return given[-1]
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(MARK, str(tmp_path))
-    monkeypatch.setattr(launched, "free_port", free_port)
-    monkeypatch.setattr(launched, "_LOOK_S", 0.02)
-    monkeypatch.setattr(run, "_IDLE_S", 0.0)
-    yield given
-    monkeypatch.delenv(MARK)
-    left = marked(str(tmp_path))
-    for process in left:
-        process.kill()
-    assert not left
-    assert not any(map(listens, given))
 
 
 def bench(line: str, *words: str) -> int:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from loadgen import cli, ladder, launched, run, rungs
+from loadgen import cli, ladder, run, rungs
 from loadgen.result import Result, load
 from loadgen.rows import Row, read_csv
 from loadgen.speed import OUTPUT, TOTAL
-from loadgen_servers import running
 from scripted_server import ScriptedServer, api, stream
 from serving_scripts import engine_command, launch_command
-from supervised import MARK, listens, marked
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -29,28 +26,10 @@ ENGINE = ["--preset", "bench/1024x50", "--served-model-name", "Qwen/Qwen3-8B"]  
 
 
 @pytest.fixture(autouse=True)
-def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Every port that was given out; afterwards nothing listens there, and no process is left."""
-    given: list[int] = []
-
-    def free_port() -> int:
-        given.append(running.free_port())
-        return given[-1]
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(MARK, str(tmp_path))
-    monkeypatch.setattr(launched, "free_port", free_port)
-    monkeypatch.setattr(launched, "_LOOK_S", 0.02)
-    monkeypatch.setattr(run, "_IDLE_S", 0.0)
+def _at_the_foot(ports: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile to climb; a server that failed is soon known to live."""
     monkeypatch.setattr(run, "_FAILED_S", 1.0)
     (tmp_path / "p.toml").write_text(LADDER, "utf-8")
-    yield given
-    monkeypatch.delenv(MARK)
-    left = marked(str(tmp_path))
-    for process in left:
-        process.kill()
-    assert not left
-    assert not any(map(listens, given))
 
 
 def climb(*words: str) -> int:

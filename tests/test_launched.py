@@ -7,23 +7,22 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadgen import cli, launched, run, sensors
+from loadgen import cli, launched, sensors
 from loadgen.nvml import Gpus
 from loadgen.reading import Absent
 from loadgen.result import ARRIVALS, REPORT, RESULT
-from loadgen_servers import running
 from recorded_sensors import RecordedNvml
 from serving_scripts import engine_command, launch_command
-from supervised import MARK, listens, marked, nothing_is_left
+from supervised import nothing_is_left
 
 pytestmark = [
     pytest.mark.realtime,
+    pytest.mark.usefixtures("ports"),
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
@@ -32,29 +31,6 @@ LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", 
 INSTANT = engine_command("--preset", "instant", "--served-model-name", "m")
 HEALTHY = "Server().serve()"
 AS_VLLM = "Server(owner='vllm').serve()"
-
-
-@pytest.fixture(autouse=True)
-def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Every port that was given out; afterwards nothing listens there, and no process is left."""
-    given: list[int] = []
-
-    def free_port() -> int:
-        given.append(running.free_port())
-        return given[-1]
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(MARK, str(tmp_path))
-    monkeypatch.setattr(launched, "free_port", free_port)
-    monkeypatch.setattr(launched, "_LOOK_S", 0.02)
-    monkeypatch.setattr(run, "_IDLE_S", 0.0)
-    yield given
-    monkeypatch.delenv(MARK)
-    left = marked(str(tmp_path))
-    for process in left:
-        process.kill()
-    assert not left
-    assert not any(map(listens, given))
 
 
 def bench(line: str, *words: str) -> int:

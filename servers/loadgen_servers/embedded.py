@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 import msgspec
 
-from loadgen_servers.supervisor import share_cores_evenly
+from loadgen_servers import child
 
 ENGINE = "loadgen_servers.engine"
 NULL = "loadgen_servers.null"
@@ -52,17 +50,15 @@ class Embedded:
 
     def start(self) -> Listening:
         """Start and wait until it listens; raises EngineFailed."""
-        source = str(Path(__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module, "--exit-with-stdin", *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,  # a file: nobody would drain a pipe
-            env={**os.environ, "PYTHONPATH": path},
+            env=child.environment(),
             start_new_session=True,  # Ctrl-C is for the client alone
         )
-        share_cores_evenly(self.process.pid)
+        child.share_cores_evenly(self.process.pid)
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], _START_S)
         line = self.process.stdout.readline() if ready else b""

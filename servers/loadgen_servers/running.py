@@ -22,6 +22,7 @@ from typing import Self
 import msgspec
 import psutil
 
+from loadgen_servers import child
 from loadgen_servers.launch import Command, LaunchError
 from loadgen_servers.ownership import alive, tree
 from loadgen_servers.supervisor import Assignment, Ended, Refused, Started, Word
@@ -54,8 +55,6 @@ def start(command: Command, port: int, log: Path, grace_s: float = GRACE_S) -> R
         output = log.open("ab")
     except OSError as error:
         raise LaunchError(f"the server's log {log} cannot be written: {error.strerror}") from None
-    source = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
     with output, ExitStack() as undo:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "loadgen_servers.supervisor"],
@@ -63,7 +62,7 @@ def start(command: Command, port: int, log: Path, grace_s: float = GRACE_S) -> R
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env={**os.environ, "PYTHONPATH": path},  # its own: the server may be of another Python
+            env=child.environment(),  # its own: the server may be of another Python
             process_group=0,  # Ctrl-C is for the client alone; and no session, see supervisor.py
         )
         running = Running(command, port, log, grace_s, supervisor)

@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import psutil
 
+from loadgen_servers.child import share_cores_evenly
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LEFTOVERS_S = 5.0  # for what outlives the first process, before it is killed
 _COMMAND_S = 30.0  # for a container engine to do as it is told
@@ -220,13 +222,6 @@ def _tied_to(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return tie
-
-
-def share_cores_evenly(pid: int = 0) -> None:
-    """Undo what a caller that steps back for its server (SCHED_BATCH) hands down to it."""
-    if hasattr(os, "SCHED_OTHER"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _read_line() -> bytes:
