@@ -24,7 +24,7 @@ _COMMAND_S = 5.0
 _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", re.M)
 
 # NVML's reasons that are no throttling: idle, a clock that was asked for, the power limit under full load.
-_GPU_REASONS = {
+GPU_REASONS = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
@@ -175,7 +175,7 @@ def _gpu(source: Source) -> tuple[dict[str, int], tuple[str, ...]]:
             {f"gpu{gpu}.{name}": _number(n) for name, n in zip(_GPU_COUNTERS, counts, strict=False)}
         )
         mask = int(active, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", active) else 0
-        reasons += [f"GPU {gpu}: {name}" for bit, name in _GPU_REASONS.items() if mask & bit]
+        reasons += [f"GPU {gpu}: {name}" for bit, name in GPU_REASONS.items() if mask & bit]
     return counters, tuple(reasons)
 
 

@@ -8,18 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from loadgen.host import GPU_REASONS
 from loadgen.reading import Absent, Key, Quantity, Questions, Reading
 
 _LIBRARY = "libnvidia-ml.so.1"
 _GIB = 1 << 30
 # Bits of the clocks event reasons that mean slower than it could be; the others: idle, and clocks asked for.
-_REASONS = {
-    0x04: "power limit",
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
+_REASONS = {0x04: "power limit", **GPU_REASONS}  # the limit is no throttling, and worth to be told beside it
 _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
     ("temperature_c", "temperature", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     ("sm_mhz", "SM clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
