@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from loadgen.peaks import peak_concurrency
+from loadgen.ranks import median, percentiles
 from loadgen.record import Int64, Records
 
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
@@ -38,8 +39,8 @@ class Error(BaseModel):
     def of(cls, said_ns: Int64, true_ns: Int64) -> Self:
         """The error of these pairs, at least one; the true values' median must not be 0."""
         off_us = np.abs(said_ns - true_ns) / 1e3
-        median_us, p99_us = np.percentile(off_us, (50, 99)).tolist()
-        percent = 100 * p99_us / (float(np.median(true_ns)) / 1e3)
+        median_us, p99_us = percentiles(off_us, (50, 99))
+        percent = 100 * p99_us / (float(median(true_ns)) / 1e3)
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
 
     def percent(self, value_us: float) -> float:

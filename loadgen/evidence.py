@@ -17,6 +17,7 @@ from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.failure import FailureKind
 from loadgen.metrics import Metrics, PerRequest
+from loadgen.ranks import median, percentiles
 from loadgen.record import Int64, Records
 from loadgen.steady import Unsteady
 from loadgen.window import ServerSample, ServerWindow
@@ -47,14 +48,14 @@ class Trend:
         """
         series = np.asarray(values, np.float64)
         n = len(series)
-        if n < LEAST_WAVES or not np.median(series) > 0:
+        if n < LEAST_WAVES or not median(series) > 0:
             return None
         i, j = np.triu_indices(n, 1)
         rise = series[j] - series[i]
         s = float(np.sign(rise).sum())
         z = (s - math.copysign(1, s)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18) if s else 0.0
-        slope = float(np.median(rise / (j - i)))
-        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(np.median(series)))
+        slope = float(median(rise / (j - i)))
+        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(median(series)))
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,7 @@ def wave_medians(values: Floats, size: int) -> Floats:
     Requests that ran together are alike, so they are one observation, not many.
     """
     whole = len(values) // size
-    medians: Floats = np.median(values[: whole * size].reshape(whole, size), axis=1)
-    return medians
+    return median(values[: whole * size].reshape(whole, size))
 
 
 class Source(StrEnum):
@@ -120,6 +120,7 @@ class Source(StrEnum):
     COUNTERS = "the server's /metrics"
     GAUGES = "samples of the server's gauges"
     SELFTEST = "a self-test of this client"
+    ROOFLINE = "a roofline"
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class Case:
             Source.COUNTERS: self.window is not None,
             Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
             Source.SELFTEST: self.calibration is not None,
+            Source.ROOFLINE: self.facts.ceiling is not None,
         }
         return {source for source, there in known.items() if there}
 
@@ -259,12 +261,12 @@ class Case:
         later = self.middle[of]
         if later.sum() < max(_LEAST_LATER, self.asked):
             return None
-        usual = np.percentile((values_ns / per)[later], 90)
+        (usual,) = percentiles((values_ns / per)[later], (90,))
         return FirstWave(
             size=len(first),
-            first_ms=float(np.median(values_ns[first])) / _MS_NS,
-            later_ms=float(np.median(values_ns[later])) / _MS_NS,
-            ratio=float(np.median((values_ns / per)[first]) / usual) if usual else 0.0,
+            first_ms=float(median(values_ns[first])) / _MS_NS,
+            later_ms=float(median(values_ns[later])) / _MS_NS,
+            ratio=float(median((values_ns / per)[first]) / usual) if usual else 0.0,
         )
 
     @property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loadgen.errors import UsageError
 from loadgen.goodput import meets
 from loadgen.peaks import peak_concurrency, peak_tokens
+from loadgen.ranks import percentiles as ranked
 from loadgen.record import UNKNOWN, Int64, Records
 
 DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result
@@ -62,7 +63,7 @@ class Distribution:
             return cls(0, nan, nan, nan, nan, nan, dict.fromkeys(percentiles, nan))
         mean, std = float(values_ns.mean()), float(values_ns.std())
         low, high = float(values_ns.min()), float(values_ns.max())
-        middle, *ranks = np.percentile(values_ns, (50, *percentiles), overwrite_input=True).tolist()
+        middle, *ranks = ranked(values_ns, (50, *percentiles))
         return cls(
             n=len(values_ns),
             mean_ms=mean / _MS_NS,

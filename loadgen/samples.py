@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from loadgen.ranks import median
 from loadgen.reading import Quantity, Reading
 
 Floats = NDArray[np.float64]
@@ -101,7 +102,7 @@ class Window:
         sums = np.array([sum(s.reading.values[key] for key in keys) for s in known])
         late = np.array([2 * s.at_ns >= self.begin_ns + self.end_ns for s in known])
         second_half = sums[late] if late.any() else sums
-        return Level(peak_bytes=int(sums.max()), steady_bytes=int(np.median(second_half)), how=how)
+        return Level(peak_bytes=int(sums.max()), steady_bytes=int(median(second_half)), how=how)
 
     def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, Spread]:
         """By place, from the samples in the window."""

@@ -165,11 +165,10 @@ def ran_out(records: Records, profile: Profile) -> str:
 
 def _of_slots(records: Records) -> tuple[Int64, Int64]:
     """When each slot first sent and last ended, int64[slots] each."""
-    slots, of = np.unique(records.slot, return_inverse=True)
-    firsts_ns = np.full(len(slots), np.iinfo(np.int64).max)
-    lasts_ns = np.zeros(len(slots), np.int64)
-    np.minimum.at(firsts_ns, of, records.sent_ns)
-    np.maximum.at(lasts_ns, of, records.end_ns)
+    order = np.argsort(records.slot, kind="stable")
+    begins = np.flatnonzero(np.diff(records.slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(records.sent_ns[order], begins)
+    lasts_ns: Int64 = np.maximum.reduceat(records.end_ns[order], begins)
     return firsts_ns, lasts_ns
 
 

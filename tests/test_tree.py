@@ -28,15 +28,22 @@ TEXT = [
 ORDER = [
     "__init__", "errors", "failure", "clock", "engines", "sse", "http1", "capture", "record", "arrival",
     "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings", "profile",
-    "plan", "decode", "job", "channel", "slot", "pool", "wire", "portable", "runner", "peaks", "goodput",
+    "plan", "decode", "job", "channel", "slot", "pool", "wire", "portable", "runner", "ranks", "peaks",
+    "goodput",
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "host", "gguf",
     "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors", "samples",
-    "sensing", "calibration", "exposition", "window",
-    "facts", "endpoint", "control", "observe", "live", "measure", "reconcile", "evidence", "load_findings",
-    "server_findings", "client_findings", "doubts", "verdict", "result", "rungs", "repeats", "report",
-    "launch_flags", "flags", "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
-    "cli", "__main__",
+    "sensing", "calibration", "exposition", "window",   
+    "facts",  "endpoint", "control",  "observe", "live", "measure", "reconcile",
+    "evidence",
+    "load_findings", "server_findings", "client_findings",  "doubts", "verdict", "result",
+    "rungs", "repeats", "report",
+    "launch_flags", "flags",     
+    "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
+     "cli", "__main__",
 ]
+# A package is one noun whose modules stand together; what it exports to those right of it is any of them.
+PACKAGES = {
+}
 # fmt: on
 
 # A child process must end whatever happens in it, and say why.
@@ -107,21 +114,29 @@ def test_every_module_has_lazy_annotations(path: Path) -> None:
 
 
 def test_every_module_of_the_client_has_its_place() -> None:
-    assert {path.stem for path in ROOT.glob("loadgen/*.py")} == set(ORDER)
+    assert {path.stem for path in ROOT.glob("loadgen/*.py")} | set(PACKAGES) == set(ORDER)
     assert len(ORDER) == len(set(ORDER))
+    assert {path.parent.name for path in ROOT.glob("loadgen/*/*.py")} == set(PACKAGES)
+    for package, modules in PACKAGES.items():
+        found = {path.stem for path in ROOT.glob(f"loadgen/{package}/*.py")} - {"__init__"}
+        assert found == set(modules), package
 
 
-@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/*.py"))))
+@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/**/*.py"))))
 def test_imports_point_left(path: Path) -> None:
-    place = ORDER.index(path.stem)
+    own = path.parent.name if path.parent.name in PACKAGES else path.stem
     for name in imported(path):
-        if name.startswith("loadgen."):
-            target = name.split(".")[1]
-            if target in ORDER:
-                assert ORDER.index(target) < place, f"{path.stem} imports {target}"
+        _, _, inside = name.partition("loadgen.")
+        target, _, module = inside.partition(".")
+        if not name.startswith("loadgen.") or target not in ORDER:
+            continue
+        if target != own:
+            assert ORDER.index(target) < ORDER.index(own), f"{path.stem} imports {target}"
+        elif (modules := PACKAGES.get(own, [])) and module in modules:
+            assert modules.index(module) < modules.index(path.stem), f"{path.stem} imports {own}.{module}"
 
 
-@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/*.py"))))
+@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/**/*.py"))))
 def test_only_the_command_knows_the_servers(path: Path) -> None:
     knows = any(name.split(".")[0] == "loadgen_servers" for name in imported(path))
     assert not knows or path.stem in ("launched", "attach", "cli", "selftest")
@@ -160,6 +175,7 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
         "engines",
         "servers",
         "jetson",
+        "roofline",
     ],
 )
 def test_the_docs_are_there(name: str) -> None:
