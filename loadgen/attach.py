@@ -19,6 +19,7 @@ from loadgen.flags import Options
 from loadgen.plan import Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
+from loadgen.roofline import preset
 from loadgen.run import Local, Session
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
@@ -83,7 +84,8 @@ def _headers(options: Options) -> dict[str, str]:
 
 
 def _embedded(options: Options, stack: ExitStack) -> tuple[Access, Local]:
-    arguments = [] if options.preset is None else ["--preset", options.preset]
+    config = None if options.model_config is None else Path(options.model_config).expanduser()
+    arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))

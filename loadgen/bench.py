@@ -10,14 +10,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from loadgen import facts, profile, repeats, report, result
+from loadgen import block, facts, profile, repeats, report, result
 from loadgen.attach import attach, settings
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options, parse
 from loadgen.plan import Seed
 from loadgen.profile import Profile
 from loadgen.result import Result
-from loadgen.run import Session
+from loadgen.run import Session, roofline_flags
 from loadgen.verdict import Level
 from loadgen.vllm_json import parse_metadata, write_result
 
@@ -121,6 +121,8 @@ def _profiles(options: Options) -> list[Profile]:
 def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
     parse_metadata(options.metadata)
+    block.layout(options.layout)
+    roofline_flags(options).check()
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")
@@ -135,7 +137,7 @@ def check(options: Options) -> None:
 def tell(session: Session, run: Result, directory: Path) -> int:
     """Print the report and write the files; the exit code."""
     options = session.options
-    text = report.render(run, explain=options.explain)
+    text = report.render(run, explain=options.explain, layout=options.layout)
     print(text, flush=True)
     session.keep(run, directory, text)
     print(f"run directory: {directory}", flush=True)

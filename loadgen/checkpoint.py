@@ -63,20 +63,36 @@ def read(path: str) -> Checkpoint | None:
     return _gguf(parts, path)
 
 
-def _transformers(directory: Path, path: str) -> Checkpoint:
-    raw, config = _json(directory / "config.json")
+def quantized(config: Mapping[str, Any], directory: Path) -> tuple[str, str]:
+    """What a config (and the files beside it) says of the weights: the field's short word, and the detail.
+
+    Empty where it does not say.
+    """
+    places = _places(config)
+    word, detail = _quantization(places, directory)
+    dtype = _first(places, ("dtype", "torch_dtype"), str, "").removeprefix("torch.")
+    return word or _UNQUANTIZED.get(dtype, ""), detail
+
+
+def _places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Where a config says what it says: of the part that reads text, and of the whole."""
     part = _first((config,), _TEXT, dict, {})
     text: dict[str, Any] = _first((part,), ("text_config",), dict, part)
-    places = (text, config)
+    return text, config
+
+
+def _transformers(directory: Path, path: str) -> Checkpoint:
+    raw, config = _json(directory / "config.json")
+    places = _places(config)
     dtype = _first(places, ("dtype", "torch_dtype"), str, "").removeprefix("torch.")
-    word, detail = _quantization(places, directory)
+    word, detail = quantized(config, directory)
     return Checkpoint(
         path=path,
         config_digest=_digest(raw),
         architecture=next((str(name) for name in _list(config.get("architectures"))), ""),
         model_type=_first((config,), ("model_type",), str, ""),
         dtype=dtype,
-        quantization=word or _UNQUANTIZED.get(dtype, ""),
+        quantization=word,
         quantization_detail=detail,
         max_positions=_first(places, _POSITIONS, int, None),
         layers=_first(places, _LAYERS, int, None),

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from loadgen import client_findings as client
 from loadgen import load_findings as load
+from loadgen import roofline_findings as roofline
 from loadgen import server_findings as server
 from loadgen.evidence import LATE_GAPS, LEAST_GAUGES, LEAST_WAVES, Case, Source, percent
 
@@ -104,6 +105,15 @@ DOUBTS = (
         f"more than {percent(load.REPEATED)} of the plan's prompts equal an earlier one; long random ones "
         "never do",
         "give a greater --random-input-len or --vocab-size",
+    ),
+    Doubt(
+        "beyond-roofline",
+        SUSPECT,
+        roofline.beyond_roofline,
+        f"over {percent(roofline.BEYOND)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
+        "engine says that it speculates, or at concurrency 1 by TTFT and the peak of the type that computes",
+        "look for speculative decoding, a prefix cache, another model; see that --hardware is right",
+        Source.ROOFLINE,
     ),
     # The load was not the one asked for.
     Doubt(
@@ -253,6 +263,15 @@ DOUBTS = (
         "this machine, which the server shares, was held back: a governor or power mode below its best, "
         "or a count of throttling that rose in the run",
         "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
+    ),
+    Doubt(
+        "slow-kernel",
+        SUSPECT,
+        roofline.slow_kernel,
+        f"under {percent(roofline.SLOW)} of the roofline by TPOT at concurrency 1, else by median ITL if few "
+        f"steps prefill; not below {roofline.LEAST_MS:.0f} ms a step: healthy small models reach 12 to 27 %",
+        "look in the server's log for a fallback kernel or eager mode; see that --hardware is right",
+        Source.ROOFLINE,
     ),
     # Notes.
     Doubt(

@@ -17,6 +17,7 @@ class Engine:
     own_path: str = ""
     takes_ids: bool = True  # a prompt as token ids
     takes_ignore_eos: bool = True
+    vllm_fields: bool = False  # takes repetition_penalty and return_token_ids beside OpenAI's own fields
     forces_length: str = ""  # a `generation_config` that does what it does not take ignore_eos for, as JSON
     max_tokens_field: str = ""  # for chat; "" leaves it to the dialect
     lists_its_model: bool = True  # /v1/models names what it serves
@@ -39,6 +40,7 @@ ENGINES = (
     Engine(
         "vLLM",
         owned_by="vllm",
+        vllm_fields=True,
         sends_at_once=True,
         takes_all_memory=True,
         info_path="/server_info?config_format=json",
@@ -52,6 +54,7 @@ ENGINES = (
     Engine(
         "SGLang",
         owned_by="sglang",
+        vllm_fields=True,
         sends_at_once=True,
         takes_all_memory=True,
         checks_model=False,

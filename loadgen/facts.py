@@ -9,10 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from loadgen.as_run import AsRun
 from loadgen.block import BlockFacts
 from loadgen.calibration import Calibration
+from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
+from loadgen.fingerprint import Fingerprint
 from loadgen.goodput import parse_goodput
 from loadgen.metrics import Ask, parse_percentile_metrics, parse_percentiles
 from loadgen.profile import Profile
+from loadgen.roofline.ceiling import Ceiling
 from loadgen.sensing import Sensed
 from loadgen.server_settings import ServerSettings
 from loadgen.steady import Trim
@@ -101,6 +104,10 @@ class Facts(BaseModel):
     cache_reset: str = ""  # what became of the prefix cache before the run; "": nobody touched it
     traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # how true this client was when it last measured itself
+    cell: Cell | None = None  # where it stands in a campaign
+    fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
+    ceiling: Ceiling | None = None  # what the machine could do at best
+    no_ceiling: str = ""  # why that is not known, and what to pass
 
     def ask(self) -> Ask:
         """What the metrics are asked for."""

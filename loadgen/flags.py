@@ -87,6 +87,11 @@ class Options:
     observe: bool = True
     launching: Launching = field(default_factory=Launching)
     reset_cache: bool = False
+    fingerprint: bool = False
+    hardware: str | None = None
+    bandwidth: float | None = None  # GB/s
+    model_config: str | None = None
+    layout: str | None = None  # of the block; a key of block.LAYOUTS
     formula: str | None = None  # of the ladder's speed
     selftest: bool = False
     explain: bool = False
@@ -114,7 +119,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     parser = parser or bench_parser()
     given, unknown = parser.parse_known_args(words)
     if unknown:
-        _unknown(unknown[0], parser)
+        refuse_unknown(unknown[0], parser)
     values = vars(given)
     if values.pop("dataset_name") != "random":
         raise UsageError("--dataset-name: only random is built")
@@ -154,7 +159,8 @@ def _refuse(argv: Sequence[str]) -> None:
             raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {reason}")
 
 
-def _unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
+def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
+    """Raises UsageError for what a parser does not know, with the nearest of what it does."""
     from loadgen.server_settings import nearest
 
     flag = word.split("=", 1)[0]
@@ -202,6 +208,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _workload_flags(parser.add_argument_group("workload"))
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
+    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
     _output_flags(parser.add_argument_group("output"))
     return parser
 
@@ -238,7 +245,11 @@ def _target_flags(group: Group) -> None:
     add("--insecure", action="store_true", help="accept any TLS certificate")
     add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
-    add("--preset", metavar="NAME", help="timing of the embedded engine; `loadgen engine --list-presets`")
+    add(
+        "--preset",
+        metavar="NAME",
+        help="timing of the embedded engine; `loadgen engine --list-presets`, or roofline/MACHINE/MODEL",
+    )
 
 
 def _workload_flags(group: Group) -> None:
@@ -292,14 +303,29 @@ def _run_flags(group: Group) -> None:
     add("--selftest", action="store_true", help="measure this client first, at the load to come")
     add("--reset-cache", action="store_true",
         help="empty the prefix cache before each run (of a launched server: always)")  # fmt: skip
+    add("--fingerprint", action="store_true",
+        help="keep the answers to a few greedy prompts: does a fast checkpoint still answer?")  # fmt: skip
     add("--no-observe", dest="observe", action="store_false",
         help="leave the server's /metrics and this machine's sensors alone")  # fmt: skip
     add("--quiet", action="store_true", help="no progress")
     add("--disable-tqdm", action="store_true", help="the same")
 
 
+def add_roofline_flags(group: Group) -> None:
+    """The flags that say what machine and what model it is, where they do not say so themselves."""
+    add = group.add_argument
+    add("--hardware", metavar="KEY", help="as jetson-thor, 4xh100 (default: as the GPU names itself)")
+    add("--bandwidth", type=float, metavar="GB/s", help="of its memory, instead of the table's")
+    add(
+        "--model-config",
+        metavar="FILE",
+        help="the model's config.json (default: its directory's, or the table's)",
+    )
+
+
 def _output_flags(group: Group) -> None:
     add = group.add_argument
+    add("--layout", metavar="NAME", help="of the block: vllm-0.32 (default), vllm-2025, sglang, sglang-2025")
     add("--percentile-metrics", metavar="LIST", help="of ttft,tpot,itl,e2el (default ttft,tpot,itl)")
     add("--metric-percentiles", metavar="LIST", help="default 99")
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")

@@ -6,31 +6,48 @@ import math
 import shlex
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 
-from loadgen import as_run, block, reconcile, sensing, steady, verdict
+from loadgen import as_run, attainable, block, fingerprint, reconcile, sensing, steady, verdict
+from loadgen.block import Layout
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
-from loadgen.metrics import ClientHealth, Metrics
+from loadgen.metrics import ClientHealth, Metrics, compute
 from loadgen.profile import Profile
 from loadgen.result import Result
 
 _WIDTH = 80
 
 
-def render(result: Result, explain: bool = False) -> str:
-    """The whole report: what was asked of whom, the block, the verdict, and what there is to say of it."""
+def render(result: Result, explain: bool = False, layout: str | None = None) -> str:
+    """The whole report: what was asked of whom, the block, the verdict, and what there is to say of it.
+
+    `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
+    """
     facts = result.facts
     metrics = result.metrics
     lines = [
         *_heading(facts),
-        block.render(block.figures(metrics, facts.block())),
+        _block(result, block.layout(layout)),
         *map(_wrapped, verdict.explain(result.verdict) if explain else verdict.lines(result.verdict)),
         *map(_wrapped, _remarks(facts, metrics)),
         *steady.lines(result.steady),
         *_reconciled(result),
+        *map(_wrapped, attainable.lines(facts, metrics)),
         *map(_wrapped, _sensed(result)),
+        *map(_wrapped, fingerprint.lines(facts.fingerprint) if facts.fingerprint is not None else ()),
     ]
     return "\n".join(lines)
+
+
+def _block(result: Result, layout: Layout) -> str:
+    """The block; a layout that has its own percentiles shows these, and every latency of its own."""
+    metrics, facts = result.metrics, result.facts.block()
+    if layout.percentiles:
+        metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
+        facts = replace(facts, selected=tuple(section.key for section in layout.sections))
+    told = {"backend": result.facts.profile.backend, **block.beside(metrics)}
+    return block.render({**told, **block.figures(metrics, facts)}, layout)
 
 
 def _wrapped(line: str) -> str:

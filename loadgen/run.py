@@ -5,18 +5,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen import as_run, calibration, control, host, live, plan, result, sensors
+from loadgen import answers, as_run, attainable, calibration, control, host, live, plan, result, sensors
+from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
 from loadgen.endpoint import Access, Served
 from loadgen.environment import HIDDEN, command_line, describe, git_state, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.facts import Client, Facts, Launched, Server, asked
+from loadgen.fingerprint import Fingerprint
 from loadgen.flags import Options
 from loadgen.job import Target
 from loadgen.live import Display
@@ -28,6 +30,7 @@ from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.record import Records
 from loadgen.result import Result
+from loadgen.roofline.subject import Flags
 from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.sensing import Sensing
 from loadgen.window import ServerWindow
@@ -68,6 +71,9 @@ class Session:
     root: Target
     local: Local | None = None  # None: the server is on another machine
     checkpoint: Checkpoint | None = None  # what the model's files say, where they are on this machine
+    # By the API they were asked in; whatever is made of this session by `replace` shares them.
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
+    cell: Cell | None = None  # of a campaign, whose runs these are
 
     def check_alive(self, failed: bool) -> None:
         """Raises MeasureError where a server of ours has ended; one that failed gets time for it."""
@@ -158,7 +164,27 @@ class Session:
                 manner.transport, calibration.environment_digest(known.environment)
             ),
         }
-        return Result(known.model_copy(update=learned), outcome.records)
+        learned |= self._fingerprint(made, outcome, display)
+        known = known.model_copy(update=learned)
+        bound, why = attainable.ceiling(known, roofline_flags(self.options))
+        return Result(known.model_copy(update={"ceiling": bound, "no_ceiling": why}), outcome.records)
+
+    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
+        """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
+        if not self.options.fingerprint:
+            return {}
+        if made.path in self.fingerprints:
+            return {"fingerprint": self.fingerprints[made.path]}
+        if outcome.interrupted or not outcome.records.ok.any():
+            why = "stopped by Ctrl-C before it was taken" if outcome.interrupted else "every request failed"
+            return {"fingerprint": Fingerprint.none(why)}
+        try:
+            said = answers.ask(self.access, self.root.tls, self.subject, made, display.show)
+        except KeyboardInterrupt:
+            why = "stopped by Ctrl-C while the fingerprint was taken"
+            return {"fingerprint": Fingerprint.none(why), "cut_short": why, "interrupted": True}
+        self.fingerprints[made.path] = said
+        return {"fingerprint": said}
 
     def _reset_cache(self) -> str:
         """Empty the prefix cache where that was asked for, or the server is ours; what came of it."""
@@ -186,6 +212,8 @@ class Session:
     ) -> tuple[Outcome, ServerWindow | None]:
         """The measured run, the server's own counters read before, during and after it."""
         title = made.profile.name or "bench"
+        if self.cell is not None:
+            title = f"r{self.cell.repeat} {self.cell.arm}, {title}"
         if not self.options.observe:
             return measure(made, manner, display, title, nullcontext()), None
         observer = Observer(self.access, self.root.tls, self.served.model)
@@ -264,6 +292,7 @@ class Session:
             interrupted=outcome.interrupted,
             label=self.options.label,
             metadata=self.options.metadata,
+            cell=self.cell,
             requests=max(1, len(outcome.records) if made.total is None else made.total),
             repeated_prompts=plan.repeated_prompts(made),
             **self._server_side(),
@@ -325,6 +354,11 @@ def _measure_client(workload: Profile, transport: str, warmed: Records) -> None:
     found = measure_client(load, [transport])
     calibration.remember(found.values())
     print("\n".join((f"self-test at {load.words}:", *table(found[transport]))), flush=True)
+
+
+def roofline_flags(options: Options) -> Flags:
+    """What the user says of machine and model."""
+    return Flags(options.hardware, options.bandwidth, options.model_config)
 
 
 def transport(options: Options) -> str:

@@ -18,6 +18,7 @@ _POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w"))
 _PIDS_S = 5.0  # to look for processes costs a walk through all of the machine's
 _LEAVE_S = 2.0
 _GIB = 1 << 30
+WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
 
 
 class Sensed(BaseModel):
@@ -152,7 +153,7 @@ def summary(window: Window, rest: Sequence[Sample] = (), before_bytes: int | Non
 def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
     ours = window.wheres("server_bytes")
     if ours:
-        return tuple(ours), "with memory of the server"
+        return tuple(ours), WITH_SERVER
     quantities: tuple[Quantity, ...] = ("device_bytes", "energy_j", "power_w", "sm_mhz")
     every = {
         where for quantity in quantities for where in window.wheres(quantity) if where.startswith("GPU ")

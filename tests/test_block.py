@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.block import LAYOUTS, BlockFacts, figures, render
+from loadgen.block import LAYOUTS, BlockFacts, Layout, beside, figures, layout, render
+from loadgen.errors import UsageError
 from loadgen.metrics import Ask, Metrics, compute
+from loadgen.others import blocks
 from loadgen.record import Record, Records
 
 RESULTS = Path(__file__).parent / "data" / "results"
@@ -148,3 +150,73 @@ def test_every_published_row_of_the_jetson_page_renders_to_its_block() -> None:
     assert sorted(plain) == sorted(
         "\n".join(line.rstrip() for line in block.splitlines()) for block in blocks
     )
+
+
+def every_figure(shape: Layout) -> dict[str, Any]:
+    """A figure for each line that a layout can have, every one of its own."""
+    told: dict[str, Any] = {}
+    for number, row in enumerate(shape.rows, 1):
+        whole = not row.spec or row.key == "max_concurrent_requests"  # which vLLM prints with decimals
+        told[row.key] = f"word{number}" if row.text else number * 1000 + (0 if whole else 0.25)
+    for number, section in enumerate(shape.sections, 100):
+        ranks = section.percentiles if section.percentiles is not None else ("50", "99", "99.9")
+        words = ["mean", "median", *(f"p{rank}" for rank in ranks), *["max"] * section.most]
+        told |= {f"{word}_{section.key}_ms": number + i / 100 for i, word in enumerate(words)}
+    return told
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_figure_of_every_layout_is_read_back_as_it_was_printed(name: str) -> None:
+    told = every_figure(LAYOUTS[name])
+    text = render(told, LAYOUTS[name])
+    found = blocks.parse(text.splitlines())
+    assert found.figures == told
+    assert render(found.figures, LAYOUTS[name]) == text
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
+    selected = ("ttft", "tpot", "itl", "e2el")
+    facts = BlockFacts(max_concurrency=8, selected=selected)
+    told = {"backend": "openai", **beside(run()), **figures(run(), facts)}
+    found = blocks.parse(render(told, LAYOUTS[name]).splitlines())
+    assert found.remarks == ()
+    numbers = {key: value for key, value in found.figures.items() if not isinstance(value, str)}
+    assert len(numbers) > 10
+    assert {key: round(told[key], 2) for key in numbers} == numbers
+
+
+def test_sglangs_layout_says_what_is_not_set_and_what_is_unlimited() -> None:
+    text = render({"request_rate": "inf", "max_concurrency": None}, LAYOUTS["sglang"])
+    assert f"{'Traffic request rate:':<40} inf       " in text.splitlines()
+    assert f"{'Max request concurrency:':<40} not set   " in text.splitlines()
+    assert "not set" not in render({}, LAYOUTS["sglang"])
+    old = render({"request_rate": 2.0, "max_concurrency": 3}, LAYOUTS["sglang-2025"]).splitlines()
+    assert f"{'Traffic request rate:':<40} 2.0       " in old
+    assert f"{'Max reqeuest concurrency:':<40} 3         " in old
+
+
+def test_sglangs_concurrency_is_the_latencies_of_the_successes_over_the_duration() -> None:
+    assert beside(run()) == {
+        "total_input_text_tokens": 5,
+        "input_throughput": 10.0,
+        "concurrency": 0.12 / 0.5,
+        "max_itl_ms": 10.0,
+    }
+    assert not any(beside(compute(Records.of([]), Ask())).values())
+
+
+def test_an_unknown_layout_is_refused_with_the_nearest() -> None:
+    assert layout(None) is layout("vllm-0.32") is LAYOUTS["vllm-0.32"]
+    with pytest.raises(
+        UsageError, match=r"--layout sglan: no such layout, did you mean 'sglang'\?; there are vllm"
+    ):
+        layout("sglan")
+
+
+def test_the_help_names_every_layout() -> None:
+    from loadgen.flags import bench_parser
+
+    (action,) = (one for one in bench_parser()._actions if "--layout" in one.option_strings)
+    assert action.help is not None
+    assert all(name in action.help for name in LAYOUTS)

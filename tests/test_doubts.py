@@ -19,6 +19,9 @@ from loadgen.facts import Client, Facts, Server
 from loadgen.failure import Failure, FailureKind
 from loadgen.metrics import compute
 from loadgen.record import Int64, Record, Records
+from loadgen.roofline.bound import ceiling
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.machines import of_bandwidth
 from loadgen.window import ServerLatency, ServerSample, ServerWindow
 
 VALIDITY = Path(__file__).parent.parent / "docs" / "validity.md"
@@ -148,6 +151,11 @@ def measured(capacity_per_s: float = 1e5, **fields: Any) -> Calibration:
     return Calibration(**{**figures, **fields})
 
 
+def bound(gb_per_s: float) -> Ceiling:
+    """Qwen3-8B on a memory so fast: 15.2 GB a step."""
+    return ceiling("Qwen3-8B", of_bandwidth(gb_per_s))
+
+
 def client(**fields: Any) -> Client:
     quiet: dict[str, Any] = {"transport": "wire", "cpu_s": 0.1, "wall_s": 10.0, "clock_step_ms": 0.0}
     return Client(**{**quiet, "late_bodies": 0, "backlog_bytes": 0, **fields})
@@ -171,6 +179,7 @@ def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **fact
         "requests": REQUESTS,
         "window": observed(),
         "calibration": measured(),
+        "ceiling": bound(2000),
         **facts,
     }
     told = Facts(**known)
@@ -218,6 +227,11 @@ PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
     "failures": (run(failed(20)), "16 of 320 requests failed (5 %): 16 × timeout", set()),
     "prefix-cache": (run(window=observed(prefix_hits=27840)), "87 % of 32000 prompt tokens", set()),
     "identical-prompts": (run(repeated_prompts=200), "200 of 320 prompts equal an earlier", set()),
+    "beyond-roofline": (
+        run(ceiling=bound(400)),
+        "10 ms a token (mean TPOT): reading 15.1 GB of weights in that time takes 1514 GB/s, 3.8 × the 400",
+        set(),
+    ),
     "answer-lengths": (
         run(changed(closed(), 2, output_tokens=6, finish_reason="stop"), window=None),
         "8.5 tokens an answer of 11.0 asked (77.3 %), 160 of 320 shorter; finish reasons: length 160, "
@@ -276,6 +290,11 @@ PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
     "beyond-capacity": (run(calibration=measured(300)), "messages/s, 300 the most", set()),
     "clock-stepped": (run(client=client(clock_step_ms=12.5)), "stepped by 12.5 ms", set()),
     "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
+    "slow-kernel": (
+        run(closed(lambda i: 400.0, lambda i: 40.0), ceiling=bound(1500)),
+        "40 ms a token (median ITL) is 25.3 % of the roofline: 10.1 ms for 15.2 GB at 1500 GB/s",
+        set(),
+    ),
     "early-ends": (
         run(changed(closed(), output_tokens=5), {"ignore_eos": False}, window=None),
         "5.0 tokens an answer of 11.0 asked",
@@ -412,7 +431,8 @@ def test_a_run_that_says_little_is_judged_all_the_same(case: Case, found: set[st
 
 
 def test_what_cannot_be_looked_for_is_said_to_be_so() -> None:
-    blind = {doubt.source for doubt in verdict.judge(run(window=None, calibration=None)).blind}
+    nothing = run(window=None, calibration=None, ceiling=None)
+    blind = {doubt.source for doubt in verdict.judge(nothing).blind}
     assert blind == set(Source) - {Source.RECORDS}
 
 

@@ -25,6 +25,7 @@ pytestmark = [
 SHORT_RUN = {"thin-percentiles", "few-per-slot", "ramp-and-drain"}
 BUSY_MACHINE = {"busy-loop"}
 FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-concurrency 4"
+MODEL = f"--model-config {Path(__file__).parent / 'data' / 'configs' / 'qwen3-8b.json'}"
 METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
 HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-concurrency 4"
 
@@ -148,6 +149,12 @@ PROVOCATIONS = {
         {"clock-stepped", "throttled"},
         played=made.a_bad_machine,
     ),
+    "a model that its memory cannot deliver": Provocation(
+        engine(), f"{FOUR} {MODEL} --bandwidth 400", {"beyond-roofline"}
+    ),
+    "a model that its memory could deliver four times as fast": Provocation(
+        engine(), f"{FOUR} {MODEL} --bandwidth 3000", {"slow-kernel"}
+    ),
     "a load near the client's capacity": Provocation(null(), FOUR, {"headroom"}, capacity_per_s=250),
     "a load beyond the client's capacity": Provocation(null(), FOUR, {"beyond-capacity"}, capacity_per_s=50),
     "half of the requests fail": Provocation(failing(2), METERED, {"many-failures"}),
@@ -226,7 +233,7 @@ def test_a_run_that_goes_well_has_nothing_to_doubt_though_every_doubt_was_looked
 ) -> None:
     made.remember(capacity_per_s=1e6)
     with engine()() as base_url:
-        code, ours, report = bench(base_url, f"{words} --num-warmups wave --strict")
+        code, ours, report = bench(base_url, f"{words} --num-warmups wave --strict {MODEL} --bandwidth 900")
     assert set(doubts(ours)) - BUSY_MACHINE == notes, doubts(ours)
     assert ours["verdict"]["not_looked_at"] == []
     assert (code, ours["verdict"]["level"]) == (0, "VALID")

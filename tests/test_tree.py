@@ -32,10 +32,10 @@ ORDER = [
     "goodput",
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "host", "gguf",
     "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors", "samples",
-    "sensing", "calibration", "exposition", "window",   
-    "facts",  "endpoint", "control",  "observe", "live", "measure", "reconcile",
+    "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
+    "facts", "attainable", "endpoint", "control", "answers", "observe", "live", "measure", "reconcile",
     "evidence",
-    "load_findings", "server_findings", "client_findings",  "doubts", "verdict", "result",
+    "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
     "launch_flags", "flags",     
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
@@ -43,6 +43,10 @@ ORDER = [
 ]
 # A package is one noun whose modules stand together; what it exports to those right of it is any of them.
 PACKAGES = {
+    "roofline": [
+        "machine", "ceiling", "machines", "architecture", "models", "scheme", "stored", "weights", "known",
+        "bound", "preset", "subject",
+    ],
 }
 # fmt: on
 

@@ -34,13 +34,13 @@ def sglang_python() -> Path | str:
     return python
 
 
-def tiny_model(python: Path) -> Path:
-    """The tiny model's directory, made once."""
-    model = DIRECTORY / "tiny-qwen3"
+def tiny_model(python: Path, layers: int = 2) -> Path:
+    """The directory of the tiny model with so many layers, made once."""
+    model = DIRECTORY / ("tiny-qwen3" if layers == 2 else f"tiny-qwen3-{layers}-layers")
     if not (model / "config.json").is_file():
         DIRECTORY.mkdir(exist_ok=True)
         subprocess.run(
-            [str(python), str(_HERE / "tiny_model.py"), str(model)],
+            [str(python), str(_HERE / "tiny_model.py"), str(model), str(layers)],
             check=True,
             env={**os.environ, **OFFLINE},
         )

@@ -1,6 +1,6 @@
 """A Qwen3 of 1.8 M random weights with its tokenizer, made offline in seconds.
 
-Run with the engines' Python, which has torch: `python tests/engines/tiny_model.py DIRECTORY`.
+Run with the engines' Python, which has torch: `python tests/engines/tiny_model.py DIRECTORY [LAYERS]`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 VOCAB_SIZE = 6000  # two special tokens are added after it
+LAYERS = 2
 
 
-def make_model(directory: Path) -> None:
+def make_model(directory: Path, layers: int = LAYERS) -> None:
     """Write config, weights (bfloat16 safetensors) and tokenizer."""
     import transformers
 
@@ -29,7 +30,7 @@ def make_model(directory: Path) -> None:
         vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=384,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
@@ -48,5 +49,5 @@ def make_model(directory: Path) -> None:
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     if not (target / "config.json").is_file():
-        make_model(target)
+        make_model(target, *map(int, sys.argv[2:3]))
     print(target)

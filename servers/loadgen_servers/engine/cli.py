@@ -16,7 +16,7 @@ import msgspec
 from loadgen_servers import sockets
 from loadgen_servers.engine.asked import Served
 from loadgen_servers.engine.model import Timing, Unsteady
-from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, preset, presets
+from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, given, preset, presets
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
 from loadgen_servers.sockets import Port
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _list_presets()
         return 0
     try:
-        chosen = preset(options.preset)
+        chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
         limits = _limits(options, chosen)
     except (UnknownPreset, ValueError) as error:
         print(f"loadgen engine: {error}", file=sys.stderr)
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1")
     add("--port", type=_port, default=0, help="0 takes a free one (default)")
     add("--preset", default=DEFAULT, help=f"machine and model to act as (default: {DEFAULT})")
+    add("--preset-json", metavar="JSON", help="a preset of one's own: name and a row of presets.toml")
     add("--list-presets", action="store_true", help="show the presets and their sources, then exit")
     add("--served-model-name", help="the model's id (default: the preset's)")
     add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
@@ -164,12 +165,12 @@ def _not_negative(text: str) -> float:
 
 
 def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
-    given = {
+    told = {
         name: getattr(options, name)
         for name in (field.name for field in fields(Limits))
         if getattr(options, name) is not None
     }
-    limits = replace(chosen.limits, **given)
+    limits = replace(chosen.limits, **told)
     if limits.max_num_batched_tokens < limits.max_num_seqs:
         raise ValueError(
             f"--max-num-batched-tokens {limits.max_num_batched_tokens} is below --max-num-seqs "

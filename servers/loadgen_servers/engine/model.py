@@ -69,6 +69,50 @@ class FittedTiming:
 
 
 @dataclass(frozen=True)
+class RooflineTiming:
+    """Step times of a machine at its best: memory at its bandwidth, arithmetic at its peak, both at once.
+
+    With D decodes, P prefill tokens, T = D + P, K context tokens read and Q pairs attended to,
+
+        step = max(read, arithmetic)
+        read = dense + E·(1 − (1 − k/E)^T)·expert + kv·K + window_kv·D·min(K/D, window)
+        arithmetic = compute·T + head·D + pair·(Q + K) + window_pair·(min(Q, P·window) + D·min(K/D, window))
+
+    E experts of which a token is routed to k, evenly: so many are read. Of a step's decodes the sum of
+    contexts is known, not each, so in layers with a sliding window each looks back the mean of them.
+    """
+
+    dense_ms: float
+    expert_ms: float = 0.0
+    experts: float = 0.0
+    experts_per_token: float = 0.0
+    kv_us: float = 0.0
+    compute_us: float = 0.0
+    head_us: float = 0.0
+    pair_ns: float = 0.0
+    window: float = 0.0
+    window_kv_us: float = 0.0
+    window_pair_ns: float = 0.0
+
+    def step_ns(self, work: Work, age: Age) -> int:
+        decodes, prompts = work.decodes, work.prefill_tokens
+        tokens = decodes + prompts
+        seen = min(work.kv_tokens, decodes * self.window)
+        read_ns = 1e6 * (self.dense_ms + self._experts(tokens) * self.expert_ms)
+        read_ns += 1e3 * (self.kv_us * work.kv_tokens + self.window_kv_us * seen)
+        pairs = min(work.attended_pairs, prompts * self.window) + seen
+        arithmetic_ns = 1e3 * (self.compute_us * tokens + self.head_us * decodes)
+        arithmetic_ns += self.pair_ns * (work.attended_pairs + work.kv_tokens) + self.window_pair_ns * pairs
+        return round(max(read_ns, arithmetic_ns))
+
+    def _experts(self, tokens: int) -> float:
+        if not self.experts:
+            return 0.0
+        missed: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.experts * (1 - missed)
+
+
+@dataclass(frozen=True)
 class Unsteady:
     """A machine that is cold at first and throttles later: another timing, slower by the engine's age.
 

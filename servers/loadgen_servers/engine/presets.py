@@ -9,7 +9,7 @@ from importlib import resources
 
 import msgspec
 
-from loadgen_servers.engine.model import FittedTiming
+from loadgen_servers.engine.model import FittedTiming, RooflineTiming, Timing
 from loadgen_servers.engine.scheduler import Limits
 
 DEFAULT = "jetson-thor/qwen3-8b-bf16"
@@ -44,7 +44,7 @@ class Preset:
     note: str
     max_model_len: int
     limits: Limits
-    timing: FittedTiming
+    timing: Timing
     published: tuple[Published, ...]
 
 
@@ -60,23 +60,41 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     published: tuple[Published, ...] = ()
 
 
+class _Given(_Row, forbid_unknown_fields=True, kw_only=True):
+    name: str
+
+
 def presets() -> dict[str, Preset]:
     """Every preset by name, in the order of the file."""
     text = resources.files(__package__).joinpath("presets.toml").read_text("utf-8")
     rows = msgspec.convert(tomllib.loads(text), dict[str, _Row])
-    return {
-        name: Preset(
-            name=name,
-            model=row.model,
-            source=row.source,
-            note=row.note,
-            max_model_len=row.max_model_len,
-            limits=Limits(row.max_num_seqs, row.max_num_batched_tokens, row.kv_cache_tokens),
-            timing=FittedTiming(**row.timing),
-            published=row.published,
-        )
-        for name, row in rows.items()
-    }
+    return {name: _preset(name, row) for name, row in rows.items()}
+
+
+def given(text: str) -> Preset:
+    """The preset of a JSON object: a row of presets.toml with its `name`; raises ValueError.
+
+    Its `timing` is of FittedTiming, or of RooflineTiming where it has `dense_ms`.
+    """
+    try:
+        row = msgspec.json.decode(text, type=_Given)
+        return _preset(row.name, row)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ValueError(f"--preset-json: {error}") from None
+
+
+def _preset(name: str, row: _Row) -> Preset:
+    kind = RooflineTiming if "dense_ms" in row.timing else FittedTiming
+    return Preset(
+        name=name,
+        model=row.model,
+        source=row.source,
+        note=row.note,
+        max_model_len=row.max_model_len,
+        limits=Limits(row.max_num_seqs, row.max_num_batched_tokens, row.kv_cache_tokens),
+        timing=kind(**row.timing),
+        published=row.published,
+    )
 
 
 def preset(name: str) -> Preset:

@@ -1,0 +1,132 @@
+"""Ceiling: the least time a machine needs for a model's tokens; docs/roofline.md has each formula."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from loadgen.roofline.machine import Machine
+
+
+class Weights(BaseModel):
+    """What a model reads and computes a token; bytes as stored, or computed from a config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    how: str  # "safetensors headers of …", "computed from the config of …"
+    total_bytes: int  # everything that must fit
+    dense_bytes: int  # read at every decoded token: all but routed experts and a separate embedding
+    expert_bytes: int = 0  # of one routed expert, summed over its layers
+    experts: int = 0  # E, routed
+    experts_per_token: int = 0  # k
+    kv_bytes_per_token: int  # of context, keys and values of all layers that look at all of it
+    flop_per_token: float  # 2 × the parameters that one token of a prompt passes
+    pair_flop: float  # of attention, per pair of a token and one before it: 4 × heads × head_dim × layers
+    computes: str  # the type that computes: bf16, fp8, fp4, int8
+    head_flop: float = 0.0  # 2 × the output head's, which a prompt passes once and an answer with every token
+    window: int = 0  # tokens that the layers with a sliding window look back; 0: there are none
+    window_kv_bytes_per_token: int = 0  # of those layers
+    window_pair_flop: float = 0.0  # of those layers
+
+    def kv_bytes(self, context: float) -> float:
+        """Keys and values of one request with so many tokens; sliding windows hold no more than they see."""
+        return context * self.kv_bytes_per_token + min(context, self.window) * self.window_kv_bytes_per_token
+
+    def expected_experts(self, tokens: float) -> float:
+        """How many experts of a layer so many tokens touch: E·(1 − (1 − k/E)^B), as of even routing."""
+        if not self.experts:
+            return 0.0
+        missed: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.experts * (1 - missed)
+
+
+class Ceiling(BaseModel):
+    """A machine with a model on it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    machine: Machine
+    model: str
+    weights: Weights
+
+    def weight_bytes(self, batch: float = 1.0) -> float:
+        """Weights read in a step of so many tokens: dense + E·(1 − (1 − k/E)^B) · expert."""
+        weights = self.weights
+        return weights.dense_bytes + weights.expected_experts(batch) * weights.expert_bytes
+
+    def step_bytes(self, batch: float, context: float) -> float:
+        """Bytes read for one token of each of `batch` requests with `context` tokens each.
+
+        dense + E·(1 − (1 − k/E)^B) · expert + B · context · KV, the middle term as of even routing.
+        """
+        return self.weight_bytes(batch) + batch * self.weights.kv_bytes(context)
+
+    def step_flop(self, batch: float, context: float) -> float:
+        """Arithmetic of the same step: B · (parameters + head + attention over the context)."""
+        weights = self.weights
+        attention = weights.pair_flop * context + weights.window_pair_flop * min(context, weights.window)
+        return batch * (weights.flop_per_token + weights.head_flop + attention)
+
+    def tpot_ms(self, batch: float = 1.0, context: float = 0.0) -> float:
+        """The least time per output token: bytes ÷ bandwidth, or FLOP ÷ peak where that is longer.
+
+        The second is so at large batches alone; of a machine without known peaks it is left out.
+        """
+        read_ms = 1e3 * self.step_bytes(batch, context) / self.machine.bandwidth_bytes_per_s
+        peak = self.peak_flop_per_s
+        return max(read_ms, 1e3 * self.step_flop(batch, context) / peak) if peak else read_ms
+
+    def decode_tok_per_s(self, batch: float = 1.0, context: float = 0.0) -> float:
+        """The most output tokens a second that `batch` requests get together."""
+        return batch * 1e3 / self.tpot_ms(batch, context)
+
+    def bandwidth_bytes_per_s(self, tpot_ms: float, batch: float = 1.0, context: float = 0.0) -> float:
+        """What a measured time per token would need of the memory bus: the effective bandwidth."""
+        return self.step_bytes(batch, context) / tpot_ms * 1e3
+
+    def prefill_flop(self, tokens: float) -> float:
+        """Arithmetic of a prompt: each token's parameters, the head once, and half of all pairs of tokens.
+
+        A layer with a sliding window w computes w·n − w²/2 pairs of a prompt of n ≥ w tokens.
+        """
+        weights = self.weights
+        seen = min(tokens, weights.window)
+        return (
+            weights.flop_per_token * tokens
+            + weights.head_flop
+            + weights.pair_flop * tokens * tokens / 2
+            + weights.window_pair_flop * (seen * tokens - seen * seen / 2)
+        )
+
+    def prefill_ms(self, tokens: float) -> float | None:
+        """The least time for a prompt by arithmetic alone, at the peak of the type that computes.
+
+        None where the machine's peak is not known.
+        """
+        peak = self.peak_flop_per_s
+        return 1e3 * self.prefill_flop(tokens) / peak if peak else None
+
+    @property
+    def peak_flop_per_s(self) -> float | None:
+        """The machine's peak in the type that computes; None where it is not known."""
+        return self.machine.peak_flop_per_s.get(self.weights.computes)
+
+    def timing(self) -> dict[str, float]:
+        """The same formulas as constants of the embedded engine's `RooflineTiming`, times in its units.
+
+        Where the machine's peak is not known, arithmetic takes no time.
+        """
+        weights, bus = self.weights, self.machine.bandwidth_bytes_per_s
+        peak = self.peak_flop_per_s or float("inf")
+        return {
+            "dense_ms": 1e3 * weights.dense_bytes / bus,
+            "expert_ms": 1e3 * weights.expert_bytes / bus,
+            "experts": weights.experts,
+            "experts_per_token": weights.experts_per_token,
+            "kv_us": 1e6 * weights.kv_bytes_per_token / bus,
+            "compute_us": 1e6 * weights.flop_per_token / peak,
+            "head_us": 1e6 * weights.head_flop / peak,
+            "pair_ns": 1e9 * weights.pair_flop / peak,
+            "window": weights.window,
+            "window_kv_us": 1e6 * weights.window_kv_bytes_per_token / bus,
+            "window_pair_ns": 1e9 * weights.window_pair_flop / peak,
+        }

@@ -1,0 +1,36 @@
+"""Machine: what a device can do at best, from a table that names its sources."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Machine(BaseModel):
+    """One kind of device, or several that share a model; peaks are dense, without structured sparsity."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str  # jetson-thor, h20-96gb; "" where only a bandwidth is known
+    name: str
+    bandwidth_bytes_per_s: float  # nominal, of the memory that holds the weights
+    peak_flop_per_s: dict[
+        str, float
+    ]  # by the type that computes: bf16, fp8, fp4, int8; what is absent: not known
+    memory_bytes: int  # 0: not known
+    source: str
+    note: str = ""
+    devices: int = 1  # that share the model: bandwidth, peaks and memory above are of all of them
+
+    def times(self, devices: int) -> Machine:
+        """So many of them that share a model: bandwidth, peaks and memory add up."""
+        if devices == 1:
+            return self
+        return self.model_copy(
+            update={
+                "name": f"{devices} × {self.name}",
+                "bandwidth_bytes_per_s": devices * self.bandwidth_bytes_per_s,
+                "peak_flop_per_s": {kind: devices * peak for kind, peak in self.peak_flop_per_s.items()},
+                "memory_bytes": devices * self.memory_bytes,
+                "devices": devices * self.devices,
+            }
+        )

@@ -1,0 +1,154 @@
+"""Machines: the table in machines.toml, and the ways to one of its rows: by key, by a GPU's own name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from functools import cache
+from importlib import resources
+
+from pydantic import BaseModel, ConfigDict
+
+from loadgen.errors import UsageError
+from loadgen.roofline.machine import Machine
+
+_SHORT = {
+    "h20": "h20-96gb",
+    "a100": "a100-80gb",
+    "h100-sxm": "h100",
+    "dgx-spark": "gb10",
+    "thor": "jetson-thor",
+}
+BANDWIDTH = "--bandwidth"
+_COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(.+)")
+_RAM_OFF = 0.15  # of what a board's memory shows as, by how much is kept back
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    bandwidth_gb_s: float
+    tflops: dict[str, float]
+    memory_gb: float
+    names: list[str]
+    source: str
+    note: str = ""
+    ram_gib: float = 0.0
+
+
+def machine(key: str) -> Machine:
+    """The machine of a key as jetson-thor, or of several that share a model as 4xh100.
+
+    Raises UsageError with the nearest key, and what else can be passed.
+    """
+    counted = _COUNTED.fullmatch(key.strip())
+    word = (counted[2] if counted else key).strip().lower()
+    row = machines().get(_SHORT.get(word, word))
+    count = int(counted[1]) if counted else 1
+    if row is None or not count:
+        near = difflib.get_close_matches(word, [*machines(), *_SHORT], 1, 0.5)
+        known = f"the nearest is {near[0]}" if near else f"there are {', '.join(machines())}"
+        raise UsageError(f"--hardware {key}: unknown, {known}; or pass --bandwidth GB/s of its memory")
+    return row.times(count)
+
+
+def of_bandwidth(gb_per_s: float) -> Machine:
+    """A machine of which nothing but the memory bandwidth is known."""
+    if not 0 < gb_per_s < float("inf"):
+        raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, as 273")
+    return Machine(
+        key="",
+        name="this machine",
+        bandwidth_bytes_per_s=gb_per_s * 1e9,
+        peak_flop_per_s={},
+        memory_bytes=0,
+        source=BANDWIDTH,
+    )
+
+
+def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | None:
+    """The machine of --hardware and --bandwidth, where either is given; raises UsageError.
+
+    Together: the table's machine with that bandwidth, of all its devices.
+    """
+    if hardware is None:
+        return None if bandwidth_gb_per_s is None else of_bandwidth(bandwidth_gb_per_s)
+    row = machine(hardware)
+    if bandwidth_gb_per_s is None:
+        return row
+    given = of_bandwidth(bandwidth_gb_per_s)
+    return row.model_copy(
+        update={
+            "bandwidth_bytes_per_s": given.bandwidth_bytes_per_s,
+            "source": f"{row.source}; its bandwidth by {BANDWIDTH}",
+        }
+    )
+
+
+def named(hardware: str | None, bandwidth_gb_per_s: float | None) -> tuple[Machine | None, str]:
+    """As `chosen`, for figures that are there already: an unknown key is a line; raises UsageError."""
+    if bandwidth_gb_per_s is not None:
+        of_bandwidth(bandwidth_gb_per_s)
+    try:
+        return chosen(hardware, bandwidth_gb_per_s), ""
+    except UsageError as error:
+        return None, f"no roofline: {error}"
+
+
+def recognised(gpu_name: str, memory_gib: float | None = None) -> Machine | None:
+    """The machine that names itself so (NVML, nvidia-smi), or by its key; None where it is unknown.
+
+    "4 × NVIDIA H100 80GB HBM3" is four that share a model. One name can be several machines, as
+    "Orin (nvgpu)": the memory that the system sees tells them apart; without it, or where none fits, it is
+    the largest of them.
+    """
+    counted = _COUNTED.fullmatch(gpu_name.strip())
+    word = re.sub(r"^NVIDIA\s+", "", (counted[2] if counted else gpu_name).strip(), flags=re.IGNORECASE)
+    found = [
+        (key, row.ram_gib)
+        for key, row in _rows().items()
+        if word.lower() == key or any(re.fullmatch(name, word, re.IGNORECASE) for name in row.names)
+    ]
+    if not found:
+        return None
+    if memory_gib is not None:
+        fits = [key for key, ram in found if ram and abs(ram - memory_gib) <= _RAM_OFF * ram]
+        found = [(key, 0.0) for key in fits] or found
+    return machines()[found[0][0]].times(int(counted[1]) if counted else 1)
+
+
+def meant(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
+    """The machine of a run: what a user gives, as many of it as the run tells; else what the run names.
+
+    `named` is the GPU's own name, `own` the machine of the run's ceiling, where it has one. A bandwidth that
+    is given is of all devices.
+    """
+    own = own or (recognised(named) if named else None)
+    if given is None or own is None or given.devices > 1 or BANDWIDTH in given.source:
+        return given or own
+    return given.times(own.devices)
+
+
+@cache
+def machines() -> dict[str, Machine]:
+    """Every machine by key, in the order of the file."""
+    return {
+        key: Machine(
+            key=key,
+            name=row.name,
+            bandwidth_bytes_per_s=row.bandwidth_gb_s * 1e9,
+            peak_flop_per_s={kind: peak * 1e12 for kind, peak in row.tflops.items()},
+            memory_bytes=round(row.memory_gb * 1e9),
+            source=row.source,
+            note=row.note,
+        )
+        for key, row in _rows().items()
+    }
+
+
+@cache
+def _rows() -> dict[str, _Row]:
+    text = resources.files(__package__).joinpath("machines.toml").read_text("utf-8")
+    return {key: _Row(**row) for key, row in tomllib.loads(text).items()}

@@ -1,0 +1,58 @@
+"""Preset: the embedded engine as a machine at its best, `roofline/<machine>/<model>`, by these formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import UsageError
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.known import ceiling
+from loadgen.roofline.machines import machine, recognised
+
+PREFIX = "roofline/"
+_KV_SHARE = 0.9  # of the memory beside the weights, as vLLM has it
+_STEP_TOKENS, _MOST_TOKENS = 8192, 131_072
+
+
+def arguments(preset: str, config: Path | None = None) -> list[str]:
+    """The engine's own flags for a preset's name; one of ours it is given as JSON. Raises UsageError."""
+    if not preset.startswith(PREFIX):
+        return ["--preset", preset]
+    key, slash, model = preset.removeprefix(PREFIX).partition("/")
+    if not slash or not model:
+        raise UsageError(
+            f"--preset {preset}: write roofline/MACHINE/MODEL, as roofline/jetson-thor/Qwen3-8B-FP8"
+        )
+    return ["--preset-json", json.dumps(row(preset, ceiling(model, machine(key), config=config)))]
+
+
+def row(name: str, bound: Ceiling) -> dict[str, Any]:
+    """A ceiling as a row of the engine's presets; raises UsageError where the model does not fit."""
+    weights, memory = bound.weights, bound.machine.memory_bytes
+    per_token = weights.kv_bytes_per_token + weights.window_kv_bytes_per_token
+    tokens = int(_KV_SHARE * memory - weights.total_bytes) // per_token
+    if tokens < 1:
+        raise UsageError(
+            f"--preset {name}: {weights.total_bytes / 1e9:.3g} GB of weights do not fit "
+            f"{bound.machine.name}'s {memory / 1e9:.3g} GB"
+        )
+    return {
+        "name": name,
+        "model": bound.model,
+        "source": f"roofline: {weights.how}; {bound.machine.source}",
+        "max_model_len": min(tokens, _MOST_TOKENS),
+        "max_num_batched_tokens": _STEP_TOKENS,
+        "kv_cache_tokens": tokens,
+        "timing": bound.timing(),
+    }
+
+
+def played(preset: str, model: str) -> tuple[str, str] | None:
+    """The machine's key and the model that a preset plays; None where the machine is none of the table's."""
+    if preset.startswith(PREFIX):
+        key, _, model = preset.removeprefix(PREFIX).partition("/")
+        return key, model
+    found = recognised(preset.partition("/")[0])
+    return None if found is None else (found.key, model)

@@ -1,0 +1,92 @@
+"""Weights of a checkpoint: from its files' headers where they are here, else from shape and scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loadgen.roofline import stored
+from loadgen.roofline.architecture import Architecture
+from loadgen.roofline.ceiling import Weights
+from loadgen.roofline.scheme import Scheme
+
+_PLAIN_BITS = 16
+_KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5, "float32": 4.0}
+
+
+def of_files(
+    directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]
+) -> Weights | None:
+    """From the headers of a directory's safetensors; None where it has none. Raises UsageError."""
+    found = stored.read(directory, shape)
+    if found is None:
+        return None
+    shrunk = 2 if scheme.word == "FP32" else 1
+    assumed = f", {scheme.assumed}" if shrunk > 1 else ""
+    return Weights(
+        how=f"safetensors headers of {directory}{assumed}",
+        total_bytes=found.total_bytes // shrunk,
+        dense_bytes=found.dense_bytes // shrunk,
+        expert_bytes=found.routed_bytes // shape.experts // shrunk if shape.experts else 0,
+        computes=scheme.computes_on(peaks),
+        **_arithmetic(shape),
+        **_keys_and_values(shape, kv_dtype),
+    )
+
+
+def of_gguf(
+    files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]
+) -> Weights:
+    """From the size of a GGUF model's files: its bits per weight, the same for all of them."""
+    size = sum(path.stat().st_size for path in files)
+    measured = replace(scheme, bits=8 * size / shape.total, everything=True, assumed="")
+    return of_shape(shape, measured, kv_dtype, peaks).model_copy(update={"how": f"the size of {files[0]}"})
+
+
+def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]) -> Weights:
+    """Computed: parameters × bits, embedding, head and routers in 16 bits unless the scheme has them.
+
+    gpt-oss keeps its attention in 16 bits too: MXFP4 is of the experts alone.
+    """
+    other = scheme.bits if scheme.everything else _PLAIN_BITS
+    layers = other if shape.model_type == "gpt_oss" else scheme.bits
+    read = shape.dense * layers + (shape.routers + shape.embedding) * other
+    expert = shape.expert * scheme.bits
+    apart = 0 if shape.tied else shape.embedding * other
+    assumed = f", {scheme.assumed}" if scheme.assumed else ""
+    return Weights(
+        how=f"computed from the config of {shape.source} as {scheme.word} ({scheme.bits:.4g} bits{assumed})",
+        total_bytes=round((read + apart + shape.experts * expert) / 8),
+        dense_bytes=round(read / 8),
+        expert_bytes=round(expert / 8),
+        computes=scheme.computes_on(peaks),
+        **_arithmetic(shape),
+        **_keys_and_values(shape, kv_dtype),
+    )
+
+
+def _arithmetic(shape: Architecture) -> dict[str, Any]:
+    """2 FLOP a parameter and token; of the head, for a prompt's last token and every token of an answer."""
+    full = shape.layers - shape.window_layers
+    return {
+        "experts": shape.experts,
+        "experts_per_token": shape.experts_per_token,
+        "flop_per_token": 2.0 * (shape.dense + shape.routers + shape.experts_per_token * shape.expert),
+        "head_flop": 2.0 * shape.embedding,
+        "pair_flop": float(shape.pair_flop(full)),
+        "window": shape.window,
+        "window_pair_flop": float(shape.pair_flop(shape.window_layers)),
+    }
+
+
+def _keys_and_values(shape: Architecture, kv_dtype: str) -> dict[str, Any]:
+    """Bytes of context, 16 bits a number unless the engine stores them in fewer."""
+    word = kv_dtype.lower().removeprefix("torch.")
+    size = next((size for name, size in _KV_BYTES.items() if word.startswith(name)), 2.0)
+    full = shape.layers - shape.window_layers
+    return {
+        "kv_bytes_per_token": round(size * shape.kv_values(full)),
+        "window_kv_bytes_per_token": round(size * shape.kv_values(shape.window_layers)),
+    }

@@ -1,0 +1,48 @@
+"""The fingerprint of a real server: the same model answers the same, and tells its tokens where it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.clients import loadgen
+from engines.running import Engine
+from loadgen import result
+from loadgen.fingerprint import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
+
+pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+
+
+def _taken(engine: Engine, words: list[str], directory: Path) -> Fingerprint:
+    directory.mkdir()
+    flags = ["--base-url", engine.base_url, "--profile", "smoke", "--quiet", "--fingerprint", *words]
+    finished = loadgen(flags, directory)
+    assert finished.code == 0, finished.err
+    assert f"fingerprint: {len(PROMPTS)} of {len(PROMPTS)} greedy prompts answered" in finished.out
+    (place,) = (directory / "runs").iterdir()
+    found = result.load(place).facts.fingerprint
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("backend", ["openai", "openai-chat"])
+def test_two_runs_on_one_vllm_have_the_same_answers_token_by_token(
+    backend: str, vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    words = ["--backend", backend, "--tokenizer", str(model)]
+    first, second = (_taken(vllm, words, tmp_path / name) for name in ("first", "second"))
+    assert first == second
+    assert divergence(first, second).unit == "tokens"
+    lengths = [len(answer.token_ids) for answer in first.answers]
+    assert max(lengths) == ANSWER_TOKENS
+    assert min(lengths) > 0  # one may end early: nobody asked to ignore its end
+
+
+def test_a_transformers_serve_is_asked_as_it_takes_it_and_answers_the_same_again(
+    transformers_serve: Engine, model: Path, tmp_path: Path
+) -> None:
+    words = ["--model", str(model), "--tokenizer", str(model)]
+    first, second = (_taken(transformers_serve, words, tmp_path / name) for name in ("first", "second"))
+    assert first == second
+    assert divergence(first, second).line("it") == "the same answers as it to all 12 prompts"

@@ -1,0 +1,147 @@
+"""Machines are found by key, by what a GPU calls itself, and by a bandwidth alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.roofline.machines import chosen, machine, machines, of_bandwidth, recognised
+
+# As datasheets have them: GB/s, dense TFLOPS by type.
+KNOWN: dict[str, tuple[float, dict[str, float]]] = {
+    "jetson-thor": (273, {"bf16": 258.5, "fp8": 517, "fp4": 1035, "int8": 517}),
+    "jetson-agx-orin": (204.8, {"bf16": 42.5, "int8": 85}),
+    "jetson-orin-nano": (102, {"bf16": 17, "int8": 33.5}),
+    "h20-96gb": (4000, {"bf16": 148, "fp8": 296, "int8": 296}),
+    "h20-141gb": (4800, {"bf16": 148, "fp8": 296, "int8": 296}),
+    "a100-40gb": (1555, {"bf16": 312, "int8": 624}),
+    "a100-80gb": (2039, {"bf16": 312, "int8": 624}),
+    "a100-80gb-pcie": (1935, {"bf16": 312, "int8": 624}),
+    "h100": (3350, {"bf16": 989, "fp8": 1979, "int8": 1979}),
+    "h100-pcie": (2039, {"bf16": 756, "fp8": 1513, "int8": 1513}),
+    "h200": (4800, {"bf16": 989, "fp8": 1979, "int8": 1979}),
+    "b200": (8000, {"bf16": 2250, "fp8": 4500, "fp4": 9000, "int8": 4500}),
+    "l4": (300, {"bf16": 121, "fp8": 242.5, "int8": 242.5}),
+    "rtx-pro-6000": (1792, {"bf16": 503.8, "fp8": 1007.6, "fp4": 2015, "int8": 1007.6}),
+    "gb10": (273, {"bf16": 125, "fp8": 250, "fp4": 500, "int8": 250}),
+    "v100": (900, {"bf16": 125}),
+}
+NAMES = {
+    "NVIDIA H20": "h20-96gb",
+    "NVIDIA H20-3e": "h20-141gb",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H200": "h200",
+    "NVIDIA Thor": "jetson-thor",
+    "Orin (nvgpu)": "jetson-agx-orin",
+    "NVIDIA GB10": "gb10",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA A10G": "a10g",
+    "Tesla T4": "t4",
+    "Tesla V100-SXM2-32GB": "v100",
+    "H20-96GB": "h20-96gb",
+}
+
+
+@pytest.mark.parametrize("key", KNOWN)
+def test_the_table_has_what_the_datasheets_have(key: str) -> None:
+    found = machine(key)
+    bandwidth, peaks = KNOWN[key]
+    assert found.bandwidth_bytes_per_s == bandwidth * 1e9
+    assert found.peak_flop_per_s == {kind: pytest.approx(peak * 1e12) for kind, peak in peaks.items()}
+
+
+def test_every_machine_names_its_source_and_is_found_by_its_own_key() -> None:
+    for key, row in machines().items():
+        assert row.source
+        assert row.memory_bytes >= 8e9
+        assert set(row.peak_flop_per_s) <= {"bf16", "fp8", "fp4", "int8"}
+        assert machine(key.upper()) == row
+    assert "1,536" in machine("rtx-pro-6000").note
+    assert "231 to 234" in machine("gb10").note
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_is_recognised_by_what_it_calls_itself(name: str) -> None:
+    found = recognised(name)
+    assert found is not None
+    assert found.key == NAMES[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "llvmpipe", "NVIDIA H2", ""]
+)
+def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None:
+    assert recognised(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "key"),
+    [
+        ("Orin (nvgpu)", 61.4, "jetson-agx-orin"),
+        ("Orin (nvgpu)", 29.9, "jetson-agx-orin-32gb"),
+        ("Orin (nvgpu)", 15.3, "jetson-orin-nx"),
+        ("Orin (nvgpu)", 7.4, "jetson-orin-nano"),
+        ("NVIDIA Thor", 122.8, "jetson-thor"),
+        ("NVIDIA Thor", 61.4, "jetson-thor-t4000"),
+        ("NVIDIA Thor", 500.0, "jetson-thor"),
+        ("NVIDIA H20", 2000.0, "h20-96gb"),
+    ],
+)
+def test_boards_with_one_name_are_told_apart_by_their_memory(name: str, memory_gib: float, key: str) -> None:
+    found = recognised(name, memory_gib)
+    assert found is not None
+    assert found.key == key
+
+
+@pytest.mark.parametrize("words", ["4xh100", "4 x h100", "4×H100"])
+def test_several_devices_add_up(words: str) -> None:
+    one, four = machine("h100"), machine(words)
+    assert four.devices == 4
+    assert four.bandwidth_bytes_per_s == 4 * one.bandwidth_bytes_per_s
+    assert four.peak_flop_per_s["fp8"] == 4 * one.peak_flop_per_s["fp8"]
+    assert four.memory_bytes == 4 * one.memory_bytes
+    assert four.name == "4 × H100 SXM 80GB"
+    assert recognised("4 × NVIDIA H100 80GB HBM3") == four
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            "jetson-thr",
+            "--hardware jetson-thr: unknown, the nearest is jetson-thor; or pass --bandwidth GB/s",
+        ),
+        ("0xh100", "--hardware 0xh100: unknown, the nearest is h100"),
+        ("xyz", "--hardware xyz: unknown, there are jetson-thor, "),
+    ],
+)
+def test_an_unknown_key_says_what_to_pass(key: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        machine(key)
+    assert str(error.value).startswith(said)
+
+
+def test_a_bandwidth_alone_is_a_machine_without_peaks_and_over_a_key_it_wins() -> None:
+    assert chosen(None, None) is None
+    alone = chosen(None, 460.0)
+    assert alone == of_bandwidth(460.0)
+    assert alone is not None
+    assert (alone.bandwidth_bytes_per_s, alone.peak_flop_per_s, alone.memory_bytes) == (460e9, {}, 0)
+    both = chosen("gb10", 233.0)
+    assert both is not None
+    assert (both.bandwidth_bytes_per_s, both.key) == (233e9, "gb10")
+    assert both.peak_flop_per_s == machine("gb10").peak_flop_per_s
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_bandwidth_that_is_none_is_refused(value: float) -> None:
+    with pytest.raises(UsageError, match="--bandwidth"):
+        chosen(None, value)
