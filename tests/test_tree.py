@@ -37,7 +37,7 @@ ORDER = [
     "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags",     
+    "launch_flags", "flags", "reported", "others",   
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
      "cli", "__main__",
 ]
@@ -46,6 +46,10 @@ PACKAGES = {
     "roofline": [
         "machine", "ceiling", "machines", "architecture", "models", "scheme", "stored", "weights", "known",
         "bound", "preset", "subject",
+    ],
+    "others": [
+        "text", "numbers", "blocks", "headings", "commands", "pages", "documents", "vllm", "sglang", "aiperf",
+        "guidellm", "own", "sheets", "sources",
     ],
 }
 # fmt: on

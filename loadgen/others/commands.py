@@ -1,0 +1,82 @@
+"""Commands: what the command line above a block says of the load: lengths, seed, concurrency."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+_BENCHMARK = re.compile(
+    r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
+    r"|vllm-bench|loadgen\s+bench)\b"
+)
+_NAMESPACE = re.compile(r"\bNamespace\((.*)\)\s*$")
+_PAIR = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
+_PROMPT = re.compile(r"^\s*(?:[\w.@:~/()\[\] -]*[$#%>])\s+")
+# A flag's names in the clients' many versions, and ours.
+_FLAGS = {
+    "model": ("model", "model_id", "model_path"),
+    "input_len": ("random_input_len", "random_input", "input_len"),
+    "output_len": ("random_output_len", "random_output", "output_len"),
+    "requests": ("num_prompts", "num_prompt"),
+    "max_concurrency": ("max_concurrency",),
+    "request_rate": ("request_rate",),
+    "seed": ("seed",),
+}
+
+
+def asked(lines: Sequence[str]) -> dict[str, str]:
+    """What the last benchmark command in these lines asks for, by our names; empty where there is none."""
+    found: dict[str, str] = {}
+    for at, line in enumerate(lines):
+        if (namespace := _NAMESPACE.search(line)) is not None:
+            found = _named({name: value.strip("'\"") for name, value in _PAIR.findall(namespace[1])})
+        elif _BENCHMARK.search(line) is not None:
+            found = _named(_given(_joined(lines[at:]))) or found
+    return found
+
+
+def whole(said: Mapping[str, str], name: str) -> int | None:
+    """A count among what was asked for; None where it is not told, or no count."""
+    value = said.get(name, "")
+    return int(value) if value.isdecimal() else None
+
+
+def _joined(lines: Sequence[str]) -> str:
+    """A command with the lines that it goes on in."""
+    words = []
+    for line in lines:
+        plain = line.rstrip()
+        words.append(plain.removesuffix("\\"))
+        if not plain.endswith("\\"):
+            break
+    return " ".join(words)
+
+
+def _given(command: str) -> dict[str, str]:
+    """The flags of a command and their values."""
+    words = _split(command)
+    given = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        if equals or not following.startswith("--"):
+            given[name.replace("-", "_")] = value if equals else following
+    return given
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(_PROMPT.sub("", command), comments=True)
+    except ValueError:  # a quote that is not closed
+        return command.split()
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, flags in _FLAGS.items():
+        value = next((given[flag] for flag in flags if given.get(flag, "None") != "None"), None)
+        if value is not None:
+            found[name] = value
+    return found

@@ -1,0 +1,140 @@
+"""Own: runs of ours from their directories and files, without their arrivals until these are looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+from pydantic import ValidationError
+
+from loadgen import __version__, result
+from loadgen.cell import FailedCell
+from loadgen.errors import UsageError
+from loadgen.facts import FORMAT, Facts
+from loadgen.metrics import DEFINITIONS_VERSION
+from loadgen.others import documents
+from loadgen.record import Records
+from loadgen.reported import Reported, of_json, of_run
+from loadgen.result import ARRIVALS, RESULT, Result
+from loadgen.vllm_json import OURS
+
+MARKS = (b'"loadgen"',)
+LADDER, CAMPAIGN = "ladder.json", "campaign.json"
+CELLS, FAILED = "cells", "failed"
+
+
+class Kept(Result):
+    """A run on disk, whose arrivals are read when they are first looked at; raises UsageError then."""
+
+    def __init__(self, facts: Facts, directory: Path) -> None:
+        object.__setattr__(self, "facts", facts)
+        object.__setattr__(self, "directory", directory)
+
+    def __getattr__(self, name: str) -> Records:
+        if name != "records":
+            raise AttributeError(name)
+        records = result.load(self.__dict__["directory"]).records
+        object.__setattr__(self, "records", records)
+        return records
+
+
+def tells(document: Mapping[str, Any]) -> bool:
+    """Whether a document is a result of ours, as --save-result writes it."""
+    return isinstance(document.get(OURS), dict) and "metrics" in document[OURS]
+
+
+def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """The one run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
+    yield _told(document, source, None)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run of ours, or what is left of one."""
+    if (directory / ARRIVALS).is_file():
+        return True
+    try:
+        return MARKS[0] in (directory / RESULT).read_bytes()
+    except OSError:
+        return False
+
+
+def run(directory: Path) -> Reported:
+    """The run of a directory; raises UsageError where there is none that can be read.
+
+    Figures and verdict are the stored ones where this very version made them, else they are computed
+    again from the arrivals. Without arrivals the figures remain.
+    """
+    if not (directory / RESULT).is_file():
+        raise UsageError(f"{directory} is a run that was not finished: it has no {RESULT}")
+    try:
+        stored = json.loads((directory / RESULT).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
+    facts = _facts(stored, str(directory))
+    if not is_zipfile(directory / ARRIVALS):
+        known = _told(stored, str(directory), None)
+        return replace(
+            known, remarks=(*known.remarks, f"{ARRIVALS} is missing or damaged: the figures are all")
+        )
+    ours = stored[OURS]
+    made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
+    if made_by != (DEFINITIONS_VERSION, __version__):
+        return of_run(directory, result.load(directory))
+    return _told(stored, str(directory), Kept(facts, directory))
+
+
+def rungs(directory: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a ladder's directory by the name of their run's; empty where it is none."""
+    try:
+        told = json.loads((directory / LADDER).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    rows = [documents.mapping(row) for row in documents.listed(documents.inside(told, "rows"))]
+    return {documents.word(row.get("run")): row for row in rows if row.get("run")}
+
+
+def rung(known: Reported, row: Mapping[str, Any]) -> Reported:
+    """A run as what its ladder's row says of it: with its speed."""
+    speed, formula = documents.number(row.get("speed_tok_s")), documents.word(row.get("formula"))
+    if speed is None:
+        return known
+    load = replace(known.load, name=f"input {known.load.asked_input_len}")
+    figures = {**known.figures, "speed_tok_s": speed}
+    return replace(known, figures=figures, load=load, remarks=(*known.remarks, f"speed is {formula}"))
+
+
+def failures(directory: Path) -> Iterator[FailedCell | str]:
+    """The failed cells of a campaign, and what is wrong with those that cannot be read."""
+    for path in sorted((directory / FAILED).glob("*.json")):
+        try:
+            yield FailedCell.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            yield f"{path} is no failed cell: {str(error).splitlines()[0]}"
+
+
+def _told(stored: Mapping[str, Any], source: str, known: Result | None) -> Reported:
+    try:
+        return of_json(_facts(stored, source), stored, source, known)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{source} is damaged: no {error}") from None
+
+
+def _facts(stored: Any, source: str) -> Facts:
+    """What a result says beside its figures; raises UsageError where it is damaged, or of a newer format."""
+    ours = documents.mapping(documents.inside(stored, OURS))
+    version = ours.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise UsageError(
+            f"{source} was written by a newer loadgen: it has format {version}, this one reads {FORMAT}"
+        )
+    if version != FORMAT:
+        raise UsageError(f"{source} has format {version}, this loadgen reads {FORMAT}")
+    try:
+        return Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{source} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
