@@ -37,7 +37,7 @@ ORDER = [
     "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags", "reported", "others",   
+    "launch_flags", "flags", "reported", "others", "comparison",  
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
      "cli", "__main__",
 ]
@@ -50,6 +50,11 @@ PACKAGES = {
     "others": [
         "text", "numbers", "blocks", "headings", "commands", "pages", "documents", "vllm", "sglang", "aiperf",
         "guidellm", "own", "sheets", "sources",
+    ],
+    "comparison": [
+        "shape", "power", "resampling", "estimate", "family", "statistics", "likeness", "groups", "pairs",
+        "lines",
+        "comparison", "campaigns", "ceilings", "render", "export", "rankings", "fits", "verb",
     ],
 }
 # fmt: on

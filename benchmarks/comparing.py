@@ -1,0 +1,321 @@
+"""How often a comparison is wrong: `python benchmarks/comparing.py` writes docs/comparing-calibration.md.
+
+Thousands of simulated campaigns go through the lines of `loadgen.comparison` that judge a real one: five
+repeats, a verdict, the further runs that the tool asks for, a verdict again. Where no row differs, every
+`faster` or `slower` is false; where one does, it should be found. Nothing here asserts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
+
+from benchmarks.populations import Floats, Made, Population, real, recorded  # noqa: E402
+from benchmarks.table import markdown  # noqa: E402
+from loadgen.comparison.estimate import Estimate, estimate  # noqa: E402
+from loadgen.comparison.family import family, more_runs  # noqa: E402
+from loadgen.environment import describe  # noqa: E402
+
+ALPHA = 0.05
+REPEATS = 5
+SEED = 20260101
+_PAGE = ROOT / "docs" / "comparing-calibration.md"
+_FASTER, _SLOWER, _EQUIVALENT, _UNDECIDED = range(4)
+_FIELDS = [
+    ("false", int),
+    ("said", int),
+    ("covered", bool),
+    ("plain", bool),
+    ("repeats", int),
+    ("beyond", bool),
+]
+ROWS = (1, 2, 9)  # beside the baseline
+_MOST_LOOKS = 12
+_PLAIN = Made("log-normal, 2 %", 0.02)
+_MADE = (
+    Made("log-normal, 1 %", 0.01),
+    _PLAIN,
+    Made("log-normal, 5 %", 0.05),
+    Made("2 %, and a drift of 5 % in five repeats", 0.02, drift=0.05),
+    Made("2 %, neighbours in time correlated by 0.8", 0.02, "bursts"),
+    Made("2 %, tails of t with 3 degrees of freedom", 0.02, "t3"),
+    Made("2 %, one run in ten slower by up to 20 %", 0.02, "hiccups"),
+    Made("three runs of 2 % a start, starts of 3 %", 0.02, start_spread=0.03, runs_a_start=3),
+)
+_HEADS = [f"{rows} beside the baseline, %" for rows in ROWS]
+_HEAD = (
+    "# How often a comparison is wrong",
+    "",
+    "Written by `python benchmarks/comparing.py`; every figure of this page is from one run of it.",
+    "",
+    "Each simulated campaign goes through the code that judges a real one (`loadgen/comparison`). Its runs"
+    " are real, of one server and one checkpoint, resampled in stretches that keep the order in which they"
+    " were made; or they are made up, and a percentage is the spread of a run. Every arm has a run in each"
+    " repeat, in ABBA order, paired by repeat. Intervals are of the simulation, at 95 % (Clopper, Pearson):"
+    " what another series of real runs would give is not in them, and of stretches of five repeats a series"
+    " has few that do not overlap.",
+)
+Outcomes = NDArray[Any]  # one campaign an element, of _FIELDS
+
+
+@dataclass(frozen=True)
+class Question:
+    """Campaigns of one kind: `rows` beside a baseline, the first of them faster by `truth`."""
+
+    population: Population
+    rows: int
+    margin: float
+    truth: float = 0.0
+    paired: bool = True
+    looks: int = 2  # at most
+    repeats: int = REPEATS  # before the first look
+
+
+def ask(question: Question, campaigns: int) -> Outcomes:
+    """What is said in so many campaigns; the same in every run of this program."""
+    draws = np.random.default_rng(SEED)
+    figures = _figures(question, draws, np.zeros((campaigns, 0)), question.repeats)
+    return np.concatenate(list(_follow(question, draws, figures, np.zeros(campaigns, _FIELDS), 1)))
+
+
+def _figures(question: Question, draws: np.random.Generator, before: Floats, repeats: int) -> Floats:
+    """So many repeats after those before: (campaigns, arms, repeats), the baseline first."""
+    arms = question.rows + 1
+    figures = question.population.figures(draws, len(before), arms, repeats, before.shape[-1])
+    figures[:, 1] *= 1 + question.truth
+    return figures
+
+
+def _follow(
+    question: Question, draws: np.random.Generator, figures: Floats, before: Outcomes, look: int
+) -> Iterator[Outcomes]:
+    """Look; then add what is asked for to the campaigns that are asked, and look again."""
+    told, more = _look(question, figures, before, look)
+    goes_on = np.isfinite(more) & (more > 0) & (look < question.looks)
+    yield told[~goes_on]
+    for extra in np.unique(more[goes_on]).astype(int):
+        these = goes_on & (more == extra)
+        further = _figures(question, draws, figures[these], extra)
+        longer = np.concatenate([figures[these], further], -1)
+        yield from _follow(question, draws, longer, told[these], look + 1)
+
+
+def _look(question: Question, figures: Floats, before: Outcomes, look: int) -> tuple[Outcomes, Floats]:
+    """What is said now, and the repeats asked for: by the noisiest undecided row, which asks for most."""
+    count = figures.shape[-1]
+    found = estimate(figures[:, 1:], figures[:, :1], paired=question.paired)
+    rows = family(found, question.margin, ALPHA)
+    faster, slower = (rows.differs & (found.log_ratio * sign > 0) for sign in (1, -1))
+    same = (np.arange(question.rows) > 0) | (question.truth == 0)
+    told = before.copy()
+    told["false"][(before["false"] == 0) & (slower | (faster & same)).any(-1)] = look
+    told["said"] = np.select((faster[:, 0], slower[:, 0], rows.equivalent[:, 0]), range(3), _UNDECIDED)
+    told["repeats"] = count
+    if look == 1:
+        off = np.abs(found.log_ratio - np.log1p(question.truth * ~same))
+        told["covered"] = (off <= found.reach(ALPHA))[:, 0]
+        told["plain"] = (found.p <= ALPHA).any(-1)
+    asking = rows.undecided.any(-1)
+    more = np.zeros(len(figures))
+    if asking.any():
+        noisiest = np.where(rows.undecided, found.error, -1).argmax(-1)[asking, None]
+        parts = (found.log_ratio, found.error, found.freedom)
+        asks = Estimate(*(np.take_along_axis(part[asking], noisiest, -1)[:, 0] for part in parts))
+        wanted = more_runs(asks, count, rows=question.rows, margin=question.margin, alpha=ALPHA)
+        more[asking] = wanted
+    told["beyond"] = np.isinf(more)
+    return told, more
+
+
+def no_difference(campaigns: int) -> list[str]:
+    """Campaigns in which any row is called faster or slower, where all are alike."""
+    lines, above = [], []
+    for population, margin, paired in _populations():
+        cells = []
+        for rows in ROWS:
+            told = ask(Question(population, rows, margin, paired=paired), campaigns)
+            wrong = _wrong(told, 2)
+            cells.append(f"{100 * _wrong(told, 1).mean():.1f} → {_share(wrong)}")
+            if _bounds(wrong)[1] > ALPHA:
+                above.append(f"{population.name}, {rows} beside the baseline: {_share(wrong)} %")
+        lines.append((population.name, f"± {margin:.0%}", _share(told["covered"]), *cells))
+    met = "met in every cell"
+    if above:
+        met = f"**missed** in {len(above)} of {len(ROWS) * len(lines)} cells: {'; '.join(above)}"
+    return [
+        "## Where no row differs",
+        "",
+        f"Of {campaigns:,} campaigns a cell, the share in which any row is called faster or slower: at the"
+        " first look, after five repeats → at that or after the repeats that were then asked for. And how"
+        " often the first look's 95 % interval of a ratio holds the truth.",
+        "",
+        *markdown(("runs", "margin", "holds, %", *_HEADS), lines),
+        "",
+        f"The bar, an interval that ends at {ALPHA:.0%} or below, is {met}.",
+    ]
+
+
+def as_long_as_it_asks(campaigns: int) -> list[str]:
+    """The same, for somebody who makes the repeats that are asked for until none are."""
+    lines = []
+    for repeats in (REPEATS, 3, 2):
+        asked = [Question(_PLAIN, rows, 0.02, looks=_MOST_LOOKS, repeats=repeats) for rows in ROWS]
+        lines.append((str(repeats), *(_share(_wrong(ask(one, campaigns), _MOST_LOOKS)) for one in asked)))
+    return [
+        "## Asked again and again",
+        "",
+        f"The same share among {_PLAIN.name}, where the repeats that are asked for are made until none are,"
+        f" up to {_MOST_LOOKS} looks: {campaigns:,} campaigns a cell. alpha is divided by three looks: beyond"
+        " them, and begun with fewer repeats than five, nothing promises 5 %.",
+        "",
+        *markdown(("repeats at first", *_HEADS), lines),
+    ]
+
+
+def a_difference(campaigns: int) -> list[str]:
+    """What is said of a row that differs by so much, after the repeats that were asked for."""
+    lines = []
+    for (population, margin, truth), rows in ((one, rows) for one in _truths() for rows in ROWS):
+        told = ask(Question(population, rows, margin, truth), campaigns)
+        said = [_share(told["said"] == verdict) for verdict in range(4)]
+        middle, most = np.median(told["repeats"]), told["repeats"].max()
+        repeats = f"{middle:.0f} ({most})"
+        lines.append((population.name, f"± {margin:.0%}", str(rows), f"{truth:.1%}", *said, repeats))
+    return [
+        "## Where one row differs",
+        "",
+        f"What is said of that row in {campaigns:,} campaigns, in %: after five repeats, and where any row"
+        " was undecided after the repeats that were then asked for. Where it would take over 1000, none are,"
+        " and the row stays undecided.",
+        "",
+        *markdown(
+            (
+                "runs",
+                "margin",
+                "rows",
+                "faster by",
+                "faster",
+                "slower",
+                "equivalent",
+                "undecided",
+                "repeats (most)",
+            ),
+            lines,
+        ),
+    ]
+
+
+def without(campaigns: int) -> list[str]:
+    """What the rules are for: the same campaigns, one rule left out."""
+    drifting = Made("", 0.02, drift=0.05, in_turn=False)
+    cases = [
+        ("every row by its own p ≤ 0.05, one look", Question(_PLAIN, 9, 0.02), "plain"),
+        (
+            "an arm after the other while the figure drifts by 5 % in five repeats",
+            Question(drifting, 2, 0.02, paired=False),
+            "false",
+        ),
+        (
+            "one start an arm, luck of 3 %, its five runs taken for units",
+            Question(Made("", 0.02, start_spread=0.03, one_start=True), 2, 0.02),
+            "false",
+        ),
+    ]
+    lines = [
+        (what, str(question.rows), _share(ask(replace(question, looks=1), campaigns)[column] > 0))
+        for what, question, column in cases
+    ]
+    return [
+        "## Without a rule",
+        "",
+        "Campaigns in which a row is called faster or slower at the first look, though none differs:",
+        "",
+        *markdown(("without it", "rows", "false, %"), lines),
+    ]
+
+
+def _populations() -> Iterator[tuple[Population, float, bool]]:
+    """Each with the margin of its verdicts, and whether its runs are judged in pairs."""
+    yield from ((series, 0.1, True) for series in real())
+    yield from ((made, 0.02, True) for made in _MADE)
+    yield replace(_PLAIN, name=f"{_PLAIN.name}, not paired"), 0.02, False
+
+
+def _truths() -> Iterator[tuple[Population, float, float]]:
+    """Each with a margin and a true difference."""
+    yield from ((_PLAIN, 0.02, truth) for truth in (0.03, 0.02, 0.005, 0.0))
+    yield from (
+        (series, 0.1, 0.15) for series in real() if "throughput" in series.name and series.stretch == 2
+    )
+
+
+def _wrong(told: Outcomes, look: int) -> NDArray[Any]:
+    return np.asarray((told["false"] > 0) & (told["false"] <= look))
+
+
+def _share(hits: NDArray[Any]) -> str:
+    low, high = _bounds(hits)
+    return f"{100 * hits.mean():.1f} ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def _bounds(hits: NDArray[Any]) -> tuple[float, float]:
+    """The 95 % interval of a share by Clopper and Pearson."""
+    from scipy import stats
+
+    interval = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(0.95, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Simulate, print the page, write it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="2,000 campaigns a figure instead of 10,000; no page"
+    )
+    parser.add_argument("--output", type=Path, help="where the page goes (default, unless --quick: docs/)")
+    options = parser.parse_args(argv)
+    campaigns, began = 2_000 if options.quick else 10_000, time.perf_counter()
+    parts = [section(campaigns) for section in (no_difference, as_long_as_it_asks, a_difference, without)]
+    lines = [
+        *_HEAD,
+        *(line for part in parts for line in ("", *part)),
+        "",
+        "## Machine",
+        "",
+        *_machine(began),
+    ]
+    page = "\n".join(lines) + "\n"
+    print(page, end="")
+    output = options.output or (None if options.quick else _PAGE)
+    if output is not None:
+        output.write_text(page, "utf-8")
+    return 0
+
+
+def _machine(began: float) -> list[str]:
+    from scipy import __version__ as scipy_version
+
+    facts = describe()
+    return [
+        f"- {facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
+        f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {time.perf_counter() - began:.0f} s, seed {SEED}",
+        f"- real runs: {recorded()}",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
