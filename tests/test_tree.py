@@ -37,7 +37,7 @@ ORDER = [
     "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags", "reported", "others", "comparison",  
+    "launch_flags", "flags", "reported", "others", "comparison", "audit", 
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
      "cli", "__main__",
 ]
@@ -55,6 +55,10 @@ PACKAGES = {
         "shape", "power", "resampling", "estimate", "family", "statistics", "likeness", "groups", "pairs",
         "lines",
         "comparison", "campaigns", "ceilings", "render", "export", "rankings", "fits", "verb",
+    ],
+    "audit": [
+        "printed", "workloads", "subject", "arithmetic", "likes", "speed", "checks", "findings", "render",
+        "verb",
     ],
 }
 # fmt: on
