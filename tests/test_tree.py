@@ -37,7 +37,7 @@ ORDER = [
     "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags", "reported", "others", "comparison", "audit", 
+    "launch_flags", "flags", "reported", "others", "comparison", "audit", "page",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
      "cli", "__main__",
 ]
@@ -59,6 +59,11 @@ PACKAGES = {
     "audit": [
         "printed", "workloads", "subject", "arithmetic", "likes", "speed", "checks", "findings", "render",
         "verb",
+    ],
+    "page": [
+        "panel", "ink", "series", "words", "charts", "account", "document", "plots", "vector", "hypertext",
+        "markdown",
+        "sheet", "terminal", "forms", "verb",
     ],
 }
 # fmt: on
