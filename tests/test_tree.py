@@ -39,7 +39,7 @@ ORDER = [
     "rungs", "repeats", "report",
     "launch_flags", "flags", "reported", "others", "comparison", "audit", "page",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
-     "cli", "__main__",
+    "campaign", "cli", "__main__",
 ]
 # A package is one noun whose modules stand together; what it exports to those right of it is any of them.
 PACKAGES = {
@@ -64,6 +64,10 @@ PACKAGES = {
         "panel", "ink", "series", "words", "charts", "account", "document", "plots", "vector", "hypertext",
         "markdown",
         "sheet", "terminal", "forms", "verb",
+    ],
+    "campaign": [
+        "file", "keys", "arms", "matrix", "record", "store", "estimate", "cooling", "execution", "preview",
+        "verb",
     ],
 }
 # fmt: on

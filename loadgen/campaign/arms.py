@@ -1,0 +1,120 @@
+"""Arms: what is compared, each a checkpoint on a server, with everything a run of it needs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loadgen import bench, facts, profile
+from loadgen.attach import settings
+from loadgen.campaign import keys
+from loadgen.campaign.file import CheckpointTable, File
+from loadgen.environment import command_line
+from loadgen.errors import UsageError
+from loadgen.flags import Options, bench_parser, parse
+from loadgen.profile import Profile
+from loadgen.server_settings import ServerSettings, nearest
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One checkpoint on one server."""
+
+    checkpoint: str
+    server: str
+    flags: Mapping[str, Any]  # of `loadgen bench`, variables filled in; they may hold secrets
+    options: Options
+    profiles: tuple[Profile, ...]  # the flags laid over them
+    places: Mapping[str, str]  # where each profile is, by its name
+    settings: ServerSettings
+    missing: tuple[str, ...] = ()  # variables of the environment that are not set
+
+    @property
+    def name(self) -> str:
+        """As a comparison calls it."""
+        return f"{self.checkpoint} on {self.server}"
+
+    @property
+    def attached(self) -> bool:
+        """Whether its server is there before, and stays."""
+        return self.options.base_url is not None
+
+    def command(self, repeats: int, seed: int | None) -> str:
+        """The line that would measure the same by itself, secrets hidden."""
+        words = keys.words(self.flags, bench_parser(), self.name)
+        words += ["--profile", ",".join(self.places[one.name] for one in self.profiles)]
+        words += ["--fingerprint"] if self.options.fingerprint else []
+        words += ["--repeat", str(repeats)] if repeats > 1 else []
+        words += ["--seed", str(seed)] if seed is not None else []
+        return shlex.join(["loadgen", "bench", *command_line(words)])
+
+
+def made(file: File, path: Path, only: Sequence[str] = ()) -> tuple[Arm, ...]:
+    """The arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError."""
+    names = [row.name for row in file.checkpoints]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"--only: no checkpoint {name!r} in {path}{nearest(name, names)}")
+    arms = tuple(arm for row in file.checkpoints for arm in _of(row, file, path))
+    places: dict[str, str] = {}
+    for arm in arms:
+        for name, place in arm.places.items():
+            if places.setdefault(name, place) != place:
+                raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {place}")
+    if file.baseline and file.baseline not in {*names, *(arm.name for arm in arms)}:
+        known = nearest(file.baseline, [*names, *(arm.name for arm in arms)])
+        raise UsageError(f"{path}: baseline = {file.baseline!r}: no such checkpoint{known}")
+    return tuple(arm for arm in arms if not only or arm.checkpoint in only)
+
+
+def _of(row: CheckpointTable, file: File, path: Path) -> Iterator[Arm]:
+    servers = file.servers if row.servers is None else row.servers
+    for server in servers or ("",):
+        origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
+        flags = keys.laid_over(file.servers.get(server, {}), row.flags)
+        if file.hardware is not None:
+            flags.setdefault("hardware", file.hardware)
+        missing: set[str] = set()
+        flags = keys.filled(flags, missing)
+        yield _arm(row, file, path, server, (flags, tuple(sorted(missing)), origin))
+
+
+def _arm(
+    row: CheckpointTable,
+    file: File,
+    path: Path,
+    server: str,
+    told: tuple[dict[str, Any], tuple[str, ...], str],
+) -> Arm:
+    flags, missing, origin = told
+    words = keys.words(flags, bench_parser(), origin)
+    names = file.profiles if row.profiles is None else row.profiles
+    try:
+        options = replace(parse(words), fingerprint=file.fingerprint)
+        bench.check(options)
+        places = [_place(name, path) for name in names]
+        profiles = tuple(profile.load(place, options.overrides) for place in places)
+        for workload in profiles:
+            facts.check(workload)
+        asked = settings(options, profiles)
+    except UsageError as error:
+        raise UsageError(f"{origin}: {error}") from None
+    called = [workload.name for workload in profiles]
+    if twice := next((name for name in called if called.count(name) > 1), None):
+        raise UsageError(f"{origin}: profile {twice} is there twice: `repeats` says how often it is run")
+    launch = options.launching
+    if launch.wanted and launch.command is None and options.model is None:
+        raise UsageError(f"{origin}: needs a model: a directory, or a name of the hub")
+    own = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
+    located = dict(zip(called, places, strict=True))
+    return Arm(row.name, server or own, flags, options, profiles, located, asked, missing)
+
+
+def _place(name: str, path: Path) -> str:
+    """A profile's name, or where it is: a relative path begins at the campaign's own file."""
+    if name.endswith(".toml") or "/" in name:
+        return str(path.parent / Path(name).expanduser())
+    return name

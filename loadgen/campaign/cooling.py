@@ -1,0 +1,47 @@
+"""Cooling: a pause before a cell, until the machine is as cool as was asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from loadgen import clock
+from loadgen.campaign.file import CoolDown
+from loadgen.reading import Reading, Sensor
+
+_LOOK_S = 1.0
+
+
+class Cooling:
+    """Waits for the hottest of what can be read; where nothing can be, it says so once and never waits."""
+
+    def __init__(self, wanted: CoolDown, sensors: Sequence[Sensor], say: Callable[[str], None]) -> None:
+        self.wanted, self.sensors, self.say = wanted, sensors, say
+        self.told = False
+
+    def wait(self, look_s: float = _LOOK_S) -> None:
+        """Wait until it is cool, or the time is over."""
+        hottest = began_c = self._hottest_c()
+        if began_c is None:
+            if not self.told:
+                self.say("no temperature can be read here: cells follow without a pause to cool down")
+            self.told = True
+            return
+        began_ns = clock.now_ns()
+        end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
+        while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
+            time.sleep(look_s)
+            hottest = self._hottest_c()
+        took_s = (clock.now_ns() - began_ns) / 1e9
+        if hottest is not None and hottest > self.wanted.to_c:
+            self.say(
+                f"still {hottest:.0f} °C after {took_s:.0f} s (cool_down asks for {self.wanted.to_c:g}): "
+                "going on"
+            )
+        elif began_c > self.wanted.to_c:
+            self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
+
+    def _hottest_c(self) -> float | None:
+        look = Reading.merged(sensor.read(()) for sensor in self.sensors)
+        heat = [value for (quantity, _), value in look.values.items() if quantity == "temperature_c"]
+        return max(heat, default=None)

@@ -1,0 +1,240 @@
+"""Execution: the cells of a campaign measured one by one, each kept or its failure told, whatever comes."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import sys
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from loadgen import clock, report, result
+from loadgen.attach import attach
+from loadgen.campaign.cooling import Cooling
+from loadgen.campaign.estimate import Pace
+from loadgen.campaign.matrix import Planned, Start
+from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
+from loadgen.climb import Climb
+from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.plan import Seed
+from loadgen.result import Result
+from loadgen.run import LAST_WORDS, Session
+
+# With these nothing else can be kept either: the campaign stops, and what is done stays.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+@dataclass
+class Execution:
+    """What is left of a campaign; `done` are the cells that nobody measures again."""
+
+    store: Store
+    starts: tuple[Start, ...]
+    seed: Seed
+    done: set[str]
+    pace: Pace
+    say: Callable[[str], None] = print
+    quiet: bool = False
+    cooling: Cooling | None = None
+    _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
+    _climbs: dict[str, Climb] = field(default_factory=dict)  # ladders whose server died of a rung
+
+    def run(self) -> None:
+        """Measure every cell that is left; raises StoreError where nothing can be kept, KeyboardInterrupt."""
+        for start in self.starts:
+            left = deque(planned for planned in start.planned if planned.id not in self.done)
+            if left and len(left) < len(start.planned):
+                self._remember(start)
+            while left:
+                self._on_a_server(start, left)
+
+    def _remember(self, start: Start) -> None:
+        """The names of starts that cells measured earlier ran on: another start is another name."""
+        for planned in start.planned:
+            cells = [run.get("cell") or {} for run in self.store.facts(planned.id)]
+            self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
+
+    def _name(self, start: Start) -> str:
+        used = self._used[start.arm.name]
+        if start.arm.attached:
+            return start.name
+        names = (start.name if n == 1 else f"{start.name}.{n}" for n in range(1, len(used) + 2))
+        name = next(name for name in names if name not in used)
+        used.add(name)
+        return name
+
+    def _on_a_server(self, start: Start, left: deque[Planned]) -> None:
+        """Measure on one start of the server until nothing is left, or it has died."""
+        arm, name = start.arm, self._name(start)
+        if self.cooling is not None and not arm.attached:
+            self.cooling.wait()
+        options = replace(arm.options, quiet=self.quiet, run_dir=str(self.store.directory / SERVERS))
+        with ExitStack() as stack:
+            try:
+                began_ns = clock.now_ns()
+                if arm.options.launching.wanted:
+                    self.say(f"{name} {arm.name}: starting the server")
+                session = attach(options, arm.settings, left[0].workload, stack)
+                self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
+            except LoadgenError as error:
+                self._all_fail(left, name, str(error))
+                return
+            try:
+                while left and self._measured(session, left, name):
+                    pass
+                stack.close()
+            except StoreError:
+                raise
+            except LoadgenError as error:  # of its end
+                _complain(f"{arm.name}: {error}")
+
+    def _all_fail(self, left: deque[Planned], name: str, why: str) -> None:
+        _complain(why)
+        while left:
+            planned = left.popleft()
+            climb = self._climbs.pop(planned.id, None)
+            if climb is not None and climb.measured:
+                climb.give_up("the server did not start again")
+                self._climbed(_on(planned, name), climb)
+            else:
+                self._failed(_on(planned, name), why)
+
+    def _measured(self, session: Session, left: deque[Planned], name: str) -> bool:
+        """Measure the next cell and keep it; whether the server lives."""
+        planned = _on(left.popleft(), name)
+        if self.cooling is not None:
+            self.cooling.wait()
+        gc.collect()  # it is off while anything is measured: see cli.run
+        with self._keeping():
+            if planned.workload.ladder is None:
+                return self._run(session, planned)
+            return self._climb(session, planned, left)
+
+    def _run(self, session: Session, planned: Planned) -> bool:
+        inside = _inside(session, planned, self.store.begin(planned))
+        began_ns = clock.now_ns()
+        try:
+            run, directory = inside.run(planned.workload, replace(self.seed, repeat=planned.cell.repeat))
+        except LoadgenError as error:
+            _stop_where_full(error)
+            died = _death(session, failed=False)
+            self._failed(planned, str(error))
+            return not died
+        if run.facts.interrupted:
+            raise KeyboardInterrupt
+        died = _death(session, failed=not run.records.ok.all())
+        try:
+            inside.keep(run, directory, report.render(run))
+        except UsageError as error:
+            raise StoreError(str(error).partition(";")[0]) from None
+        if trouble := _trouble(run):
+            self._failed(planned, f"{trouble}: {died}" if died else trouble, directory)
+            return not died
+        self.store.finish(planned, directory)
+        self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+        self._tell(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
+        if died:
+            _complain(died)
+        return not died
+
+    def _climb(self, session: Session, planned: Planned, left: deque[Planned]) -> bool:
+        """Measure a ladder; where the server dies of a rung the next ones wait for another start."""
+        climb, began_ns = self._climbs.pop(planned.id, None), clock.now_ns()
+        if climb is None:
+            place = self.store.begin(planned) / "ladder"
+            place.mkdir()
+            climb = Climb(planned.workload, place)
+        try:
+            climb.on(
+                _inside(session, planned, climb.directory), replace(self.seed, repeat=planned.cell.repeat)
+            )
+        except MeasureError as error:
+            _complain(str(error))
+            if climb.left:
+                self._climbs[planned.id] = climb
+                left.appendleft(planned)
+                return False
+            self._climbed(planned, climb)
+            return False
+        except LoadgenError as error:
+            _stop_where_full(error)
+            self._failed(planned, str(error))
+            return not _death(session, failed=False)
+        self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+        self._climbed(planned, climb)
+        return True
+
+    def _climbed(self, planned: Planned, climb: Climb) -> None:
+        lengths = f"{sum(row.speed_tok_s is not None for row in climb.rows)} of {len(climb.rows)} lengths"
+        if climb.measured:
+            self.store.finish(planned, climb.directory)
+            self._tell(planned, lengths)
+        else:
+            why = next((row.note for row in climb.rows if row.note), "nothing was measured")
+            self._failed(planned, f"{lengths}: {why}", climb.directory)
+
+    def _failed(self, planned: Planned, reason: str, directory: Path | None = None) -> None:
+        self.store.fail(planned, reason, result.now(), directory)
+        self._tell(planned, f"FAILED: {reason.partition(LAST_WORDS)[0]}")
+
+    def _tell(self, planned: Planned, said: str) -> None:
+        """A line for a cell that is over, with the time left for all that are not."""
+        self.done.add(planned.id)
+        every = [one.id for start in self.starts for one in start.planned]
+        over = len(self.done & set(every))
+        left = self.pace.left(self.starts, self.done)
+        later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""
+        self.say(f"[{over}/{len(every)}] {title(planned)}: {said}{later}")
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """A disk that takes nothing more ends the campaign, not the cell."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
+
+
+def title(planned: Planned) -> str:
+    """A cell as a line begins with it."""
+    return f"r{planned.cell.repeat} {planned.cell.arm}, {planned.cell.profile}"
+
+
+def _on(planned: Planned, start: str) -> Planned:
+    return replace(planned, cell=planned.cell.model_copy(update={"start": start}))
+
+
+def _inside(session: Session, planned: Planned, place: Path) -> Session:
+    return replace(session, options=replace(session.options, run_dir=str(place)), cell=planned.cell)
+
+
+def _trouble(run: Result) -> str:
+    """Why a run is no finished cell; "" where it is one."""
+    if not run.records.ok.any():
+        first = next((failure for failure in run.records.failures if failure is not None), None)
+        said = f", the first with {first.kind}: {first.detail}" if first is not None else ""
+        return f"every request failed{said}"
+    return f"cut short: {run.facts.cut_short}" if run.facts.cut_short else ""
+
+
+def _death(session: Session, failed: bool) -> str:
+    """What a server of ours ended with; "" while it lives."""
+    try:
+        session.check_alive(failed)
+    except MeasureError as error:
+        return str(error)
+    return ""
+
+
+def _stop_where_full(error: LoadgenError) -> None:
+    """Raises StoreError where the disk is the reason."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and cause.errno in _DISK:
+        raise StoreError(str(error)) from None
+
+
+def _complain(why: str) -> None:
+    print(f"loadgen: {why}", file=sys.stderr, flush=True)

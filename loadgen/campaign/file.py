@@ -1,0 +1,137 @@
+"""File: a campaign as its TOML file says it: what is compared, on which servers, under which workloads."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from loadgen import profile
+from loadgen.errors import UsageError
+from loadgen.server_settings import nearest, refusal
+
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+Table = TypeVar("Table", bound=BaseModel)
+
+
+class CoolDown(BaseModel):
+    """How long to wait before a cell until the machine is no warmer than that."""
+
+    model_config = _STRICT
+
+    to_c: float
+    at_most_s: Annotated[float, Field(gt=0)] = 600.0
+
+
+class CheckpointTable(BaseModel):
+    """One `[[checkpoints]]`: a row of the comparison; every other key is a flag of `loadgen bench`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: Name
+    servers: Names | None = None  # None: all of the file's
+    profiles: Names | None = None  # None: those of the file
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Its own flags, laid over its server's."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class File(BaseModel):
+    """The whole file; relative profiles are beside it."""
+
+    model_config = _STRICT
+
+    name: Name
+    description: str = ""
+    profiles: Names = ()
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 5
+    seed: Annotated[int, Field(ge=0)] | None = None  # None: drawn and recorded
+    starts: Literal["every-repeat", "once"] = "every-repeat"  # of a server
+    baseline: str = ""  # a checkpoint, or "checkpoint on server"; "": the first
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.02  # of equivalence, 0.02 is ± 2 %
+    hardware: str | None = None  # key of the roofline's table
+    fingerprint: bool = False
+    cool_down: CoolDown | None = None
+    servers: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    checkpoints: tuple[CheckpointTable, ...]
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped campaigns by name."""
+    return {path.stem: path for path in sorted((profile.shipped_directory() / "campaigns").glob("*.toml"))}
+
+
+def locate(name_or_path: str) -> Path:
+    """The file of a campaign: a path is what ends in `.toml` or holds a separator; raises UsageError."""
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        return Path(name_or_path).expanduser()
+    known = shipped()
+    if name_or_path not in known:
+        raise UsageError(
+            f"no campaign {name_or_path!r}{nearest(name_or_path, known)}; "
+            f"there are {', '.join(known)}, or give a path to a .toml file"
+        )
+    return known[name_or_path]
+
+
+def load(path: Path) -> File:
+    """The campaign in a file; raises UsageError that names the file, the key and the nearest valid one."""
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"campaign {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"campaign {path} is not TOML: {error}") from None
+    rows = table.pop("checkpoints", None)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
+        raise UsageError(f"{path}: there is nothing to compare: write a [[checkpoints]] table for each")
+    servers = table.get("servers", {})
+    if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
+        raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
+    if isinstance(cool_down := table.get("cool_down"), dict):
+        table["cool_down"] = _valid(CoolDown, cool_down, f"{path}: [cool_down]")
+    found = _valid(File, {"name": path.stem, **table, "checkpoints": tuple(_rows(rows, path))}, str(path))
+    _check(found, path)
+    return found
+
+
+def _rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:
+    for number, row in enumerate(rows, 1):
+        called = row.get("name")
+        if called is None:
+            raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
+        yield _valid(CheckpointTable, row, f"{path}: checkpoint {called!r}")
+
+
+def _valid(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table:
+    try:
+        return kind.model_validate(dict(table))
+    except ValidationError as error:
+        raise refusal(error, origin, kind.model_fields) from None
+
+
+def _check(found: File, path: Path) -> None:
+    """What each key alone does not tell."""
+    names = [row.name for row in found.checkpoints]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{path}: checkpoint {twice!r} is there twice: give each a name of its own")
+    for row in found.checkpoints:
+        for server in row.servers or ():
+            if server not in found.servers:
+                raise UsageError(
+                    f"{path}: checkpoint {row.name!r}: no [servers.{server}]{nearest(server, found.servers)}"
+                )
+        if row.servers == ():
+            raise UsageError(f"{path}: checkpoint {row.name!r} has no server: leave `servers` out for all")
+        if not (found.profiles if row.profiles is None else row.profiles):
+            raise UsageError(
+                f"{path}: checkpoint {row.name!r} has no workload: name some, as profiles = "
+                '["high-load", "low-load"]'
+            )

@@ -1,0 +1,88 @@
+"""Matrix: every cell of a campaign, and the order in which they are measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loadgen.campaign.arms import Arm
+from loadgen.cell import Cell
+from loadgen.errors import UsageError
+from loadgen.profile import Profile
+
+ATTACHED = "attached"
+ONCE = "once"
+_LONGEST = 200  # bytes of an id: it is the name of a directory
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell to be measured."""
+
+    cell: Cell
+    workload: Profile
+    id: str  # of letters that any file system takes, unique in the campaign
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of one arm's server, and what is measured on it, in this order."""
+
+    arm: Arm
+    name: str
+    planned: tuple[Planned, ...]
+
+
+def starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False) -> tuple[Start, ...]:
+    """The starts in order; raises UsageError where two cells would have one id.
+
+    Each repeat starts every arm's server anew, and the arms' order turns about from one repeat to the next
+    (ABC, CBA, ABC, …), so that what drifts steadily falls on all of them alike; the profiles' order on a
+    start turns with it. With `once` a server is started once for all repeats.
+    """
+    if once:
+        found = [_start(campaign, arm, range(repeats), ONCE) for arm in arms]
+    else:
+        found = [
+            _start(campaign, arm, range(repeat, repeat + 1), f"r{repeat}")
+            for repeat in range(repeats)
+            for arm in (arms if repeat % 2 == 0 else arms[::-1])
+        ]
+    known: dict[str, Cell] = {}
+    for planned in (one for start in found for one in start.planned):
+        if (other := known.setdefault(planned.id, planned.cell)) is not planned.cell:
+            names = [f"{cell.arm}, {cell.profile}" for cell in (other, planned.cell)]
+            raise UsageError(
+                f"{names[0]!r} and {names[1]!r} would both be written as {planned.id}: rename one"
+            )
+        if len(planned.id.encode()) > _LONGEST:
+            raise UsageError(
+                f"the names of {planned.cell.arm!r} are too long for a directory's: shorten them"
+            )
+    return tuple(found)
+
+
+def _start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
+    called = ATTACHED if arm.attached else name
+    return Start(arm, called, tuple(_planned(campaign, arm, repeats, called)))
+
+
+def _planned(campaign: str, arm: Arm, repeats: range, start: str) -> Iterator[Planned]:
+    for repeat in repeats:
+        for workload in arm.profiles if repeat % 2 == 0 else arm.profiles[::-1]:
+            cell = Cell(
+                campaign=campaign,
+                checkpoint=arm.checkpoint,
+                server=arm.server,
+                profile=workload.name,
+                repeat=repeat,
+                start=start,
+            )
+            yield Planned(cell, workload, identity(cell))
+
+
+def identity(cell: Cell) -> str:
+    """A cell's id: r0-Qwen3-8B-FP8-vllm-high-load."""
+    words = f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}"
+    return re.sub(r"[^\w.]+", "-", words)

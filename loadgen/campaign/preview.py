@@ -1,0 +1,105 @@
+"""Preview: what a campaign would do, without doing any of it."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loadgen.campaign.arms import Arm
+from loadgen.campaign.estimate import Pace
+from loadgen.campaign.file import File
+from loadgen.campaign.matrix import ONCE, Start
+from loadgen.errors import UsageError
+
+_WIDTH = 80
+_NO_BREAK = "\u00a0"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A campaign's matrix, order, commands and time; `done` are ids of cells that need no more."""
+
+    file: File
+    arms: Sequence[Arm]
+    starts: Sequence[Start]
+    done: set[str]
+    pace: Pace
+    seed: int | None
+
+    def render(self) -> str:
+        """As text for a terminal; command lines are as long as they are."""
+        return "\n".join([*self._matrix(), "", *self._order(), "", *self._commands(), "", *self._time()])
+
+    def _matrix(self) -> Iterator[str]:
+        told = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
+        yield textwrap.fill(told, _WIDTH, subsequent_indent="  ")
+        cells = [planned for start in self.starts for planned in start.planned]
+        started = sum(not start.arm.attached for start in self.starts)
+        yield (
+            f"{_count(len(self.arms), 'arm')} (checkpoint on server), {_count(self.file.repeats, 'repeat')}: "
+            f"{_count(len(cells), 'cell')}, {_count(started, 'start')} of a server"
+        )
+        if over := sum(planned.id in self.done for planned in cells):
+            yield f"{over} of them are done, {len(cells) - over} are left"
+        widest = max(len(arm.name) for arm in self.arms)
+        for arm in self.arms:
+            yield f"  {arm.name:<{widest}}  {', '.join(one.name for one in arm.profiles)}"
+            if _is_not_there(arm):
+                yield f"    {arm.options.model} is not there: its cells would fail"
+        if unset := sorted({name for arm in self.arms for name in arm.missing}):
+            yield f"to be set in the environment before: {', '.join(unset)}"
+
+    def _order(self) -> Iterator[str]:
+        turns: dict[str, list[str]] = {}
+        if self.file.starts == ONCE:
+            yield "order: each server is started once, for all its repeats"
+            turns["all"] = [self._called(start.arm) for start in self.starts]
+        else:
+            yield "order: each repeat starts every server anew, and turns the order about"
+            names: dict[int, list[str]] = {}
+            for start in self.starts:
+                names.setdefault(start.planned[0].cell.repeat, []).append(self._called(start.arm))
+            for first in list(names)[:2]:
+                turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
+        for label, order in turns.items():
+            text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
+            filled = textwrap.fill(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+            yield filled.replace(_NO_BREAK, " ")
+
+    def _called(self, arm: Arm) -> str:
+        """Where there is one server its name says nothing."""
+        return arm.checkpoint if len({one.server for one in self.arms}) == 1 else arm.name
+
+    def _commands(self) -> Iterator[str]:
+        yield "commands, each as `loadgen bench` would do the same alone:"
+        for arm in self.arms:
+            yield f"  {arm.name}"
+            yield f"    {arm.command(self.file.repeats, self.seed)}"
+            if arm.options.launching.wanted and not arm.missing:
+                yield f"    {_server(arm)}"
+
+    def _time(self) -> Iterator[str]:
+        yield f"estimated time: {self.pace.left(self.starts, self.done).words}"
+        yield "nothing was started or written (--dry-run)"
+
+
+def _server(arm: Arm) -> str:
+    """The line that starts its server, or why there can be none here."""
+    from loadgen.launched import dry_run
+
+    try:
+        return dry_run(arm.options, arm.settings)
+    except UsageError as error:
+        return f"cannot be started here: {error}"
+
+
+def _is_not_there(arm: Arm) -> bool:
+    model = arm.options.model or ""
+    whole = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
+    return whole and not os.path.exists(model)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)

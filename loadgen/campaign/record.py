@@ -1,0 +1,202 @@
+"""Record: what a campaign's directory says of the campaign, and how a changed file differs from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from loadgen import __version__, profile
+from loadgen.campaign.arms import Arm
+from loadgen.campaign.file import CoolDown, File
+from loadgen.campaign.keys import without_secrets
+from loadgen.campaign.matrix import Start
+from loadgen.cell import Cell
+from loadgen.environment import hide
+from loadgen.errors import UsageError
+from loadgen.plan import Seed
+
+# 1: the first.
+FORMAT = 1
+_MODEL = ConfigDict(extra="forbid", frozen=True)
+# What may change where something was run already: it is about the reading of it, or there may be more of it.
+_HARMLESS = (
+    "loadgen",
+    "created",
+    "description",
+    "file",
+    "repeats",
+    "baseline",
+    "margin",
+    "hardware",
+    "order",
+)
+Place = tuple[str, str, str]  # checkpoint, server, profile
+
+
+class ArmRecord(BaseModel):
+    """A checkpoint on a server: flags of `loadgen bench` as keys, variables filled in, secrets hidden."""
+
+    model_config = _MODEL
+
+    checkpoint: str
+    server: str
+    flags: dict[str, Any]
+    profiles: tuple[str, ...]
+
+
+class Record(BaseModel):
+    """`campaign.json`: the file as resolved, and what was decided once for all."""
+
+    model_config = _MODEL
+
+    format: int = FORMAT
+    loadgen: str = __version__
+    name: str
+    description: str
+    file: str
+    created: datetime
+    seed: int
+    seed_chosen: bool
+    repeats: int
+    starts: str
+    baseline: str  # a checkpoint, or "checkpoint on server"
+    margin: float
+    hardware: str | None
+    fingerprint: bool
+    cool_down: CoolDown | None
+    arms: tuple[ArmRecord, ...]
+    profiles: dict[str, dict[str, Any]]  # each as its file has it, secrets hidden
+    order: tuple[str, ...]  # ids of cells
+
+    @property
+    def prompts(self) -> Seed:
+        """Where every prompt stream comes from, with profile and repeat."""
+        return Seed(self.seed, self.seed_chosen)
+
+
+def made(file: File, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime) -> Record:
+    """The record of a campaign that begins; without a seed in the file one is drawn."""
+    seed = Seed.drawn() if file.seed is None else Seed(file.seed, chosen=True)
+    profiles = {name: place for arm in arms for name, place in arm.places.items()}
+    return Record(
+        name=file.name,
+        description=file.description,
+        file=str(path.absolute()),
+        created=at,
+        seed=seed.value,
+        seed_chosen=seed.chosen,
+        repeats=file.repeats,
+        starts=file.starts,
+        baseline=file.baseline or arms[0].checkpoint,
+        margin=file.margin,
+        hardware=file.hardware,
+        fingerprint=file.fingerprint,
+        cool_down=file.cool_down,
+        arms=tuple(
+            ArmRecord(
+                checkpoint=arm.checkpoint,
+                server=arm.server,
+                flags=without_secrets(arm.flags),
+                profiles=tuple(one.name for one in arm.profiles),
+            )
+            for arm in arms
+        ),
+        profiles={name: _written(place) for name, place in profiles.items()},
+        order=tuple(planned.id for start in starts for planned in start.planned),
+    )
+
+
+def _written(place: str) -> dict[str, Any]:
+    found = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
+    environment = (found.get("server") or {}).get("environment") or {}
+    for name, value in environment.items():
+        environment[name] = hide(f"{name}={value}").removeprefix(f"{name}=")
+    return found
+
+
+def read(text: str, path: Path) -> Record:
+    """The record in a file's text; raises UsageError where it is none, or of a newer format."""
+    try:
+        table = json.loads(text)
+        version = table.get("format") if isinstance(table, dict) else None
+        if version is None:
+            raise UsageError(f"{path} is no campaign of this loadgen")
+        if version != FORMAT:
+            raise UsageError(
+                f"{path} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
+            )
+        return Record.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+        raise UsageError(f"{path} is damaged: {said}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged: {error}") from None
+
+
+def differences(old: Record, new: Record, ran: Collection[Cell]) -> Iterator[str]:
+    """What of that which was run is not as it was, each with its key; there may be more of everything."""
+    if not ran:
+        return
+    for key in Record.model_fields:
+        if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format"):
+            continue
+        yield from _changed(key, getattr(old, key), getattr(new, key))
+    if new.seed_chosen:
+        yield from _changed("seed", old.seed, new.seed)
+    arms = [{(arm.checkpoint, arm.server): arm for arm in record.arms} for record in (old, new)]
+    for at in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
+        before, after = (known.get(at) for known in arms)
+        where = f"{at[0]} on {at[1]}"
+        if after is None:
+            yield f"{where} was run and is in the file no more"
+        elif before is not None:
+            yield from _tables(where, before.flags, after.flags)
+    for name in dict.fromkeys(cell.profile for cell in ran):
+        if name in new.profiles:
+            yield from _tables(f"profile {name}", old.profiles.get(name, {}), new.profiles[name])
+        else:
+            yield f"profile {name} was run and is in the file no more"
+
+
+def _tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys((*old, *new)):
+        if key not in ("hardware", "description"):
+            yield from _changed(f"{where}: {key}", old.get(key), new.get(key))
+
+
+def _changed(key: str, old: Any, new: Any) -> Iterator[str]:
+    if old != new:
+        yield f"{key} was {_said(old)} and is {_said(new)}"
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def continued(old: Record, new: Record) -> Record:
+    """The record of a campaign that goes on: the seed and the beginning stay, the rest is as the file has it.
+
+    What was run before and is not asked for now stays in the order.
+    """
+    kept = [known for known in old.order if known not in new.order]
+    return new.model_copy(
+        update={
+            "created": old.created,
+            "seed": old.seed,
+            "seed_chosen": old.seed_chosen,
+            "repeats": max(old.repeats, new.repeats),
+            "arms": (*new.arms, *(arm for arm in old.arms if _at(arm) not in map(_at, new.arms))),
+            "profiles": {**old.profiles, **new.profiles},
+            "order": (*new.order, *kept),
+        }
+    )
+
+
+def _at(arm: ArmRecord) -> tuple[str, str]:
+    return arm.checkpoint, arm.server
