@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from loadgen import __version__
@@ -23,7 +22,10 @@ verbs:
   bench      run a workload and print the Serving Benchmark Result
   ladder     the speed of one request at ever longer prompts, as the Qwen pages have it
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
-  report     print a run again from its directory: loadgen report runs/… [--explain]
+  report     print runs again from their files: as text, HTML, pictures, Markdown or CSV
+  campaign   checkpoints × servers × profiles from one file, each cell several times
+  compare    runs, campaigns and others' results in one table, with a verdict on each difference
+  audit      look for what cannot be in anyone's published figures
   selftest   measure this client against a server that does nothing but tell the truth
   engine     start the embedded engine on its own
 
@@ -68,14 +70,27 @@ def _profiles(argv: Sequence[str]) -> int:
 
 
 def _report(argv: Sequence[str]) -> int:
-    places = [word for word in argv if word != "--explain"]
-    if len(places) != 1 or places[0].startswith("-"):
-        print("loadgen report RUN_DIR [--explain]: print a run again from its files alone")
-        return 0 if {"-h", "--help"} & set(argv) else UsageError.exit_code
-    from loadgen import report, result
+    from loadgen.page.verb import main
 
-    print(report.render(result.load(Path(places[0])), explain="--explain" in argv))
-    return 0
+    return main(argv)
+
+
+def _compare(argv: Sequence[str]) -> int:
+    from loadgen.comparison.verb import main
+
+    return main(argv)
+
+
+def _audit(argv: Sequence[str]) -> int:
+    from loadgen.audit.verb import main
+
+    return main(argv)
+
+
+def _campaign(argv: Sequence[str]) -> int:
+    from loadgen.campaign.verb import main
+
+    return main(argv)
 
 
 def _selftest(argv: Sequence[str]) -> int:
@@ -95,6 +110,9 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "ladder": _ladder,
     "profiles": _profiles,
     "report": _report,
+    "compare": _compare,
+    "audit": _audit,
+    "campaign": _campaign,
     "selftest": _selftest,
     "engine": _engine,
 }

@@ -134,6 +134,36 @@ def test_a_speed_is_called_slow_only_where_it_is_of_decoding(
     assert ("slow-kernel" in names(audit([one], machine, None)[0])) is slow
 
 
+@pytest.mark.parametrize(
+    ("input_len", "duration_s", "mean_ttft_ms", "slow"),
+    [
+        (2048.0, 462.0, 28_000.0, True),  # 3.5 s are left for a prompt that takes 0.06 s at best
+        (
+            64.0,
+            118.0,
+            550.0,
+            False,
+        ),  # as many times its best, but that is 1.8 ms: launching kernels takes longer
+    ],
+)
+def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
+    input_len: float, duration_s: float, mean_ttft_ms: float, slow: bool
+) -> None:
+    figures = {
+        "completed": 100,
+        "duration": duration_s,
+        "total_input_tokens": round(100 * input_len),
+        "total_output_tokens": 12800,
+        "mean_ttft_ms": mean_ttft_ms,
+        "mean_tpot_ms": 70.0,
+        "mean_itl_ms": 70.0,
+        "median_itl_ms": 70.0,
+    }
+    load = Load("high", 100, input_len, 128.0, 128, 8)
+    (finding,) = audit([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
+    assert ("slow-kernel" in names(finding)) is slow
+
+
 def test_our_own_runs_are_judged_by_their_verdict_and_nothing_is_told_twice() -> None:
     result = made()
     own = Reported("m", {"completed": 3, "mean_ttft_ms": 0.0}, Load("p"), "runs/x", run=result)

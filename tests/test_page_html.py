@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,13 @@ def looked_up(result: dict[str, Any], key: str) -> Any:
         part = part.replace("·", ".")
         found = found[int(part)] if isinstance(found, list) else found[part]
     return found
+
+
+def test_where_answers_part_stands_in_the_row() -> None:
+    run = made_runs.reported(made_runs.run())
+    parted = replace(made_runs.line("b", (run,), Call.SLOWER), answers="first differs from a after 3 of 48")
+    page = hypertext.render(document([run], [made_runs.comparison(made_runs.line("a", (run,)), parted)]))
+    assert page.count("answers: first differs from a after 3 of 48") == 1
 
 
 def test_every_number_of_a_run_is_that_of_its_json() -> None:

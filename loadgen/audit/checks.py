@@ -125,7 +125,7 @@ CHECKS = (
         f"a token takes so long that under {percent(bound.SLOW)} of the roofline is reached, at "
         f"concurrency 1 or by the median ITL, where a step takes {bound.LEAST_MS:g} ms at best; or a "
         "full load leaves so much time for each prompt that prefill reaches under "
-        f"{percent(speed.SLOW_PREFILL)} of the machine's peak",
+        f"{percent(speed.SLOW_PREFILL)} of the machine's peak, where it takes {bound.LEAST_MS:g} ms at best",
         "see in the engine's log which kernel ran: a fallback for this quantization is likely",
         ROOFLINE,
     ),

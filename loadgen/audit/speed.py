@@ -95,7 +95,7 @@ def _slow_decode(subject: Subject, ceiling: Ceiling) -> str:
 def _slow_prefill(subject: Subject, ceiling: Ceiling) -> str:
     left_ms, length = subject.prefill_left_ms, subject.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
-    if not left_ms or not least_ms or least_ms >= SLOW_PREFILL * left_ms:
+    if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
         return ""
     return (
         f"{left_ms:.0f} ms are left for each prompt's prefill, {100 * least_ms / left_ms:.2g} % of the "

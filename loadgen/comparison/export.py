@@ -29,7 +29,7 @@ CSV_COLUMNS = (
         "mean_low",
         "mean_high",
     ),
-    *("call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "failures"),
+    *("call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "answers", "failures"),
 )
 
 
@@ -75,6 +75,7 @@ def _csv_rows(one: Comparison, line: Line) -> Iterator[dict[str, Any]]:
         "runs": len(line.runs),
         "roofline": line.roofline,
         "marks": "; ".join(line.marks),
+        "answers": line.answers,
         "failures": "; ".join(line.failures),
     }
     if not line.summaries:
@@ -125,6 +126,7 @@ def _line(one: Comparison, line: Line) -> dict[str, Any]:
         "speed_up": {"ratio": ratio, "low": low, "high": high},
         "roofline": line.roofline,
         "marks": line.marks,
+        "answers": line.answers,
         "failures": line.failures,
         "runs": [_run(run) for run in line.runs],
     }

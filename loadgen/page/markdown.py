@@ -43,7 +43,7 @@ def _compared(part: Compared) -> Iterator[str]:
         if effect is not None:
             said = words.lead(found, line)
             yield f"- {words.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {_cell(said)}"
-        for remark in (*words.marks(found, line), *line.failures):
+        for remark in (*words.marks(found, line), *filter(None, [line.answers]), *line.failures):
             yield f"- {_cell(line.name)}: {_cell(remark)}"
     for said, names in words.common(found).items():
         yield f"- {_cell(names)}: {_cell(said)}"

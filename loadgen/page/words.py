@@ -93,7 +93,7 @@ def lead(found: Comparison, line: Line) -> str:
 
 
 def common(found: Comparison) -> dict[str, str]:
-    """What is said of three rows or more beside the baseline, and of which: it is told once."""
+    """What is said of three rows or more beside the baseline, or of both of two: it is told once."""
     others = [line for line in found.lines if line.name != found.baseline]
     names: dict[str, list[str]] = {}
     for line in others:
@@ -102,7 +102,7 @@ def common(found: Comparison) -> dict[str, str]:
     return {
         sentence: "all" if len(of) == len(others) else ", ".join(of)
         for sentence, of in names.items()
-        if len(of) >= _MANY
+        if len(of) >= _MANY or len(of) == len(others) > 1
     }
 
 

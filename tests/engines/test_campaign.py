@@ -1,0 +1,95 @@
+"""A campaign on real servers: a checkpoint, a copy of it, and one of twice the layers; killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign_files import cells, contents
+from engines import place
+from engines.clients import loadgen, start_loadgen
+from engines.leftovers import PATIENCE_S, until_nothing_is_left
+from engines.running import OFFLINE
+
+pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+
+_REPEATS = 5
+_PROFILE = """\
+input_len = 64
+output_len = 32
+num_prompts = 16
+max_concurrency = 1
+num_warmups = 4
+temperature = 0.0
+"""
+_LIMIT_S = 900.0
+
+
+def _campaign(directory: Path, python: Path, models: dict[str, Path]) -> None:
+    (directory / "short.toml").write_text(_PROFILE, "utf-8")
+    tables = "".join(f'[[checkpoints]]\nname = "{name}"\nmodel = "{path}"\n' for name, path in models.items())
+    (directory / "tiny.toml").write_text(
+        f'profiles = ["./short.toml"]\nrepeats = {_REPEATS}\nseed = 7\nmargin = 0.05\n'
+        f'[servers.transformers]\nlaunch = "transformers"\nserver_python = "{python}"\n'
+        f'server_args = "--device cpu --dtype bfloat16"\n{tables}',
+        "utf-8",
+    )
+
+
+def _killed_after(count: int, directory: Path) -> Path:
+    """A campaign that was killed once it had so many cells; its directory."""
+    process = start_loadgen(["tiny.toml", "--quiet"], directory, "campaign", OFFLINE)
+    deadline = time.monotonic() + _LIMIT_S
+    while len(list(directory.glob("runs/*-tiny/cells/*"))) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE_S)
+    process.communicate()
+    (found,) = directory.glob("runs/*-tiny")
+    return found
+
+
+def _compared(directory: Path) -> dict[str, Any]:
+    """The verdict on the throughput of each row."""
+    finished = loadgen([str(directory), "--json"], directory.parent, "compare")
+    assert finished.code == 0, finished.err
+    (found,) = json.loads(finished.out)["comparisons"]
+    return {line["name"]: line["effects"].get(found["headline"]) for line in found["rows"]}
+
+
+def test_twice_the_layers_is_slower_a_copy_is_not_and_a_killed_campaign_goes_on(
+    engines_python: Path, model: Path, tmp_path: Path
+) -> None:
+    twice = place.tiny_model(engines_python, layers=4)
+    copy = Path(shutil.copytree(model, tmp_path / "copy"))
+    _campaign(tmp_path, engines_python, {"tiny": model, "copy": copy, "twice": twice})
+    directory = _killed_after(2, tmp_path)
+    until_nothing_is_left(str(model), str(copy), str(twice))
+    before = {name: contents(directory / "cells" / name) for name in cells(directory)}
+
+    process = start_loadgen(["tiny.toml", "--resume"], tmp_path, "campaign", OFFLINE)
+    try:
+        out, err = process.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert process.returncode == 0, err
+    until_nothing_is_left(str(model), str(copy), str(twice))
+    assert len(cells(directory)) == 3 * _REPEATS
+    assert {name: contents(directory / "cells" / name) for name in before} == before
+    assert "slower" in out
+
+    effects = _compared(directory)
+    assert effects["tiny"] is None
+    assert effects["twice"]["call"] == "slower"
+    assert effects["copy"]["call"] in ("equivalent", "undecided")
+    assert effects["copy"]["units"] == _REPEATS
