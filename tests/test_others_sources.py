@@ -79,6 +79,8 @@ def test_what_a_directory_of_runs_holds_is_read_once_and_in_order(tmp_path: Path
         run_in(tmp_path / name, label=name)
     (tmp_path / "x.jsonl").write_text(SGLANG)
     (tmp_path / "a-repeats.json").write_text('{"metrics": {}}')
+    (tmp_path / "a-vllm-server").mkdir()
+    (tmp_path / "a-vllm-server" / "server.log").write_text("INFO nothing\n")
     (tmp_path / "deep" / "loop").symlink_to(tmp_path)
     found = read(tmp_path, tmp_path / "a", tmp_path)
     assert names(found) == ["x", "a", "b", "deep/er/c"]

@@ -23,7 +23,9 @@ _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not result
 _HEAD_BYTES = 8192
 _NAMED = 3
 _TITLE = "Serving Benchmark Result"
-_BYPRODUCT = re.compile(r".*-repeats\.json|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)")
+_BYPRODUCT = re.compile(
+    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)"
+)
 _PAGE = b'<meta name="generator" content="loadgen'
 
 

@@ -44,7 +44,10 @@ def model(engines_python: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def vllm(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """vLLM without a prefix cache: the same prompt is the same work each time."""
+    """vLLM without a prefix cache: the same prompt is the same work each time.
+
+    It lives to the end of the session, so the files that look for servers left behind come before, by name.
+    """
     log = tmp_path_factory.mktemp("vllm") / "log"
     with running.vllm(engines_python, model, log, ["--no-enable-prefix-caching"]) as engine:
         yield engine
