@@ -165,7 +165,7 @@ def test_holm_judges_a_row_more_strictly_beside_others() -> None:
     assert judged[0].p_adjusted == pytest.approx(LOOKS * 3 * judged[0].p)  # three rows have a test
     assert judged[2].p_equivalent_adjusted == pytest.approx(LOOKS * 3 * judged[2].p_equivalent)
     assert judged[3] == rows[3]
-    assert holm(judged, 0.02, 0.05) == judged
+    assert repr(holm(judged, 0.02, 0.05)) == repr(judged)  # nan equals itself in no dataclass of Python 3.13
 
 
 def test_an_interval_that_leaves_1_out_may_not_be_enough_and_it_is_said_why() -> None:
