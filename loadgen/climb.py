@@ -25,6 +25,7 @@ class Climb:
     workload: Profile
     directory: Path
     formula: str = TOTAL
+    quiet: bool = False  # no line a rung
     rows: list[Row] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
     left: deque[int] = field(init=False)
@@ -109,7 +110,8 @@ class Climb:
         listed = [rungs.json(known, where) for known, where in zip(self.rows, self.runs, strict=True)]
         write_result(self.directory / "ladder.json", {"rows": listed})
         said = "-" if row.speed_tok_s is None else f"{row.speed_tok_s} tok/s"
-        print(f"input {row.input_length}: {said}" + f" ({row.note})" * bool(row.note), flush=True)
+        if not self.quiet:
+            print(f"input {row.input_length}: {said}" + f" ({row.note})" * bool(row.note), flush=True)
 
 
 def begin(workload: Profile, run_dir: str | None, formula: str | None = None) -> Climb:

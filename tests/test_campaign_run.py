@@ -132,12 +132,14 @@ def test_a_server_that_is_there_is_measured_and_stays(tmp_path: Path) -> None:
         assert [facts(place, known)["cell"]["start"] for known in cells(place)] == ["attached", "attached"]
 
 
-def test_a_ladder_is_a_cell_with_a_run_for_each_length(tmp_path: Path) -> None:
+def test_a_ladder_is_a_cell_with_a_run_for_each_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, AB[0], profiles=["./up.toml"])
     (tmp_path / "up.toml").write_text(
         "ladder = [1, 5]\noutput_len = 3\nnum_prompts = 2\nmax_concurrency = 1\n", "utf-8"
     )
-    assert campaign(path) == 0
+    assert campaign(path, "--quiet") == 0
     place = the_directory()
     assert cells(place) == ["r0-A-embedded-up", "r1-A-embedded-up"]
     for repeat, known in enumerate(cells(place)):
@@ -147,6 +149,7 @@ def test_a_ladder_is_a_cell_with_a_run_for_each_length(tmp_path: Path) -> None:
         assert [(one.profile.input_len, one.repeat) for one in runs] == [(1, repeat), (5, repeat)]
         assert {one.cell.profile for one in runs if one.cell is not None} == {"up"}
         assert (cell / "ladder.md").stat().st_size
+    assert "tok/s (SIMULATED, no model ran)" not in capsys.readouterr().out  # --quiet
 
 
 DIES = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"

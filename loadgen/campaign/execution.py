@@ -146,7 +146,7 @@ class Execution:
         if climb is None:
             place = self.store.begin(planned) / "ladder"
             place.mkdir()
-            climb = Climb(planned.workload, place)
+            climb = Climb(planned.workload, place, quiet=self.quiet)
         try:
             climb.on(
                 _inside(session, planned, climb.directory), replace(self.seed, repeat=planned.cell.repeat)
