@@ -65,17 +65,6 @@ def from_server_info(info: Mapping[str, Any]) -> AsRun:
     return AsRun(**statements.from_answer(info))
 
 
-def from_cache_config(labels: Mapping[str, str]) -> AsRun:
-    """What the labels of `vllm:cache_config_info` say, where there is nothing but /metrics."""
-    blocks, size = statements.count(labels.get("num_gpu_blocks")), statements.count(labels.get("block_size"))
-    return AsRun(
-        kv_cache_dtype=labels.get("cache_dtype", ""),
-        prefix_caching=statements.switch(labels.get("enable_prefix_caching")),
-        kv_capacity_tokens=statements.count(labels.get("kv_cache_size_tokens"))
-        or (blocks * size if blocks and size else None),
-    )
-
-
 def merged(*parts: AsRun) -> AsRun:
     """What several sources say together; the later one wins where two speak."""
     return AsRun(**{name: value for part in parts for name, value in part if not statements.silent(value)})

@@ -177,28 +177,36 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(shipped_directory().glob("*.toml"))}
 
 
-def locate(name_or_path: str) -> Path:
-    """The file of a profile: a path is what ends in `.toml` or holds a separator; raises UsageError."""
+def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str = "profile") -> Path:
+    """The file of a profile, or of another kind of which these are known; raises UsageError.
+
+    A path is what ends in `.toml` or holds a separator.
+    """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         return Path(name_or_path).expanduser()
-    known = shipped()
+    known = shipped() if known is None else known
     if name_or_path not in known:
         raise UsageError(
-            f"no profile {name_or_path!r}{nearest(name_or_path, known)}; "
+            f"no {kind} {name_or_path!r}{nearest(name_or_path, known)}; "
             f"there are {', '.join(known)}, or give a path to a .toml file"
         )
     return known[name_or_path]
 
 
+def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
+    """The table in a file; raises UsageError where it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{kind} {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{kind} {path} is not TOML: {error}") from None
+
+
 def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
     """A shipped profile by name, or anyone's by path, with overrides; raises UsageError."""
     path = locate(name_or_path)
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"profile {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"profile {path} is not TOML: {error}") from None
+    table = read_toml(path)
     if overrides.get("duration") is not None:
         table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
     return build({"name": path.stem, **table, **overrides}, str(path))

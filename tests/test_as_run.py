@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.as_run import AsRun, from_cache_config, from_server_info, merged, parse, render
+from loadgen.as_run import AsRun, from_server_info, merged, parse, render
 from loadgen.checkpoint import Checkpoint
 
 LOGS = Path(__file__).parent / "data" / "server_logs_as_run"
@@ -295,20 +295,6 @@ def test_an_answer_is_read_too(info: dict[str, Any], fields: dict[str, Any]) -> 
 def test_the_launch_command_is_told_without_its_key() -> None:
     told = from_server_info({"launch_command": "--model-path /m --api-key sekret --tp 2"})
     assert told.flags == "--model-path /m --api-key *** --tp 2"
-
-
-@pytest.mark.parametrize(
-    ("labels", "tokens"),
-    [
-        ({"kv_cache_size_tokens": "2097152", "num_gpu_blocks": "1", "block_size": "128"}, 2097152),
-        ({"num_gpu_blocks": "16384", "block_size": "16"}, 262144),
-        ({"num_gpu_blocks": "None", "block_size": "16"}, None),
-        ({}, None),
-    ],
-)
-def test_the_metrics_tell_the_cache(labels: dict[str, str], tokens: int | None) -> None:
-    told = from_cache_config({**labels, "cache_dtype": "fp8", "enable_prefix_caching": "False"})
-    assert (told.kv_cache_dtype, told.prefix_caching, told.kv_capacity_tokens) == ("fp8", "off", tokens)
 
 
 def test_of_two_sources_the_later_wins_where_both_speak() -> None:

@@ -42,7 +42,6 @@ def test_a_known_total_tells_length_and_seed(requests: int, total: int, input_le
     assert found is not None
     assert (found.input_len, found.short, found.seed) == (input_len, short, 0)
     assert "0.9 to 0.10.1" in found.client
-    assert found.missing_tokens == requests * input_len - total
 
 
 def test_the_next_generator_is_another_client() -> None:

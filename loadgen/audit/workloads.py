@@ -39,11 +39,6 @@ class Workload:
     seed: int = _SEED
     tokenizer: str = _TOKENIZER
 
-    @property
-    def missing_tokens(self) -> int:
-        """Tokens that all prompts together lack."""
-        return self.requests * self.input_len - self.total_input_tokens
-
     def shares(self, other: Workload) -> int:
         """How many prompts this run and another have in common."""
         alike = (self.client, self.input_len) == (other.client, other.input_len)

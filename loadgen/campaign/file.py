@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -69,26 +68,13 @@ def shipped() -> dict[str, Path]:
 
 
 def locate(name_or_path: str) -> Path:
-    """The file of a campaign: a path is what ends in `.toml` or holds a separator; raises UsageError."""
-    if name_or_path.endswith(".toml") or "/" in name_or_path:
-        return Path(name_or_path).expanduser()
-    known = shipped()
-    if name_or_path not in known:
-        raise UsageError(
-            f"no campaign {name_or_path!r}{nearest(name_or_path, known)}; "
-            f"there are {', '.join(known)}, or give a path to a .toml file"
-        )
-    return known[name_or_path]
+    """The file of a campaign, as of a profile; raises UsageError."""
+    return profile.locate(name_or_path, shipped(), "campaign")
 
 
 def load(path: Path) -> File:
     """The campaign in a file; raises UsageError that names the file, the key and the nearest valid one."""
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"campaign {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"campaign {path} is not TOML: {error}") from None
+    table = profile.read_toml(path, "campaign")
     rows = table.pop("checkpoints", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
         raise UsageError(f"{path}: there is nothing to compare: write a [[checkpoints]] table for each")

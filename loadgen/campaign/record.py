@@ -35,7 +35,6 @@ _HARMLESS = (
     "hardware",
     "order",
 )
-Place = tuple[str, str, str]  # checkpoint, server, profile
 
 
 class ArmRecord(BaseModel):

@@ -66,15 +66,6 @@ def interval(effect: Effect) -> str:
     return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
 
 
-def against(effect: Effect) -> str:
-    """An effect in one line: ratio, interval, call."""
-    if not math.isfinite(effect.ratio):
-        return f"{effect.call}{f': {effect.why}' if effect.why else ''}"
-    between = interval(effect)
-    said = f"{ratio(effect.ratio)}{f' ({between})' if between else ''}"
-    return f"{said} {SYMBOLS[effect.call]} {effect.call}"
-
-
 def lead(found: Comparison, line: Line) -> str:
     """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
     effect = line.effects.get(found.headline)

@@ -75,10 +75,6 @@ class Ceiling(BaseModel):
         peak = self.peak_flop_per_s
         return max(read_ms, 1e3 * self.step_flop(batch, context) / peak) if peak else read_ms
 
-    def decode_tok_per_s(self, batch: float = 1.0, context: float = 0.0) -> float:
-        """The most output tokens a second that `batch` requests get together."""
-        return batch * 1e3 / self.tpot_ms(batch, context)
-
     def bandwidth_bytes_per_s(self, tpot_ms: float, batch: float = 1.0, context: float = 0.0) -> float:
         """What a measured time per token would need of the memory bus: the effective bandwidth."""
         return self.step_bytes(batch, context) / tpot_ms * 1e3
