@@ -330,7 +330,7 @@ def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distrib
         return Distribution.of(values_ns, ask.metric_percentiles)
 
     ok, begun = each.ok, each.has_ttft
-    gap_ns, tokens = _gaps(records, ok) if ask.streamed else (np.zeros(0, np.int64),) * 2
+    gap_ns, tokens = gaps(records, ok) if ask.streamed else (np.zeros(0, np.int64),) * 2
     single = bool((tokens == 1).all())
     # Before ITL, which reorders the gaps in place. With one token a message the two are the same.
     token_time = None if single else of(np.repeat(gap_ns / np.maximum(tokens, 1), tokens))
@@ -347,7 +347,7 @@ def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distrib
     }
 
 
-def _gaps(records: Records, ok: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def gaps(records: Records, ok: NDArray[np.bool_]) -> tuple[Int64, Int64]:
     """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
     counts = np.diff(records.start)
     keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics import PerRequest
+from loadgen.metrics import PerRequest, gaps
 from loadgen.page.panel import Curve, Floats, Form, Panel, Spans, Told, Tone
 from loadgen.record import Records
 from loadgen.result import Result
@@ -39,9 +39,7 @@ def latency_ms(run: Result, key: str) -> Floats:
         return each.e2el_ns[each.ok] / _MS_NS
     if key == "ttft":
         return each.ttft_ns[each.has_ttft] / _MS_NS
-    of_request = np.repeat(np.arange(len(records)), np.diff(records.start))
-    within = (of_request[1:] == of_request[:-1]) & each.ok[of_request[1:]]
-    return np.diff(records.arrival_ns)[within] / _MS_NS if run.facts.profile.stream else np.zeros(0)
+    return gaps(records, each.ok)[0] / _MS_NS if run.facts.profile.stream else np.zeros(0)
 
 
 def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:

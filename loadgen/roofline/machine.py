@@ -20,6 +20,7 @@ class Machine(BaseModel):
     source: str
     note: str = ""
     devices: int = 1  # that share the model: bandwidth, peaks and memory above are of all of them
+    of_all: bool = False  # a bandwidth that was given, of however many share the model
 
     def times(self, devices: int) -> Machine:
         """So many of them that share a model: bandwidth, peaks and memory add up."""

@@ -20,7 +20,6 @@ _SHORT = {
     "dgx-spark": "gb10",
     "thor": "jetson-thor",
 }
-BANDWIDTH = "--bandwidth"
 _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(.+)")
 _RAM_OFF = 0.15  # of what a board's memory shows as, by how much is kept back
 
@@ -64,7 +63,8 @@ def of_bandwidth(gb_per_s: float) -> Machine:
         bandwidth_bytes_per_s=gb_per_s * 1e9,
         peak_flop_per_s={},
         memory_bytes=0,
-        source=BANDWIDTH,
+        source="--bandwidth",
+        of_all=True,
     )
 
 
@@ -82,7 +82,8 @@ def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | 
     return row.model_copy(
         update={
             "bandwidth_bytes_per_s": given.bandwidth_bytes_per_s,
-            "source": f"{row.source}; its bandwidth by {BANDWIDTH}",
+            "source": f"{row.source}; its bandwidth by --bandwidth",
+            "of_all": True,
         }
     )
 
@@ -126,7 +127,7 @@ def meant(given: Machine | None, named: str, own: Machine | None = None) -> Mach
     is given is of all devices.
     """
     own = own or (recognised(named) if named else None)
-    if given is None or own is None or given.devices > 1 or BANDWIDTH in given.source:
+    if given is None or own is None or given.devices > 1 or given.of_all:
         return given or own
     return given.times(own.devices)
 
