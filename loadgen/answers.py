@@ -16,10 +16,9 @@ from typing import Any
 
 import httpx
 import msgspec
-import numpy as np
 
 from loadgen import fingerprint, sse
-from loadgen.capture import NO_STAMP, Capture
+from loadgen.capture import NO_STAMP, Capture, int64s
 from loadgen.decode import Decoder
 from loadgen.dialect import Chat
 from loadgen.endpoint import Access
@@ -197,8 +196,9 @@ def _capture(reply: _Reply) -> Capture:
         framed=False,
         status=reply.status,
         failure=reply.failure,
-        reads=[bytes(reply.body)],
-        seen_ns=np.zeros(1, np.int64).tobytes(),
+        raw=bytes(reply.body),
+        read_lengths=int64s([len(reply.body)]),
+        seen_ns=int64s([0]),
         kernel=NO_STAMP,
     )
 
@@ -216,11 +216,14 @@ class _Told(msgspec.Struct):
     output_ids: list[int] | None = None  # of /generate: all so far, or one message's part of them
 
 
+_TOLD = msgspec.json.Decoder(_Told)
+
+
 def _token_ids(body: bytes, record: Record) -> list[int]:
     """The answer's token ids; none where the server does not tell them."""
-    array = b"[%b]" % body if body.lstrip()[:1] == b"{" else sse.read(body, whole=False).array
+    lines = sse.one_line(body) if body.lstrip()[:1] == b"{" else sse.read(body, whole=False).lines
     try:
-        told = msgspec.json.decode(array, type=list[_Told])
+        told = _TOLD.decode_lines(lines)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []
     running = [message.output_ids for message in told if message.output_ids]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -13,11 +14,17 @@ from loadgen.failure import Failure
 NO_STAMP = bytes(16)
 
 
+def int64s(numbers: Iterable[int]) -> bytes:
+    """Whole numbers as a capture keeps them."""
+    return array("q", numbers).tobytes()
+
+
 class Capture(msgspec.Struct, tag="capture", array_like=True):
     """One request as the transport saw it; all times are CLOCK_MONOTONIC nanoseconds unless named.
 
-    For each of `reads`, `seen_ns` holds an int64 user-space stamp and `kernel` the kernel's timespec
-    (two int64, CLOCK_REALTIME; zero where it gave none).
+    `raw` is all that was read. For each read, `read_lengths` holds an int64, how much of that it was,
+    `seen_ns` an int64 user-space stamp and `kernel` the kernel's timespec (two int64, CLOCK_REALTIME;
+    zero where it gave none).
     """
 
     index: int  # position in the plan
@@ -27,18 +34,18 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     end_ns: int  # when the response was over, user space
     connect_ns: int = 0  # TCP and TLS set-up paid for this request; 0: the connection was open
     resends: int = 0  # the server had closed the idle connection: sent again on a fresh one
-    framed: bool = True  # the reads are a whole HTTP/1.1 response; else the body alone, status apart
-    status: int = 0  # HTTP status where the reads do not hold it
+    framed: bool = True  # the bytes are a whole HTTP/1.1 response; else the body alone, status apart
+    status: int = 0  # HTTP status where the bytes do not hold it
     failure: Failure | None = None  # what the transport knows; decoding may find more
-    reads: Sequence[bytes] = ()
+    raw: bytes = b""
+    read_lengths: bytes = b""
     seen_ns: bytes = b""
     kernel: bytes = b""
     realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
 
-    @property
-    def raw(self) -> bytes:
-        """All that was read."""
-        return b"".join(self.reads)
+    def read_ends(self) -> NDArray[np.int64]:
+        """How much there was after each read, bytes, int64[reads]."""
+        return np.frombuffer(self.read_lengths, np.int64).cumsum()
 
     def user_ns(self) -> NDArray[np.int64]:
         """When the client had each read in hand, int64[reads]."""

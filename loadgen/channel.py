@@ -35,16 +35,15 @@ class Outbox:
         self.blocked = False  # the pipe was full when last tried
         self.most_bytes = 0
         self._bytes = 0
-        self._waiting: deque[tuple[int, Capture]] = deque()
+        self._waiting: deque[Capture] = deque()
         self._partial = memoryview(b"")
         self._encoder = msgspec.msgpack.Encoder()
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
     def put(self, capture: Capture) -> None:
         """Keep a capture until `flush_some` finds the pipe free."""
-        size = sum(map(len, capture.reads))
-        self._waiting.append((size, capture))
-        self._bytes += size
+        self._waiting.append(capture)
+        self._bytes += len(capture.raw)
         self.most_bytes = max(self.most_bytes, self._bytes)
 
     @property
@@ -61,8 +60,8 @@ class Outbox:
         if not self._partial:
             if not self._waiting:
                 return False
-            size, capture = self._waiting.popleft()
-            self._bytes -= size
+            capture = self._waiting.popleft()
+            self._bytes -= len(capture.raw)
             self._load(capture)
         try:
             sent = self.sock.send(self._partial)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from loadgen import sse
+from loadgen import plain, sse
 from loadgen.capture import Capture
 from loadgen.counting import Weighed, count, weigh
 from loadgen.dialect import TOKEN, Dialect, Message, Usage
@@ -20,6 +21,16 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
 # What the server itself said tells more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A streamed answer taken apart."""
+
+    answer: Unframed
+    events: sse.Events
+    messages: Sequence[Message]  # of the events, up to the first malformed one
+    malformed: str = ""
 
 
 class Decoder:
@@ -37,12 +48,18 @@ class Decoder:
         did. A connection that broke after the last event was whole is not a failure.
         """
         record, arrival_ns, lag_ns = _timed(capture)
-        answer = _unframed(capture)
+        stream = self._plain(capture)
+        answer = stream.answer if stream else _unframed(capture)
         if answer.status != 200:
             failure: Failure | None = _no_answer(answer)
             whole = False
+        elif self.streamed and not _in_one_piece(answer):
+            failure, whole = self._stream(record, stream or self._taken_apart(answer), arrival_ns, lag_ns)
         elif self.streamed:
-            failure, whole = self._stream(record, answer, arrival_ns, lag_ns)
+            failure, whole = self._whole(record, answer)
+            if failure is None or failure.kind is not FailureKind.IN_BAND:
+                failure = Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
+            whole = False
         else:
             failure, whole = self._whole(record, answer)
         record.failure = _settle(capture.failure, failure, whole)
@@ -52,17 +69,10 @@ class Decoder:
         return record
 
     def _stream(
-        self, record: Record, answer: Unframed, arrival_ns: Int64, lag_ns: Int64
+        self, record: Record, stream: Stream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill in what a stream says; why it failed, and whether its last event was seen."""
-        kind = answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
-        if answer.body[:1] == b"{" or kind == "application/json":
-            failure, _ = self._whole(record, answer)
-            if failure is not None and failure.kind is FailureKind.IN_BAND:
-                return failure, False
-            return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for"), False
-        events = sse.read(answer.body, answer.complete)
-        messages, malformed = self._messages(events, answer)
+        answer, events, messages = stream.answer, stream.events, stream.messages
         weighed = weigh(messages)
         counted = count(messages, weighed)
         _note_usage(record, weighed.usage)
@@ -80,40 +90,57 @@ class Decoder:
         ended = events.done or (finished and (answer.complete or weighed.usage is not None))
         if weighed.fault is not None:
             return Failure(FailureKind.IN_BAND, _shorten(weighed.fault)), ended
-        if answer.malformed or malformed:
-            return Failure(FailureKind.MALFORMED, answer.malformed or malformed), False
+        if stream.malformed:
+            return Failure(FailureKind.MALFORMED, stream.malformed), False
         if weighed.finish_reason == "abort":
             return _aborted(weighed), ended
         if not ended and (messages or not answer.complete):
             return Failure(FailureKind.TRUNCATED, _truncation(answer, len(messages))), False
         if not len(counted.tokens):
-            return Failure(FailureKind.EMPTY, _emptiness(kind, counted.total, len(messages))), ended
+            return Failure(FailureKind.EMPTY, _emptiness(_kind(answer), counted.total, len(messages))), ended
         return None, ended
 
-    def _messages(self, events: sse.Events, answer: Unframed) -> tuple[Sequence[Message], str]:
-        """The messages up to the first malformed one, and what is wrong with that one."""
+    def _plain(self, capture: Capture) -> Stream | None:
+        """A stream in the form that servers send; None for any other answer."""
+        if not (self.streamed and capture.framed and capture.failure is None):
+            return None
+        found = plain.read(capture.raw, capture.read_ends())
+        messages = self._messages(found[1]) if found else None
+        return Stream(*found, messages) if found and messages is not None else None
+
+    def _messages(self, events: sse.Events) -> Sequence[Message] | None:
+        """One message an event; None where some event is no JSON."""
         try:
-            messages = self.dialect.messages(events.array)
+            messages = self.dialect.messages(events.lines)
         except _NOT_JSON:
-            messages = []
-        if len(messages) == len(events.ends):
-            return messages, ""
+            return None
+        return messages if len(messages) == len(events.ends) else None
+
+    def _taken_apart(self, answer: Unframed) -> Stream:
+        """Any stream, up to the first malformed message."""
+        events = sse.read(answer.body, answer.complete)
+        messages = self._messages(events)
+        if messages is not None:
+            return Stream(answer, events, messages, answer.malformed or "")
+        datas, ends, done = sse.split(answer.body, answer.complete)
         good: list[bytes] = []
-        for data in sse.split(answer.body, answer.complete)[0]:
+        malformed = ""
+        for data in map(sse.one_line, datas):
             try:
-                (_,) = self.dialect.messages(b"[%b]" % data)
+                (_,) = self.dialect.messages(data)
             except (*_NOT_JSON, ValueError) as error:
                 malformed = _shorten(f"event {len(good) + 1}: {error}: {_readable(data)}")
-                return self.dialect.messages(b"[%b]" % b",".join(good)), malformed
+                break
             good.append(data)
-        return self.dialect.messages(b"[%b]" % b",".join(good)), ""
+        events = sse.Events(b"\n".join(good), np.array(ends, np.int64), done)
+        return Stream(answer, events, self.dialect.messages(events.lines), answer.malformed or malformed)
 
     def _whole(self, record: Record, answer: Unframed) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
         try:
-            messages = self.dialect.messages(b"[%b]" % answer.body)
+            messages = self.dialect.messages(sse.one_line(answer.body))
         except _NOT_JSON as error:
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
@@ -161,13 +188,23 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
 
 def _unframed(capture: Capture) -> Unframed:
     """The body; one that the transport cut short is never complete, whatever its framing."""
+    ends = capture.read_ends()
     if not capture.framed:
-        ends = np.cumsum([len(read) for read in capture.reads], dtype=np.int64)
         return Unframed(capture.status, {}, capture.raw, ends, capture.failure is None, None)
-    answer = unframe(capture.reads)
+    answer = unframe(capture.raw, ends)
     if answer.complete and capture.failure is not None:
         return Unframed(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
     return answer
+
+
+def _kind(answer: Unframed) -> str:
+    """The content type, without its parameters."""
+    return answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
+
+
+def _in_one_piece(answer: Unframed) -> bool:
+    """Whether a JSON body came where a stream was asked for."""
+    return answer.body[:1] == b"{" or _kind(answer) == "application/json"
 
 
 def _no_answer(answer: Unframed) -> Failure:

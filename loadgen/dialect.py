@@ -199,8 +199,8 @@ class Dialect(Protocol):
         """What every request says beside; a table of both is merged. Sampling is spelled as in vLLM."""
         ...
 
-    def messages(self, array: bytes) -> Sequence[Message]:
-        """A JSON array of events; raises msgspec.DecodeError or UnicodeDecodeError."""
+    def messages(self, lines: bytes) -> Sequence[Message]:
+        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
         ...
 
     def token_seen(self, tail: bytes) -> bool:
@@ -214,7 +214,7 @@ class Completions:
 
     path: str = "/v1/completions"
     limit_field: str = "max_tokens"
-    _messages: ClassVar = msgspec.json.Decoder(list[CompletionMessage])
+    _messages: ClassVar = msgspec.json.Decoder(CompletionMessage)
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
@@ -222,8 +222,8 @@ class Completions:
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         return _fields(sampling, stream, running_usage)
 
-    def messages(self, array: bytes) -> Sequence[Message]:
-        return self._messages.decode(array)
+    def messages(self, lines: bytes) -> Sequence[Message]:
+        return self._messages.decode_lines(lines)
 
     def token_seen(self, tail: bytes) -> bool:
         return token_seen(self, tail)
@@ -235,7 +235,7 @@ class Chat:
 
     path: str = "/v1/chat/completions"
     limit_field: str = "max_completion_tokens"  # `transformers serve` knows only `max_tokens`
-    _messages: ClassVar = msgspec.json.Decoder(list[ChatMessage])
+    _messages: ClassVar = msgspec.json.Decoder(ChatMessage)
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         if not isinstance(prompt, str):
@@ -248,8 +248,8 @@ class Chat:
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         return _fields(sampling, stream, running_usage)
 
-    def messages(self, array: bytes) -> Sequence[Message]:
-        return self._messages.decode(array)
+    def messages(self, lines: bytes) -> Sequence[Message]:
+        return self._messages.decode_lines(lines)
 
     def token_seen(self, tail: bytes) -> bool:
         return token_seen(self, tail)
@@ -271,7 +271,7 @@ def token_seen(dialect: Dialect, tail: bytes) -> bool:
     """`Dialect.token_seen` for messages that are the data of server-sent events."""
     for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
         try:
-            (message,) = dialect.messages(b"[%b]" % data)
+            (message,) = dialect.messages(data)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
         if any(choice.carries() >= ENDING for choice in message.choices or ()):

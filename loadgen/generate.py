@@ -83,7 +83,7 @@ class Generate:
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
     path: str = "/generate"
-    _answers: ClassVar = msgspec.json.Decoder(list[Answer])
+    _answers: ClassVar = msgspec.json.Decoder(Answer)
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """SGLang serves one model, so requests do not name it."""
@@ -97,8 +97,8 @@ class Generate:
         asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
         return {"sampling_params": given, "stream": stream, **asked}
 
-    def messages(self, array: bytes) -> Sequence[Message]:
-        answers: list[Answer] = self._answers.decode(array)
+    def messages(self, lines: bytes) -> Sequence[Message]:
+        answers: list[Answer] = self._answers.decode_lines(lines)
         repeating = _repeating(answers)
         before: dict[int, Answer] = {}
         messages = []

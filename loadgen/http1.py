@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -10,16 +9,23 @@ import httptools
 import numpy as np
 from numpy.typing import NDArray
 
-_HEAD_END = b"\r\n\r\n"
+HEAD_END = b"\r\n\r\n"
+LONGEST_TAIL = len(HEAD_END)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _LONGEST_HEAD_BYTES = 65536
 _WITHOUT_BODY = (204, 304)
 
+Int64 = NDArray[np.int64]
 Headers = dict[str, str]
 
 
 class Framing(Protocol):
     """Tells after each read, from all the reads of a response, head included, whether it is whole."""
+
+    @property
+    def tail(self) -> bytes:
+        """No read ends the response that does not end so, or is shorter."""
+        ...
 
     @property
     def broken(self) -> bool:
@@ -33,6 +39,7 @@ class Framing(Protocol):
 class Chunked:
     """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
 
+    tail: ClassVar[bytes] = HEAD_END  # whatever the last chunk looks like, an empty line is its end
     broken: bool = False
     _ended: bool = False
     _fed: int = 0  # reads
@@ -43,7 +50,7 @@ class Chunked:
         last = reads[-1]
         if len(last) < len(_LAST_CHUNK):
             last = b"".join(reads[-len(_LAST_CHUNK) :])
-        if not last.endswith(_HEAD_END):  # whatever the last chunk looks like, an empty line is its end
+        if not last.endswith(self.tail):
             return False
         return last.endswith(_LAST_CHUNK) or self._asked(reads)
 
@@ -67,6 +74,7 @@ class ContentLength:
     """Ends after a number of bytes known from the head."""
 
     total: int  # head and body
+    tail: ClassVar[bytes] = b""
     broken: ClassVar[bool] = False
     _counted: int = field(default=0, compare=False)  # reads
     _received: int = field(default=0, compare=False)  # their bytes
@@ -81,6 +89,7 @@ class ContentLength:
 class UntilClose:
     """Ends when the server closes the connection."""
 
+    tail: ClassVar[bytes] = bytes(LONGEST_TAIL)  # text never ends so
     broken: ClassVar[bool] = False
 
     def done(self, reads: list[bytes]) -> bool:
@@ -91,6 +100,7 @@ class UntilClose:
 class NoBody:
     """Ends with the head."""
 
+    tail: ClassVar[bytes] = b""
     broken: ClassVar[bool] = False
 
     def done(self, reads: list[bytes]) -> bool:
@@ -124,8 +134,8 @@ def read_head(raw: bytes | bytearray) -> Head | Malformed | None:
         return Malformed(f"not an HTTP response: {bytes(raw[:40])!r}")
     begin = 0
     while True:
-        end = raw.find(_HEAD_END, begin) + len(_HEAD_END)
-        if end < len(_HEAD_END):
+        end = raw.find(HEAD_END, begin) + len(HEAD_END)
+        if end < len(HEAD_END):
             if len(raw) - begin > _LONGEST_HEAD_BYTES:
                 return Malformed(f"a response head of more than {_LONGEST_HEAD_BYTES} bytes")
             return None
@@ -163,12 +173,12 @@ class Unframed:
     status: int  # 0: there was no whole head
     headers: Headers
     body: bytes
-    body_ends: NDArray[np.int64]
+    body_ends: Int64
     complete: bool  # the framing's end was seen, or there is none but the end of the connection
     malformed: str | None
 
 
-class _Response:
+class Response:
     """What a parser says of one response while it is fed."""
 
     __slots__ = ("complete", "headers", "on_body", "parser", "pieces", "status")
@@ -197,19 +207,35 @@ class _Response:
     def on_message_complete(self) -> None:
         self.complete = self.complete or self.status > 0
 
+    def leave_parser(self) -> None:
+        """Once it has been fed: it knows the response too, and nobody collects cycles while decoding."""
+        del self.parser
 
-def unframe(reads: Sequence[bytes]) -> Unframed:
+    def lengths(self) -> Int64:
+        """Bytes of each piece of the body, int64[pieces]."""
+        return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
+
+    @property
+    def encoding(self) -> str:
+        """How the body is compressed; `identity` where it is not."""
+        return self.headers.get("content-encoding", "identity").strip().lower()
+
+
+def unframe(raw: bytes, read_ends: Int64) -> Unframed:
     """The body of a response, each of its bytes in the read in which it arrived.
 
-    What comes after the response's end is left out; what came before malformed bytes is kept.
+    `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's
+    end is left out; what came before malformed bytes is kept.
     """
-    response = _Response()
+    response = Response()
     pieces, feed = response.pieces, response.parser.feed_data
     counts: list[int] = []
     malformed = None
+    begin = 0
     try:
-        for read in reads:
-            feed(read)
+        for end in read_ends.tolist():
+            feed(raw[begin:end])
+            begin = end
             counts.append(len(pieces))
             if response.complete:
                 break
@@ -217,14 +243,16 @@ def unframe(reads: Sequence[bytes]) -> Unframed:
         malformed = "the server switched protocols, though nobody asked it to"
     except httptools.HttpParserError as error:
         malformed = None if response.complete else str(error)
-    del response.parser  # it knows the response too, and nobody collects cycles while decoding
-    counts += [len(pieces)] * (len(reads) - len(counts))
+    finally:
+        response.leave_parser()
+    counts += [len(pieces)] * (len(read_ends) - len(counts))
     lengths = np.zeros(len(pieces) + 1, np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=lengths[1:])
+    np.cumsum(response.lengths(), out=lengths[1:])
     framing = _framing(response.status, response.headers, 0)
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if malformed is None and encoding != "identity":
-        malformed = f"the answer is compressed (content-encoding: {encoding}), though that was not asked for"
+    if malformed is None and response.encoding != "identity":
+        malformed = (
+            f"the answer is compressed (content-encoding: {response.encoding}), though that was not asked for"
+        )
     return Unframed(
         status=response.status,
         headers=response.headers,

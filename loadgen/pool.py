@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from loadgen.job import Target
-from loadgen.slot import Slot, State
+from loadgen.slot import Intake, Slot, State
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
 _READ_BYTES = 65536
@@ -27,7 +27,7 @@ class Pool:
         self.target, self.on_open = target, on_open
         self.poll = select.epoll()
         self.slots: list[Slot] = []
-        self.by_fd: dict[int, Slot] = {}
+        self.by_fd: list[Intake | None] = []  # None: not a slot's
         self.free: deque[Slot] = deque()
         self.failed: deque[tuple[Slot, Exception]] = deque()
         self.dialing = 0
@@ -47,8 +47,13 @@ class Pool:
         except OSError as error:
             self.refuse(slot, error)
             return
-        self.by_fd[slot.fd] = slot
-        self.poll.register(slot.fd, SEND)
+        self.watch(slot.fd, SEND, slot.intake)
+
+    def watch(self, fd: int, events: int, intake: Intake | None = None) -> None:
+        """Have the epoll tell of a file that it did not know."""
+        self.by_fd += [None] * (fd + 1 - len(self.by_fd))
+        self.by_fd[fd] = intake
+        self.poll.register(fd, events)
 
     def connected(self, slot: Slot) -> None:
         """The socket is connected, or was refused; TLS comes next where it is asked for."""
@@ -61,7 +66,7 @@ class Pool:
             self._opened(slot)
         else:
             slot.start_tls(self.target.tls, self.target.host)
-            slot.on_readable = self._handshake
+            slot.intake.on_readable = self._handshake
             if error := self.write(slot):
                 self.refuse(slot, error)
 
@@ -84,7 +89,7 @@ class Pool:
             with contextlib.suppress(ValueError):
                 self.free.remove(slot)
         if slot.fd >= 0:
-            self.by_fd.pop(slot.fd, None)
+            self.by_fd[slot.fd] = None
             with contextlib.suppress(OSError):
                 self.poll.unregister(slot.fd)
         slot.close()
@@ -95,7 +100,8 @@ class Pool:
             self.drop(slot)
         self.poll.close()
 
-    def _handshake(self, slot: Slot) -> None:
+    def _handshake(self, intake: Intake) -> None:
+        slot = intake.slot
         assert slot.sock is not None
         assert slot.tls is not None
         try:

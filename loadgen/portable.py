@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -17,7 +16,7 @@ from typing import Any
 import httpx
 
 from loadgen import clock
-from loadgen.capture import NO_STAMP, Capture
+from loadgen.capture import NO_STAMP, Capture, int64s
 from loadgen.channel import Outbox
 from loadgen.failure import Failure, FailureKind
 from loadgen.job import Counters, Health, Job
@@ -47,7 +46,7 @@ class _Exchange:
     resends: int = 0
     status: int = 0
     reads: list[bytes] = field(default_factory=list)
-    seen_ns: array[int] = field(default_factory=lambda: array("q"))
+    seen_ns: list[int] = field(default_factory=list)
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """httpcore's own events: when it dialed, and when it was about to write the request."""
@@ -76,8 +75,9 @@ class _Exchange:
             framed=False,
             status=self.status,
             failure=failure,
-            reads=self.reads,
-            seen_ns=self.seen_ns.tobytes(),
+            raw=b"".join(self.reads),
+            read_lengths=int64s(map(len, self.reads)),
+            seen_ns=int64s(self.seen_ns),
             kernel=NO_STAMP * len(self.reads),
         )
 

@@ -1,4 +1,4 @@
-"""Slot: one connection of the wire transport and the response it is waiting for."""
+"""Slot: one connection of the wire transport, the response it is waiting for, and what of it has arrived."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import errno
 import socket
 import ssl
 import struct
-from array import array
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
 from loadgen import clock
-from loadgen.capture import Capture
+from loadgen.capture import NO_STAMP, Capture, int64s
 from loadgen.failure import Failure
 from loadgen.http1 import Framing
 from loadgen.job import Target
@@ -21,6 +20,7 @@ from loadgen.job import Target
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 _RECORD_BYTES = 16384
 _TIMESPEC = struct.Struct("qq")
+_A_READ = 3  # entries of a list
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
@@ -74,6 +74,55 @@ class Tls:
         return b"".join(parts), ancillary, flags, address
 
 
+class Intake:
+    """The reads of the response under way.
+
+    Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has
+    left the processor's cache since this stream's last one. So this is one object of one cache line,
+    and what is appended goes to one list.
+    """
+
+    __slots__ = ("got", "on_readable", "receive", "slot", "tail")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.receive: Callable[[int, int], Received]
+        self.on_readable: Callable[[Intake], None]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was read."""
+        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's stamp (ns)
+        self.tail = b""  # what a read must end with to be worth a look
+
+    def __len__(self) -> int:
+        """How many reads there were."""
+        return len(self.got) // _A_READ
+
+    @property
+    def reads(self) -> list[bytes]:
+        return self.got[::_A_READ]
+
+    @property
+    def kernel(self) -> list[bytes]:
+        """The kernel's timespec of each read; NO_STAMP where it gave none."""
+        return self.got[1::_A_READ]
+
+    @property
+    def seen_ns(self) -> list[int]:
+        return self.got[2::_A_READ]
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the kernel gave the last read a stamp."""
+        return bool(self.got[-2] != NO_STAMP)
+
+    def last_arrival_ns(self, offset_ns: int) -> int:
+        """When the last read arrived, by the kernel's stamp where it has one."""
+        seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
+        return seconds * 1_000_000_000 + nanoseconds - offset_ns if seconds else int(self.got[-1])
+
+
 class Slot:
     """A connection, what is to be written to it, and the response under way."""
 
@@ -87,20 +136,16 @@ class Slot:
         "framing",
         "freed_ns",
         "index",
+        "intake",
         "intended_ns",
         "keep_alive",
-        "kernel",
         "number",
-        "on_readable",
         "pending",
         "progress_ns",
-        "reads",
-        "recvmsg",
         "request",
         "resends",
         "retry_ns",
         "scanned",
-        "seen_ns",
         "sent_ns",
         "served",
         "sock",
@@ -114,8 +159,7 @@ class Slot:
         self.sock: socket.socket | None = None
         self.fd = -1
         self.tls: Tls | None = None
-        self.recvmsg: Callable[[int, int], Received]
-        self.on_readable: Callable[[Slot], None]
+        self.intake = Intake(self)
         self.connect_begin_ns = self.connected_ns = self.connect_ns = self.retry_ns = 0
         self.served = 0
         self.freed_ns = 0
@@ -127,9 +171,7 @@ class Slot:
         self.index = -1
         self.request = b""
         self.intended_ns = self.sent_ns = self.resends = 0
-        self.reads: list[bytes] = []
-        self.seen_ns: array[int] = array("q")
-        self.kernel = bytearray()
+        self.intake.clear()
         self.framing: Framing | None = None
         self.keep_alive = True
         self.begun = False  # a token was seen
@@ -144,7 +186,7 @@ class Slot:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with contextlib.suppress(OSError):  # no kernel stamps here: each read says so by lacking one
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        self.sock, self.fd, self.recvmsg = sock, sock.fileno(), sock.recvmsg
+        self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
         self.connect_begin_ns, self.served, self.tls = clock.now_ns(), 0, None
         self.state = State.CONNECTING
         code = sock.connect_ex(address)
@@ -155,7 +197,7 @@ class Slot:
         """Put TLS between the socket and the slot; the first bytes to send become pending."""
         assert self.sock is not None
         self.tls = Tls(self.sock, context, host)
-        self.recvmsg = self.tls.recvmsg
+        self.intake.receive = self.tls.recvmsg
         self.pending = memoryview(self.tls.handshake(b"")[1])
 
     def opened(self) -> None:
@@ -195,17 +237,12 @@ class Slot:
         self.sock, self.fd, self.state = None, -1, State.CLOSED
         self.pending = memoryview(b"")
 
-    def last_arrival_ns(self, offset_ns: int) -> int:
-        """When the last read arrived, by the kernel's stamp where it has one."""
-        seconds, nanoseconds = _TIMESPEC.unpack_from(self.kernel, len(self.kernel) - _TIMESPEC.size)
-        return seconds * 1_000_000_000 + nanoseconds - offset_ns if seconds else self.seen_ns[-1]
-
     def last_token_read(self, token_seen: Callable[[bytes], bool]) -> int | None:
         """The read in which the last token came whole, if one came since `scanned`.
 
         A message may begin in one read and end in a later one, so reads are not judged one by one.
         """
-        reads, since = self.reads, range(self.scanned, len(self.reads))
+        reads, since = self.intake.reads, range(self.scanned, len(self.intake))
         begin = next((i for i in reversed(since) if token_seen(b"".join(reads[i:]))), None)
         if begin is None:
             return None
@@ -213,6 +250,7 @@ class Slot:
 
     def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
         """All that is known of the request under way."""
+        intake, reads = self.intake, self.intake.reads
         paid = self.served == 0 and self.connected_ns > self.intended_ns
         return Capture(
             index=self.index,
@@ -223,8 +261,9 @@ class Slot:
             connect_ns=self.connect_ns if paid else 0,
             resends=self.resends,
             failure=failure,
-            reads=self.reads,
-            seen_ns=self.seen_ns.tobytes(),
-            kernel=self.kernel,  # type: ignore[arg-type]
+            raw=b"".join(reads),
+            read_lengths=int64s(map(len, reads)),
+            seen_ns=int64s(intake.seen_ns),
+            kernel=b"".join(intake.kernel),
             realtime_offset_ns=offset_ns,
         )

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DONE = b"[DONE]"
-_PLAIN_SEAM = b"\n\ndata: "
-_FIRST = b"data: "
+_FIELD = b"data: "
+_BLANK = b" " * len(_FIELD)
+_LAST = b"data: [DONE]\n\n"
 _NEWLINE = ord("\n")
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|\n|\r)")
@@ -24,38 +25,57 @@ class Events:
     which is its last data line with its line end, not the empty line after it.
     """
 
-    array: bytes  # the data of all events as one JSON array, if each is JSON
+    lines: bytes  # the data of each event in a line, if it is JSON; others are empty
     ends: NDArray[np.int64]
     done: bool  # `[DONE]` was seen
 
 
+def one_line(data: bytes) -> bytes:
+    """JSON in one line: a newline between its parts is a blank, and inside a string there is none."""
+    return data.replace(b"\n", b" ")
+
+
 def read(body: bytes, whole: bool) -> Events:
-    """The events of a body; a last line that is cut off is left out unless the body is `whole`."""
+    """The events of a body; a last line that is cut off is left out unless the body is `whole`.
+
+    Where some event's data is no JSON, only `split` tells for sure.
+    """
     return _read_plain(body) or _read_any(body, whole)
 
 
 def _read_plain(body: bytes) -> Events | None:
-    """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others.
+    """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
+    text = np.frombuffer(body, np.uint8)
+    newlines = np.flatnonzero(text == _NEWLINE)
+    firsts, seconds = newlines[::2], newlines[1::2]
+    if not body.endswith(b"\n\n") or len(firsts) != len(seconds):
+        return None
+    follow = seconds - firsts == 1
+    follow[:-1] &= text[seconds[:-1] + 1] == _FIELD[0]
+    lines, done = blanked(body)
+    if not follow.all() or lines is None or (not done and _DONE in body):
+        return None
+    ends = firsts[: len(firsts) - done] + 1  # a data line, and its own newline
+    return Events(lines, ends, done)
 
-    Every newline of the body must belong to a seam between two events or to the end: then none is left
-    that could begin another field.
+
+def blanked(body: bytes) -> tuple[bytes | None, bool]:
+    """Events `data: …` as lines of JSON, the field's names blanked, and whether `[DONE]` closes them.
+
+    For a body whose events all begin with a `d`, and end with the only newlines there are: one that is
+    no such field is no JSON either, so parsing finds it. None where the first event shows already that
+    they are not such.
     """
-    if not (body.startswith(_FIRST) and body.endswith(b"\n\n")) or b"\r" in body:
-        return None
-    datas = body[len(_FIRST) : -2].split(_PLAIN_SEAM)
-    if np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE) != 2 * len(datas):
-        return None
-    lengths = np.fromiter(map(len, datas), np.int64, len(datas))
-    ends = np.cumsum(lengths + len(_PLAIN_SEAM)) - 1  # a data line, and its own newline
-    done = _DONE in datas
-    if done:
-        del datas[datas.index(_DONE) :]
-    return Events(b"[%b]" % b",".join(datas), ends[: len(datas)], done)
+    if not body.startswith(_FIELD) or b"\r" in body:
+        return None, False
+    done = body.endswith(_LAST)
+    events = body[len(_FIELD) : -len(_LAST)] if done else body[len(_FIELD) :]
+    return events.replace(b"\n" + _FIELD, b"\n" + _BLANK), done
 
 
 def _read_any(body: bytes, whole: bool) -> Events:
     datas, ends, done = split(body, whole)
-    return Events(b"[%b]" % b",".join(datas), np.array(ends, np.int64), done)
+    return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done)
 
 
 def split(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool]:

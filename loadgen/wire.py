@@ -15,10 +15,12 @@ from loadgen import clock
 from loadgen.capture import NO_STAMP
 from loadgen.channel import Outbox
 from loadgen.failure import Failure, FailureKind
-from loadgen.http1 import Malformed, read_head
+from loadgen.http1 import LONGEST_TAIL, Malformed, read_head
 from loadgen.job import Counters, Health, Job
 from loadgen.pool import RECV, SEND, Pool
-from loadgen.slot import Slot, State
+from loadgen.rest import Rest
+from loadgen.slot import Intake, Slot, State
+from loadgen.stalls import Stalls
 
 _READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
 _ANCILLARY_BYTES = 64
@@ -38,42 +40,42 @@ class Wire:
         self.job, self.outbox, self.counters = job, outbox, counters
         self.count = job.count  # to send: what has been sent, once the time for it is up
         self.pool = Pool(job.target, self._opened)
-        self.pool.poll.register(outbox.sock, RECV)
+        self.pool.watch(outbox.sock.fileno(), RECV)
+        self.on_response, self.on_unasked = self._read, self._unasked  # one method object for all slots
         self.ready: deque[bytes] = deque()
         self.ready_bytes = self.built = self.late_bodies = 0
         self.next = self.ended = self.reads = 0  # reads: of what has ended
         self.begin_ns = self.swept_ns = self.checked_ns = 0
         self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
-        self.step_ns = self.token_ns = self.looked_ns = 0
+        self.step_ns = 0
+        self.stalls, self.rest = Stalls(job, self.pool.slots), Rest()
         self.stopping = False
 
     # The hot path.
 
-    def _read(self, slot: Slot) -> None:
+    def _read(self, intake: Intake) -> None:
         """Read what arrived, stamp it, append it; the end is a comparison of the last bytes."""
+        receive = intake.receive  # an attribute called where it is looked up is found the slow way
         try:
-            data, ancillary, _, _ = slot.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+            data, ancillary, _, _ = receive(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(slot, error)
+            self._lost(intake.slot, error)
             return
         if not data:
-            self._lost(slot, None)
+            self._lost(intake.slot, None)
             return
-        slot.seen_ns.append(clock.now_ns())
-        slot.kernel += ancillary[0][2] if ancillary else NO_STAMP
-        slot.reads.append(data)
-        if slot.framing is None:
-            self._begin_response(slot)
-        elif slot.framing.done(slot.reads):
-            self._end(slot, None)
+        got = intake.got
+        got += (data, ancillary[0][2] if ancillary else NO_STAMP, clock.now_ns())
+        if data.endswith(intake.tail) or len(data) < LONGEST_TAIL:
+            self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
         """Write the slot's request, stamped right before its first byte goes to the kernel."""
         data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
         slot.pending = memoryview(data)
-        slot.state, slot.on_readable = State.BUSY, self._read
+        slot.state, slot.intake.on_readable = State.BUSY, self.on_response
         slot.sent_ns = slot.progress_ns = clock.now_ns()
         if error := self.pool.write(slot):
             self._lost(slot, error)
@@ -95,6 +97,8 @@ class Wire:
             self._dispatch(events)
             if self.next < self.count:
                 self._launch()
+            if self.rest.seconds and not self._housekeep() and self._wait_s():
+                time.sleep(self.rest.seconds)
             if clock.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
                 self._sweep(clock.now_ns())
             if self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES and not self.outbox.blocked:
@@ -113,13 +117,14 @@ class Wire:
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
         by_fd = self.pool.by_fd
         for fd, mask in events:
-            slot = by_fd.get(fd)
-            if slot is None:
+            intake = by_fd[fd]
+            if intake is None:
                 self._attend_outbox(fd, mask)
             elif mask == RECV:
-                slot.on_readable(slot)
+                react = intake.on_readable
+                react(intake)
             else:
-                self._attend(slot, mask)
+                self._attend(intake.slot, mask)
         while self.pool.failed:
             self._refused(*self.pool.failed.popleft())
 
@@ -144,7 +149,7 @@ class Wire:
             else:
                 self._lost(slot, error)
         if mask & ~SEND and slot.fd == fd:
-            slot.on_readable(slot)
+            slot.intake.on_readable(slot.intake)
 
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
@@ -175,49 +180,25 @@ class Wire:
             self.checked_ns = now_ns
             self.offset_ns = clock.realtime_offset_ns()
             self.step_ns = max(self.step_ns, abs(self.offset_ns - self.first_offset_ns))
-        limits, reads, delay_acks = self.job.limits, self.reads, self.job.target.delay_acks
+        limits, delay_acks = self.job.limits, self.job.target.delay_acks
+        busy, reads = 0, self.reads
         for slot in self.pool.slots:
             if slot.state is State.BUSY:
-                reads += len(slot.reads)
-                if delay_acks and not slot.acks_delayed and len(slot.reads) > 1:
+                busy += 1
+                reads += len(slot.intake)
+                if delay_acks and not slot.acks_delayed and len(slot.intake) > 1:
                     slot.delay_acks()
                 if 0 < limits.request_timeout_ns < now_ns - slot.sent_ns:
                     self._give_up(slot, FailureKind.TIMEOUT, "no end within --request-timeout")
-                elif 0 < limits.stall_timeout_ns < now_ns - slot.progress_ns:
-                    self._check_progress(slot, now_ns)
+                elif self.stalls.stalled(slot, now_ns):
+                    self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
             elif slot.state is State.CONNECTING:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
+        self.rest.learn(busy, reads, now_ns)
         self.counters.publish(self.next, self.ended, reads)
-
-    def _check_progress(self, slot: Slot, now_ns: int) -> None:
-        """A stalled stream is one without a token for too long, whatever else it sends.
-
-        One without its first token may be waiting in the server's queue: it is stalled only when
-        nobody else got a token either.
-        """
-        self._look_for_tokens(slot)
-        if not slot.begun:
-            slot.progress_ns = max(slot.progress_ns, self._last_token_ns(now_ns))
-        if now_ns - slot.progress_ns > self.job.limits.stall_timeout_ns:
-            self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
-
-    def _look_for_tokens(self, slot: Slot) -> None:
-        read = slot.last_token_read(self.job.token_seen)
-        if read is not None:
-            slot.begun, slot.progress_ns, slot.scanned = True, slot.seen_ns[read], read
-
-    def _last_token_ns(self, now_ns: int) -> int:
-        """When any stream last got a token; looked for once a sweep."""
-        if self.looked_ns != now_ns:
-            self.looked_ns = now_ns
-            for slot in self.pool.slots:
-                if slot.state is State.BUSY:
-                    self._look_for_tokens(slot)
-                    self.token_ns = max(self.token_ns, slot.progress_ns if slot.begun else 0)
-        return self.token_ns
 
     # Requests.
 
@@ -276,34 +257,44 @@ class Wire:
         self.ready.append(request)
         self.ready_bytes += len(request)
 
+    def _look_for_end(self, slot: Slot) -> None:
+        """Find the response's head, and once there is one, its end."""
+        if slot.framing is None:
+            self._begin_response(slot)
+        elif slot.framing.done(slot.intake.reads):
+            self._end(slot, None)
+
     def _begin_response(self, slot: Slot) -> None:
-        head = read_head(b"".join(slot.reads))
+        head = read_head(b"".join(slot.intake.reads))
         if head is None:
             return
         if isinstance(head, Malformed):
             self._give_up(slot, FailureKind.MALFORMED, head.detail)
             return
         slot.framing, slot.keep_alive = head.framing, head.keep_alive
-        if slot.framing.done(slot.reads):
+        slot.intake.tail = head.framing.tail
+        if not slot.intake.stamped:
+            self.rest.forbidden = True
+        if slot.framing.done(slot.intake.reads):
             self._end(slot, None)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
-        clean = failure is None and slot.seen_ns
-        end_ns = slot.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
+        clean = failure is None and len(slot.intake)
+        end_ns = slot.intake.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
         self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
         self.ended += 1
-        self.reads += len(slot.reads)
+        self.reads += len(slot.intake)
         slot.freed_ns = end_ns
         # A fresh connection that is lost without a byte is refused in all but name.
-        lost = not (slot.reads or slot.served or (failure is not None and failure.kind in _SLOW))
+        lost = not (len(slot.intake) or slot.served or (failure is not None and failure.kind in _SLOW))
         refused = lost or (failure is not None and failure.kind is FailureKind.CONNECT)
         # Half a request is still to go, or what came was no HTTP.
         broken = slot.pending or (slot.framing is not None and slot.framing.broken)
         keep = slot.keep_alive and failure is None and not broken
         slot.clear()
         if failure is None:
-            self.token_ns = end_ns
+            self.stalls.token_ns = end_ns
         if keep:
             slot.served += 1
             self._make_free(slot)
@@ -337,18 +328,18 @@ class Wire:
             self._make_free(slot)
 
     def _make_free(self, slot: Slot) -> None:
-        slot.state, slot.on_readable = State.IDLE, self._unasked
+        slot.state, slot.intake.on_readable = State.IDLE, self.on_unasked
         self.pool.free.append(slot)
 
-    def _unasked(self, slot: Slot) -> None:
+    def _unasked(self, intake: Intake) -> None:
         """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
         try:
-            slot.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+            intake.receive(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return  # TLS talking to itself: a session ticket
         except OSError:
             pass
-        self._drop_idle(slot)
+        self._drop_idle(intake.slot)
 
     def _drop_idle(self, slot: Slot) -> None:
         served = slot.served
@@ -366,7 +357,7 @@ class Wire:
         """The peer closed the connection, or it broke."""
         if slot.state is State.IDLE:
             self._drop_idle(slot)
-        elif not slot.reads and slot.served and not slot.resends:
+        elif not len(slot.intake) and slot.served and not slot.resends:
             # It closed an idle connection just as we wrote: no answer can have begun.
             self.pool.drop(slot)
             slot.resends = 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.capture import Capture
+from loadgen.capture import Capture, int64s
 from loadgen.decode import Decoder
 from loadgen.dialect import DIALECTS, Dialect
 from loadgen.failure import Failure, FailureKind
@@ -68,7 +68,8 @@ def capture(
         framed=status == 0,
         status=status,
         failure=failure,
-        reads=list(data),
+        raw=b"".join(data),
+        read_lengths=int64s(map(len, data)),
         seen_ns=(arrived + LAG_NS).tobytes(),
         kernel=kernel.astype(np.int64).tobytes(),
         realtime_offset_ns=OFFSET_NS,

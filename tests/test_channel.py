@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from loadgen.capture import Capture
+from loadgen.capture import Capture, int64s
 from loadgen.channel import Inbox, Outbox, pair
 from loadgen.failure import Failure, FailureKind
 from loadgen.job import Health
@@ -21,7 +21,8 @@ def capture(index: int, size: int = 10) -> Capture:
         intended_ns=2**62,
         sent_ns=-1,
         end_ns=7,
-        reads=[bytes([index % 256]) * (size - 1), b"."],
+        raw=bytes([index % 256]) * (size - 1) + b".",
+        read_lengths=int64s([size - 1, 1]),
         failure=Failure(FailureKind.STALL, "é") if index % 2 else None,
     )
 

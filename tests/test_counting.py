@@ -162,7 +162,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] =
 @pytest.mark.parametrize("name", CASES)
 def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     sent, tokens, total, has_usage, exact = CASES[name]
-    messages = Completions().messages(msgspec.json.encode(sent))
+    messages = Completions().messages(b"\n".join(map(msgspec.json.encode, sent)))
     counted = count(messages, weigh(messages))
     assert dict(zip(counted.messages.tolist(), counted.tokens.tolist(), strict=True)) == tokens
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)

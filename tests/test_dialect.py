@@ -50,7 +50,7 @@ def test_the_chat_api_takes_no_token_ids() -> None:
     ],
 )
 def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int) -> None:
-    (message,) = Completions().messages(msgspec.json.encode([{"choices": [choice]}]))
+    (message,) = Completions().messages(msgspec.json.encode({"choices": [choice]}))
     assert [choice.carries() for choice in message.choices or ()] == [carries]
 
 
@@ -80,7 +80,7 @@ def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int
     ],
 )
 def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> None:
-    (message,) = Chat().messages(msgspec.json.encode([{"choices": [choice]}]))
+    (message,) = Chat().messages(msgspec.json.encode({"choices": [choice]}))
     assert [choice.carries() for choice in message.choices or ()] == [carries]
 
 
@@ -98,7 +98,7 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
 )
 def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
     for dialect in DIALECTS.values():
-        assert dialect.messages(msgspec.json.encode([message]))[0].fault() == fault
+        assert dialect.messages(msgspec.json.encode(message))[0].fault() == fault
 
 
 def event(message: dict[str, Any]) -> bytes:

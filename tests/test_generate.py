@@ -188,7 +188,7 @@ def test_an_answer_in_one_piece_that_was_stopped_is_a_failure() -> None:
 )
 def test_a_token_is_seen_by_the_count_not_the_text(message: dict[str, Any], carries: int) -> None:
     data = msgspec.json.encode(message)
-    (found,) = Generate().messages(b"[%b]" % data)
+    (found,) = Generate().messages(data)
     assert [choice.carries() for choice in found.choices or ()] == [carries]
     tail = b"5\r\n: x\n\n\r\n" + recorded.chunk(b"data: %b\n\n" % data)
     assert Generate().token_seen(tail) is (carries >= ENDING)

@@ -10,6 +10,7 @@ from loadgen.http1 import (
     Head,
     Malformed,
     NoBody,
+    Unframed,
     UntilClose,
     read_head,
     unframe,
@@ -29,6 +30,10 @@ BODIES = {
     "many zeros": [(b"1\r\n", 0), (b"a", 1), (b"\r\n000\r\n\r\n", 0)],
     "data like the end": [(b"5\r\n", 0), (b"\r\n0\r\n", 1), (b"\r\n0\r\n\r\n", 0)],
 }
+
+
+def unframed(reads: list[bytes]) -> Unframed:
+    return unframe(b"".join(reads), np.array([len(read) for read in reads], np.int64).cumsum())
 
 
 @pytest.mark.parametrize("before", [b"", CONTINUE, CONTINUE + b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"])
@@ -132,12 +137,12 @@ def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: b
     body = b"".join(data for data, is_body in parts if is_body)
     so_far = np.cumsum([is_body for data, is_body in parts for _ in data])
     for cut in range(1, len(raw)):
-        whole = unframe([raw[:cut], raw[cut:]])
+        whole = unframed([raw[:cut], raw[cut:]])
         assert (whole.status, whole.body, whole.complete, whole.malformed) == (200, body, True, None)
         assert whole.body_ends.tolist() == [so_far[cut - 1], len(body)]
-        cut_off = unframe([raw[:cut]])
+        cut_off = unframed([raw[:cut]])
         assert (cut_off.body, cut_off.complete) == (body[: so_far[cut - 1]], False)
-    bytewise = unframe([raw[i : i + 1] for i in range(len(raw))])
+    bytewise = unframed([raw[i : i + 1] for i in range(len(raw))])
     assert (bytewise.body, bytewise.body_ends.tolist()) == (body, so_far.tolist())
 
 
@@ -164,13 +169,13 @@ def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: b
 def test_a_body_is_taken_out_of_its_framing(
     reads: list[bytes], body: bytes, body_ends: list[int], complete: bool, malformed: str | None
 ) -> None:
-    answer = unframe(reads)
+    answer = unframed(reads)
     assert (answer.body, answer.body_ends.tolist()) == (body, body_ends)
     assert (answer.complete, answer.malformed) == (complete, malformed)
 
 
 def test_what_came_before_malformed_bytes_is_kept() -> None:
     reads = [CHUNKED + b"1\r\na\r\n", b"zz\r\n", b"1\r\nb\r\n"]
-    answer = unframe(reads)
+    answer = unframed(reads)
     assert (answer.body, answer.body_ends.tolist(), answer.complete) == (b"a", [1, 1, 1], False)
     assert answer.malformed
