@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from loadgen import __version__
@@ -34,19 +35,38 @@ verbs:
 """
 
 
+# What libraries do as they are imported, and need not here: numpy's BLAS starts a thread a core, for sums
+# without matrices, and pydantic looks through every installed package for plugins.
+_NOT_NEEDED = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Import without that, and leave the environment as it was: servers are launched with it."""
+    added = {name: value for name, value in _NOT_NEEDED.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
 def _bench(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):  # without the imports that a run needs
         from loadgen.flags import bench_parser
 
         bench_parser().print_help()
         return 0
-    from loadgen.bench import main
+    with _importing():
+        from loadgen.bench import main
 
     return main(argv)
 
 
 def _ladder(argv: Sequence[str]) -> int:
-    from loadgen.ladder import ladder_parser, main
+    with _importing():
+        from loadgen.ladder import ladder_parser, main
 
     if {"-h", "--help"} & set(argv):
         ladder_parser().print_help()
@@ -55,7 +75,8 @@ def _ladder(argv: Sequence[str]) -> int:
 
 
 def _profiles(argv: Sequence[str]) -> int:
-    from loadgen import profile
+    with _importing():
+        from loadgen import profile
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
         print("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML")
@@ -70,31 +91,36 @@ def _profiles(argv: Sequence[str]) -> int:
 
 
 def _report(argv: Sequence[str]) -> int:
-    from loadgen.page.verb import main
+    with _importing():
+        from loadgen.page.verb import main
 
     return main(argv)
 
 
 def _compare(argv: Sequence[str]) -> int:
-    from loadgen.comparison.verb import main
+    with _importing():
+        from loadgen.comparison.verb import main
 
     return main(argv)
 
 
 def _audit(argv: Sequence[str]) -> int:
-    from loadgen.audit.verb import main
+    with _importing():
+        from loadgen.audit.verb import main
 
     return main(argv)
 
 
 def _campaign(argv: Sequence[str]) -> int:
-    from loadgen.campaign.verb import main
+    with _importing():
+        from loadgen.campaign.verb import main
 
     return main(argv)
 
 
 def _selftest(argv: Sequence[str]) -> int:
-    from loadgen.selftest import main
+    with _importing():
+        from loadgen.selftest import main
 
     return main(argv)
 
@@ -132,8 +158,6 @@ def run() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; every fault of the tool ends in one line and its exit code."""
-    # numpy's BLAS would start a thread a core, for arithmetic that has no matrices.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):

@@ -62,12 +62,17 @@ def describe() -> dict[str, str]:
         "memory": _memory(),
     }
     facts.update((name, said) for name, path in _SETTINGS.items() if (said := _first_line(Path(path))))
-    for name in _PACKAGES:
-        try:
-            facts[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    facts.update((name, version) for name in _PACKAGES if (version := _version(name)))
     return facts
+
+
+def _version(package: str) -> str:
+    """That of the code in use, else of what is installed; "" where it is not."""
+    loaded = getattr(sys.modules.get(package), "__version__", "")
+    try:
+        return str(loaded or metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def git_state(root: Path = _ROOT) -> str:

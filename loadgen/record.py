@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class Records:
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
         return cls(
             columns={
-                name: np.fromiter((getattr(r, name) for r in rows), np.int64, len(rows)) for name in _SCALARS
+                name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in _SCALARS
             },
             start=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
             arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),

@@ -211,6 +211,26 @@ def test_help_does_without_the_imports_of_a_run() -> None:
     assert {name for name in heavy if f"'{name}'" in out} == set()
 
 
+def test_what_spares_the_imports_threads_and_searches_is_not_left_to_servers() -> None:
+    script = """if True:
+        import os, psutil, sys
+        from loadgen.cli import main
+        before = dict(os.environ)
+        main(["bench", "--base-url", "http://127.0.0.1:9", "--ready-check-timeout-sec", "0"])
+        assert "numpy" in sys.modules and "pydantic" in sys.modules
+        print(psutil.Process().num_threads(), dict(os.environ) == before)
+        import pydantic.plugin._loader as loader
+        print(loader._plugins)
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
+    environment = {name: value for name, value in environment.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split()[:2] == ["1", "True"]
+    assert done.stdout.split()[-1] == "None"  # pydantic has not looked for plugins
+
+
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
     command = f"{sys.executable} -m loadgen bench --help | true"
