@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 _SHARE = 50  # of the mean gap between a stream's reads: a rest makes few of them meet, and none late by much
-_FEWEST = 8  # reads that a rest must gather to be worth its two switches between processes
-_SHORTEST_S, _LONGEST_S = 0.00005, 0.0005  # the kernel wakes a sleeper up to 50 µs late
+ENOUGH = 8  # reads: fewer are not worth a rest's two switches between processes
+_SHORTEST_S, _LONGEST_S = 0.00005, 0.0002  # the kernel wakes a sleeper up to 50 µs late
 
 
 class Rest:
     """How long to rest between two looks, learnt from the streams; not at all where few are open.
 
-    What arrives meanwhile has the kernel's stamp. Where the kernel gives none, to rest is forbidden.
+    What arrives meanwhile has the kernel's stamp. Where the kernel gives none, to rest is forbidden. After a
+    look that found ENOUGH there is none either: who is late must not rest.
     """
 
     def __init__(self) -> None:
@@ -23,6 +24,6 @@ class Rest:
         gathered = streams / _SHARE  # reads, in the rest that this is about to choose
         added, passed_s = reads - self._reads, (now_ns - self._at_ns) / 1e9
         self._reads, self._at_ns = reads, now_ns
-        worthwhile = gathered >= _FEWEST and added > 0 and not self.forbidden
+        worthwhile = gathered >= ENOUGH and added > 0 and not self.forbidden
         rest_s = gathered * passed_s / added if worthwhile else 0.0
         self.seconds = min(rest_s, _LONGEST_S) if rest_s >= _SHORTEST_S else 0.0

@@ -18,7 +18,7 @@ from loadgen.failure import Failure, FailureKind
 from loadgen.http1 import LONGEST_TAIL, Malformed, read_head
 from loadgen.job import Counters, Health, Job
 from loadgen.pool import RECV, SEND, Pool
-from loadgen.rest import Rest
+from loadgen.rest import ENOUGH, Rest
 from loadgen.slot import Intake, Slot, State
 from loadgen.stalls import Stalls
 
@@ -97,7 +97,7 @@ class Wire:
             self._dispatch(events)
             if self.next < self.count:
                 self._launch()
-            if self.rest.seconds and not self._housekeep() and self._wait_s():
+            if self.rest.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
                 time.sleep(self.rest.seconds)
             if clock.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
                 self._sweep(clock.now_ns())
