@@ -15,7 +15,7 @@ from loadgen.job import Health
 
 _LENGTH = struct.Struct("=Q")
 _BUFFER_BYTES = 4 << 20
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 18
 Message = Capture | Health
 
 
@@ -105,8 +105,8 @@ class Inbox:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.closed = False
-        self._buffer = bytearray()
-        self._piece = bytearray(_PIECE_BYTES)  # read into again and again: fresh memory costs page faults
+        self._buffer = bytearray(_PIECE_BYTES)  # read into again and again: fresh memory costs page faults
+        self._filled = 0
         self._decoder = msgspec.msgpack.Decoder(Message)
 
     def stop(self) -> None:
@@ -116,21 +116,23 @@ class Inbox:
 
     def messages(self) -> Iterator[Message]:
         """Read once, blocking, and yield the messages that are complete."""
-        try:
-            got = self.sock.recv_into(self._piece)
-        except ConnectionResetError:
-            got = 0  # it died without having read that it should stop
-        self.closed = not got
-        buffer = self._buffer
-        buffer += memoryview(self._piece)[:got]
-        begin = 0
-        while len(buffer) - begin >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(buffer, begin)
-            end = begin + _LENGTH.size + length
-            if len(buffer) < end:
-                break
-            with memoryview(buffer) as view, view[begin + _LENGTH.size : end] as payload:
-                message = self._decoder.decode(payload)
-            yield message
-            begin = end
-        del buffer[:begin]
+        if self._filled == len(self._buffer):
+            self._buffer.extend(bytes(self._filled))  # one message is longer than all of it
+        with memoryview(self._buffer) as view:
+            try:
+                got = self.sock.recv_into(view[self._filled :])
+            except ConnectionResetError:
+                got = 0  # it died without having read that it should stop
+            self.closed = not got
+            self._filled += got
+            begin = 0
+            while self._filled - begin >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(view, begin)
+                end = begin + _LENGTH.size + length
+                if self._filled < end:
+                    break
+                yield self._decoder.decode(view[begin + _LENGTH.size : end])
+                begin = end
+            left = bytes(view[begin : self._filled])
+            view[: len(left)] = left
+            self._filled = len(left)
