@@ -20,7 +20,7 @@ from loadgen.job import Target
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 _RECORD_BYTES = 16384
 _TIMESPEC = struct.Struct("qq")
-_A_READ = 3  # entries of a list
+A_READ = 3  # entries in `Intake.got`
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
@@ -97,20 +97,20 @@ class Intake:
 
     def __len__(self) -> int:
         """How many reads there were."""
-        return len(self.got) // _A_READ
+        return len(self.got) // A_READ
 
     @property
     def reads(self) -> list[bytes]:
-        return self.got[::_A_READ]
+        return self.got[::A_READ]
 
     @property
     def kernel(self) -> list[bytes]:
         """The kernel's timespec of each read; NO_STAMP where it gave none."""
-        return self.got[1::_A_READ]
+        return self.got[1::A_READ]
 
     @property
     def seen_ns(self) -> list[int]:
-        return self.got[2::_A_READ]
+        return self.got[2::A_READ]
 
     @property
     def stamped(self) -> bool:

@@ -12,19 +12,17 @@ class Stalls:
     """Looks for tokens only in streams whose time is up."""
 
     def __init__(self, job: Job, slots: Sequence[Slot]) -> None:
-        self.limit_ns, self.token_seen = job.limits.stall_timeout_ns, job.token_seen  # limit 0: none
+        self.limit_ns, self.token_seen = job.limits.stall_timeout_ns, job.token_seen
         self.slots = slots
         self.token_ns = 0  # when a stream last got a token, as far as is known
         self._looked_ns = 0
 
     def stalled(self, slot: Slot, now_ns: int) -> bool:
-        """Whether a busy slot has waited too long for its next token.
+        """Whether a busy slot that seems to have waited too long for its next token has.
 
         One without its first token may be waiting in the server's queue: it is stalled only when
         nobody else got a token either.
         """
-        if not 0 < self.limit_ns < now_ns - slot.progress_ns:
-            return False
         self._look(slot)
         if not slot.begun:
             slot.progress_ns = max(slot.progress_ns, self._last_token_ns(now_ns))
