@@ -19,8 +19,18 @@ Int64 = NDArray[np.int64]
 Headers = dict[str, str]
 
 
+class Reads(Protocol):
+    """The reads of a response so far, head included."""
+
+    def __len__(self) -> int: ...
+
+    def since(self, count: int) -> list[bytes]:
+        """Those after the first `count`; where that is negative the last ones, as of a slice."""
+        ...
+
+
 class Framing(Protocol):
-    """Tells after each read, from all the reads of a response, head included, whether it is whole."""
+    """Tells from the reads of a response whether it is whole."""
 
     @property
     def tail(self) -> bytes:
@@ -32,7 +42,7 @@ class Framing(Protocol):
         """Whether the bytes are not of this framing: the connection cannot be used again."""
         ...
 
-    def done(self, reads: list[bytes]) -> bool: ...
+    def done(self, reads: Reads) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -45,22 +55,22 @@ class Chunked:
     _fed: int = 0  # reads
     _parser: httptools.HttpResponseParser | None = None
 
-    def done(self, reads: list[bytes]) -> bool:
+    def done(self, reads: Reads) -> bool:
         """A test of the last bytes; a read too short to hold the whole mark is joined to those before."""
-        last = reads[-1]
+        (last,) = reads.since(-1)
         if len(last) < len(_LAST_CHUNK):
-            last = b"".join(reads[-len(_LAST_CHUNK) :])
+            last = b"".join(reads.since(-len(_LAST_CHUNK)))
         if not last.endswith(self.tail):
             return False
         return last.endswith(_LAST_CHUNK) or self._asked(reads)
 
-    def _asked(self, reads: list[bytes]) -> bool:
+    def _asked(self, reads: Reads) -> bool:
         """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell."""
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
         begin, self._fed = self._fed, len(reads)
         try:
-            self._parser.feed_data(b"".join(reads[begin:]))
+            self._parser.feed_data(b"".join(reads.since(begin)))
         except httptools.HttpParserError:
             self.broken = True  # it will not get better: decoding says what is wrong
         return self._ended or self.broken
@@ -79,8 +89,8 @@ class ContentLength:
     _counted: int = field(default=0, compare=False)  # reads
     _received: int = field(default=0, compare=False)  # their bytes
 
-    def done(self, reads: list[bytes]) -> bool:
-        self._received += sum(map(len, reads[self._counted :]))
+    def done(self, reads: Reads) -> bool:
+        self._received += sum(map(len, reads.since(self._counted)))
         self._counted = len(reads)
         return self._received >= self.total
 
@@ -92,7 +102,7 @@ class UntilClose:
     tail: ClassVar[bytes] = bytes(LONGEST_TAIL)  # text never ends so
     broken: ClassVar[bool] = False
 
-    def done(self, reads: list[bytes]) -> bool:
+    def done(self, reads: Reads) -> bool:
         return False
 
 
@@ -103,7 +113,7 @@ class NoBody:
     tail: ClassVar[bytes] = b""
     broken: ClassVar[bool] = False
 
-    def done(self, reads: list[bytes]) -> bool:
+    def done(self, reads: Reads) -> bool:
         return True
 
 

@@ -99,9 +99,13 @@ class Intake:
         """How many reads there were."""
         return len(self.got) // A_READ
 
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
+        return self.got[count * A_READ :: A_READ]
+
     @property
     def reads(self) -> list[bytes]:
-        return self.got[::A_READ]
+        return self.since(0)
 
     @property
     def kernel(self) -> list[bytes]:

@@ -265,7 +265,7 @@ class Wire:
         """Find the response's head, and once there is one, its end."""
         if slot.framing is None:
             self._begin_response(slot)
-        elif slot.framing.done(slot.intake.reads):
+        elif slot.framing.done(slot.intake):
             self._end(slot, None)
 
     def _begin_response(self, slot: Slot) -> None:
@@ -279,7 +279,7 @@ class Wire:
         slot.intake.tail = head.framing.tail
         if not slot.intake.stamped:
             self.rest.forbidden = True
-        if slot.framing.done(slot.intake.reads):
+        if slot.framing.done(slot.intake):
             self._end(slot, None)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:

@@ -32,6 +32,11 @@ BODIES = {
 }
 
 
+class Reads(list[bytes]):
+    def since(self, count: int) -> list[bytes]:
+        return self[count:]
+
+
 def unframed(reads: list[bytes]) -> Unframed:
     return unframe(b"".join(reads), np.array([len(read) for read in reads], np.int64).cumsum())
 
@@ -99,8 +104,11 @@ def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str
     raw = CHUNKED + b"".join(data for data, _ in BODIES[name])
     for cut in range(len(CHUNKED), len(raw)):
         framing = Chunked()
-        assert [framing.done([raw[:cut]]), framing.done([raw[:cut], raw[cut:]])] == [False, True]
-    framing, reads = Chunked(), [CHUNKED[:-1]]
+        assert [framing.done(Reads([raw[:cut]])), framing.done(Reads([raw[:cut], raw[cut:]]))] == [
+            False,
+            True,
+        ]
+    framing, reads = Chunked(), Reads([CHUNKED[:-1]])
     done = []
     for at in range(len(CHUNKED) - 1, len(raw)):
         reads.append(raw[at : at + 1])
@@ -109,7 +117,7 @@ def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str
 
 
 def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
-    assert Chunked().done([CHUNKED + b"zz\r\n\r\n"])
+    assert Chunked().done(Reads([CHUNKED + b"zz\r\n\r\n"]))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,7 @@ def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
     ],
 )
 def test_other_bodies_are_done_by_length_never_or_at_once(framing: Framing, done: list[bool]) -> None:
-    reads = [b""]
+    reads = Reads([b""])
     found = [framing.done(reads)]
     for _ in range(6):
         reads.append(b"x")
