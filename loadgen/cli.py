@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
@@ -90,57 +91,27 @@ def _profiles(argv: Sequence[str]) -> int:
     return 0
 
 
-def _report(argv: Sequence[str]) -> int:
-    with _importing():
-        from loadgen.page.verb import main
+def _main_of(module: str) -> Callable[[Sequence[str]], int]:
+    """A verb that is all of a module."""
 
-    return main(argv)
+    def verb(argv: Sequence[str]) -> int:
+        with _importing():
+            loaded = import_module(module)
+        return int(loaded.main(argv))
 
-
-def _compare(argv: Sequence[str]) -> int:
-    with _importing():
-        from loadgen.comparison.verb import main
-
-    return main(argv)
-
-
-def _audit(argv: Sequence[str]) -> int:
-    with _importing():
-        from loadgen.audit.verb import main
-
-    return main(argv)
-
-
-def _campaign(argv: Sequence[str]) -> int:
-    with _importing():
-        from loadgen.campaign.verb import main
-
-    return main(argv)
-
-
-def _selftest(argv: Sequence[str]) -> int:
-    with _importing():
-        from loadgen.selftest import main
-
-    return main(argv)
-
-
-def _engine(argv: Sequence[str]) -> int:
-    from loadgen_servers.engine.cli import main
-
-    return main(argv)
+    return verb
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
     "ladder": _ladder,
     "profiles": _profiles,
-    "report": _report,
-    "compare": _compare,
-    "audit": _audit,
-    "campaign": _campaign,
-    "selftest": _selftest,
-    "engine": _engine,
+    "report": _main_of("loadgen.page.verb"),
+    "compare": _main_of("loadgen.comparison.verb"),
+    "audit": _main_of("loadgen.audit.verb"),
+    "campaign": _main_of("loadgen.campaign.verb"),
+    "selftest": _main_of("loadgen.selftest"),
+    "engine": _main_of("loadgen_servers.engine.cli"),
 }
 
 
