@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from loadgen import fingerprint, sse
-from loadgen.capture import NO_STAMP, Capture, int64s
+from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.decode import Decoder
 from loadgen.dialect import Chat
 from loadgen.endpoint import Access
@@ -187,6 +187,7 @@ def _answered(failure: Failure, record: Record) -> bool:
 
 def _capture(reply: _Reply) -> Capture:
     """The reply as one read, whose time is nobody's business."""
+    raw, read_lengths = joined([bytes(reply.body)])
     return Capture(
         index=0,
         slot=0,
@@ -196,8 +197,8 @@ def _capture(reply: _Reply) -> Capture:
         framed=False,
         status=reply.status,
         failure=reply.failure,
-        raw=bytes(reply.body),
-        read_lengths=int64s([len(reply.body)]),
+        raw=raw,
+        read_lengths=read_lengths,
         seen_ns=int64s([0]),
         kernel=NO_STAMP,
     )

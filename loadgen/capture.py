@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -17,6 +17,11 @@ NO_STAMP = bytes(16)
 def int64s(numbers: Iterable[int]) -> bytes:
     """Whole numbers as a capture keeps them."""
     return array("q", numbers).tobytes()
+
+
+def joined(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """A capture's `raw` and `read_lengths`."""
+    return b"".join(reads), int64s(map(len, reads))
 
 
 class Capture(msgspec.Struct, tag="capture", array_like=True):

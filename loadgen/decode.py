@@ -53,15 +53,12 @@ class Decoder:
         if answer.status != 200:
             failure: Failure | None = _no_answer(answer)
             whole = False
-        elif self.streamed and not _in_one_piece(answer):
-            failure, whole = self._stream(record, stream or self._taken_apart(answer), arrival_ns, lag_ns)
-        elif self.streamed:
+        elif not self.streamed:
             failure, whole = self._whole(record, answer)
-            if failure is None or failure.kind is not FailureKind.IN_BAND:
-                failure = Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
-            whole = False
+        elif _in_one_piece(answer):
+            failure, whole = self._not_streamed(record, answer), False
         else:
-            failure, whole = self._whole(record, answer)
+            failure, whole = self._stream(record, stream or self._taken_apart(answer), arrival_ns, lag_ns)
         record.failure = _settle(capture.failure, failure, whole)
         given_up = record.failure is not None and record.failure is capture.failure
         if len(arrival_ns) and not given_up:
@@ -105,8 +102,11 @@ class Decoder:
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
         found = plain.read(capture.raw, capture.read_ends())
-        messages = self._messages(found[1]) if found else None
-        return Stream(*found, messages) if found and messages is not None else None
+        if found is None:
+            return None
+        answer, events = found
+        messages = self._messages(events)
+        return None if messages is None else Stream(answer, events, messages)
 
     def _messages(self, events: sse.Events) -> Sequence[Message] | None:
         """One message an event; None where some event is no JSON."""
@@ -134,6 +134,13 @@ class Decoder:
             good.append(data)
         events = sse.Events(b"\n".join(good), np.array(ends, np.int64), done)
         return Stream(answer, events, self.dialect.messages(events.lines), answer.malformed or malformed)
+
+    def _not_streamed(self, record: Record, answer: Unframed) -> Failure:
+        """Fill in an answer in one piece where a stream was asked for; the server's fault in it, or that."""
+        failure, _ = self._whole(record, answer)
+        if failure is not None and failure.kind is FailureKind.IN_BAND:
+            return failure
+        return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
 
     def _whole(self, record: Record, answer: Unframed) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""

@@ -1,7 +1,7 @@
 """Plain: the form in which servers stream, found in a few passes over a whole response.
 
 A head, each event (`data: …` and two newlines) in a chunk of its own, the last chunk. What is not of
-this form is for `http1.unframe` and `sse.read`, which take everything and half as long again.
+this form is for `http1.unframe` and `sse.read`, which take everything and a third longer.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def read(raw: bytes, read_ends: Int64) -> tuple[Unframed, Events] | None:
     if np.count_nonzero(follow & (text[size + 1] == _DATA)) < len(lengths):
         return None
     body = b"".join(response.pieces)
-    lines, done = blanked(body)
-    if lines is None:
+    found = blanked(body)
+    if found is None:
         return None
+    lines, done = found
     answer = Unframed(response.status, response.headers, body, read_ends, True, None)
     return answer, Events(lines, first[: len(first) - done] + head + 1, done)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from loadgen import clock
-from loadgen.capture import NO_STAMP, Capture, int64s
+from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.channel import Outbox
 from loadgen.failure import Failure, FailureKind
 from loadgen.job import Counters, Health, Job
@@ -64,6 +64,7 @@ class _Exchange:
 
     def capture(self, failure: Failure | None) -> Capture:
         """What is known of the exchange."""
+        raw, read_lengths = joined(self.reads)
         return Capture(
             index=self.index,
             slot=self.slot,
@@ -75,8 +76,8 @@ class _Exchange:
             framed=False,
             status=self.status,
             failure=failure,
-            raw=b"".join(self.reads),
-            read_lengths=int64s(map(len, self.reads)),
+            raw=raw,
+            read_lengths=read_lengths,
             seen_ns=int64s(self.seen_ns),
             kernel=NO_STAMP * len(self.reads),
         )

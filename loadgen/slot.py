@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from loadgen import clock
-from loadgen.capture import NO_STAMP, Capture, int64s
+from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.failure import Failure
 from loadgen.http1 import Framing
 from loadgen.job import Target
@@ -20,7 +20,7 @@ from loadgen.job import Target
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 _RECORD_BYTES = 16384
 _TIMESPEC = struct.Struct("qq")
-A_READ = 3  # entries in `Intake.got`
+_A_READ = 3  # entries in `Intake.got`
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
@@ -97,11 +97,11 @@ class Intake:
 
     def __len__(self) -> int:
         """How many reads there were."""
-        return len(self.got) // A_READ
+        return len(self.got) // _A_READ
 
     def since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
-        return self.got[count * A_READ :: A_READ]
+        return self.got[count * _A_READ :: _A_READ]
 
     @property
     def reads(self) -> list[bytes]:
@@ -110,11 +110,11 @@ class Intake:
     @property
     def kernel(self) -> list[bytes]:
         """The kernel's timespec of each read; NO_STAMP where it gave none."""
-        return self.got[1::A_READ]
+        return self.got[1::_A_READ]
 
     @property
     def seen_ns(self) -> list[int]:
-        return self.got[2::A_READ]
+        return self.got[2::_A_READ]
 
     @property
     def stamped(self) -> bool:
@@ -254,7 +254,8 @@ class Slot:
 
     def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
         """All that is known of the request under way."""
-        intake, reads = self.intake, self.intake.reads
+        intake = self.intake
+        raw, read_lengths = joined(intake.reads)
         paid = self.served == 0 and self.connected_ns > self.intended_ns
         return Capture(
             index=self.index,
@@ -265,8 +266,8 @@ class Slot:
             connect_ns=self.connect_ns if paid else 0,
             resends=self.resends,
             failure=failure,
-            raw=b"".join(reads),
-            read_lengths=int64s(map(len, reads)),
+            raw=raw,
+            read_lengths=read_lengths,
             seen_ns=int64s(intake.seen_ns),
             kernel=b"".join(intake.kernel),
             realtime_offset_ns=offset_ns,

@@ -52,14 +52,17 @@ def _read_plain(body: bytes) -> Events | None:
         return None
     follow = seconds - firsts == 1
     follow[:-1] &= text[seconds[:-1] + 1] == _FIELD[0]
-    lines, done = blanked(body)
-    if not follow.all() or lines is None or (not done and _DONE in body):
+    found = blanked(body) if follow.all() else None
+    if found is None:
+        return None
+    lines, done = found
+    if not done and _DONE in body:
         return None
     ends = firsts[: len(firsts) - done] + 1  # a data line, and its own newline
     return Events(lines, ends, done)
 
 
-def blanked(body: bytes) -> tuple[bytes | None, bool]:
+def blanked(body: bytes) -> tuple[bytes, bool] | None:
     """Events `data: …` as lines of JSON, the field's names blanked, and whether `[DONE]` closes them.
 
     For a body whose events all begin with a `d`, and end with the only newlines there are: one that is
@@ -67,7 +70,7 @@ def blanked(body: bytes) -> tuple[bytes | None, bool]:
     they are not such.
     """
     if not body.startswith(_FIELD) or b"\r" in body:
-        return None, False
+        return None
     done = body.endswith(_LAST)
     events = body[len(_FIELD) : -len(_LAST)] if done else body[len(_FIELD) :]
     return events.replace(b"\n" + _FIELD, b"\n" + _BLANK), done

@@ -19,7 +19,7 @@ from loadgen.http1 import LONGEST_TAIL, Malformed, read_head
 from loadgen.job import Counters, Health, Job
 from loadgen.pool import RECV, SEND, Pool
 from loadgen.rest import ENOUGH, Rest
-from loadgen.slot import A_READ, Intake, Slot, State
+from loadgen.slot import Intake, Slot, State
 from loadgen.stalls import Stalls
 
 _READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
@@ -184,11 +184,11 @@ class Wire:
         # What was sent before, or had its last token before, has waited too long; 0: nothing has.
         late_ns = now_ns - limits.request_timeout_ns if limits.request_timeout_ns else 0
         stale_ns = now_ns - limits.stall_timeout_ns if limits.stall_timeout_ns else 0
-        busy, entries, reads = 0, 0, self.reads
+        busy, reads = 0, self.reads
         for slot in self.pool.slots:
             if slot.state is State.BUSY:
                 busy += 1
-                entries += len(slot.intake.got)
+                reads += len(slot.intake)
                 if delay_acks and not slot.acks_delayed and len(slot.intake) > 1:
                     slot.delay_acks()
                 if slot.sent_ns < late_ns:
@@ -200,7 +200,6 @@ class Wire:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
-        reads += entries // A_READ
         self.rest.learn(busy, reads, now_ns)
         self.counters.publish(self.next, self.ended, reads)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.capture import Capture, int64s
+from loadgen.capture import Capture, joined
 from loadgen.decode import Decoder
 from loadgen.dialect import DIALECTS, Dialect
 from loadgen.failure import Failure, FailureKind
@@ -59,6 +59,7 @@ def capture(
     """A capture of these reads at these times (read i at i + 1 µs by default); unframed with a status."""
     arrived = np.array(at_ns if at_ns is not None else [1000 * (i + 1) for i in range(len(data))], np.int64)
     kernel = np.stack(np.divmod(arrived + OFFSET_NS, 1_000_000_000), axis=1)
+    raw, read_lengths = joined(data)
     return Capture(
         index=3,
         slot=1,
@@ -68,8 +69,8 @@ def capture(
         framed=status == 0,
         status=status,
         failure=failure,
-        raw=b"".join(data),
-        read_lengths=int64s(map(len, data)),
+        raw=raw,
+        read_lengths=read_lengths,
         seen_ns=(arrived + LAG_NS).tobytes(),
         kernel=kernel.astype(np.int64).tobytes(),
         realtime_offset_ns=OFFSET_NS,
