@@ -13,6 +13,7 @@ from loadgen.job import Target
 from loadgen.slot import Intake, Slot, State
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
+_EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP
 _READ_BYTES = 65536
 
 
@@ -25,6 +26,9 @@ class Pool:
 
     def __init__(self, target: Target, on_open: Callable[[Slot], None]) -> None:
         self.target, self.on_open = target, on_open
+        # Told once of each arrival, the kernel does not look again at each stream that was just read. TLS
+        # reads hide how much was there, so they are told for as long as something is.
+        self.arrivals = _EDGE if target.tls is None else RECV
         self.poll = select.epoll()
         self.slots: list[Slot] = []
         self.by_fd: list[Intake | None] = []  # None: not a slot's
@@ -62,7 +66,7 @@ class Pool:
         if code:
             self.refuse(slot, OSError(code, f"cannot connect to {self.target.authority}"))
         elif self.target.tls is None:
-            self.poll.modify(slot.fd, RECV)
+            self.look_again(slot)
             self._opened(slot)
         else:
             slot.start_tls(self.target.tls, self.target.host)
@@ -73,11 +77,15 @@ class Pool:
     def write(self, slot: Slot) -> OSError | None:
         """Write what is pending and watch for room while some remains; the error that broke it."""
         try:
-            gone = slot.write()
+            slot.write()
         except OSError as error:
             return error
-        self.poll.modify(slot.fd, RECV if gone else RECV | SEND)
+        self.look_again(slot)
         return None
+
+    def look_again(self, slot: Slot) -> None:
+        """Have the epoll tell what there is of a slot now, told before or not, and then what comes."""
+        self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
 
     def give_up(self, slot: Slot) -> None:
         """Stop dialing for a slot that took too long."""

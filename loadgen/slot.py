@@ -214,15 +214,12 @@ class Slot:
         """Take a request, not yet written."""
         self.index, self.request, self.intended_ns = index, request, intended_ns
 
-    def write(self) -> bool:
-        """Write what is pending; whether all of it is gone. Raises OSError when the peer is lost."""
+    def write(self) -> None:
+        """Write of what is pending as much as goes. Raises OSError when the peer is lost."""
         assert self.sock is not None
-        try:
+        with contextlib.suppress(BlockingIOError):
             sent = self.sock.send(self.pending)
-        except BlockingIOError:
-            return False
-        self.pending = self.pending[sent:]
-        return not self.pending
+            self.pending = self.pending[sent:]
 
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.

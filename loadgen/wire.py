@@ -68,7 +68,7 @@ class Wire:
             return
         got = intake.got
         got += (data, ancillary[0][2] if ancillary else NO_STAMP, clock.now_ns())
-        if data.endswith(intake.tail) or len(data) < LONGEST_TAIL:
+        if not LONGEST_TAIL <= len(data) < _READ_BYTES or data.endswith(intake.tail):
             self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
@@ -142,14 +142,16 @@ class Wire:
         if slot.state is State.CONNECTING and slot.tls is None:
             self.pool.connected(slot)
             return
-        fd = slot.fd
+        sock = slot.sock  # not its number: a connection dialed at once has that again
         if mask & SEND and (error := self.pool.write(slot)):
             if slot.state is State.CONNECTING:  # the handshake's own bytes
                 self.pool.refuse(slot, error)
             else:
                 self._lost(slot, error)
-        if mask & ~SEND and slot.fd == fd:
+        if mask & ~SEND and slot.sock is sock:
             slot.intake.on_readable(slot.intake)
+            if mask & ~(SEND | RECV) and slot.sock is sock:
+                self.pool.look_again(slot)  # the peer's end was told now, and comes after what was read
 
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
@@ -262,6 +264,8 @@ class Wire:
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
+        if len(slot.intake.since(-1)[0]) == _READ_BYTES:  # there may be more, told of already
+            self.pool.look_again(slot)
         if slot.framing is None:
             self._begin_response(slot)
         elif slot.framing.done(slot.intake):

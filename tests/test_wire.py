@@ -289,6 +289,19 @@ def test_a_huge_answer_is_kept_whole() -> None:
     assert [len(capture.raw) for capture in driven.captures] == [len(joined(list(answer.pieces)))] * 2
 
 
+@pytest.mark.parametrize("end", [End.KEEP, End.CLOSE])
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 2 * 65536, 16 * 65536, 16 * 65536 + 1])
+def test_an_answer_that_fills_reads_to_the_last_byte_is_read_to_its_end(size: int, end: End) -> None:
+    def padded(more: int) -> bytes:
+        return whole(b": " + b"x" * more + b"\n\n" + BODY, kind="text/event-stream")
+
+    answer = Answer([padded(2 * size - len(padded(size)))], end)
+    with ScriptedServer(lambda _: answer) as server:
+        driven = drive(job_of(server.target(), 3, 1))
+    assert kinds(driven) == [None] * 3
+    assert [len(capture.raw) for capture in driven.captures] == [size] * 3
+
+
 def test_a_reader_that_comes_late_delays_no_request() -> None:
     padding = chunk(b": " + b"x" * 400_000 + b"\n\n")
     answer = Answer([HEAD, padding, *(chunk(event) for event in events(2)), LAST])
