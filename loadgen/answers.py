@@ -35,8 +35,7 @@ _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 _SIMULATED = "the embedded engine's answers are made up"
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """How far the asking is, for a display."""
 
     done: int

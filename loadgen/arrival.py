@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,8 +30,7 @@ class Arrival(Protocol):
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64: ...
 
 
-@dataclass(frozen=True)
-class Immediate:
+class Immediate(msgspec.Struct, frozen=True):
     """Everything is due at once: a rate of infinity."""
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
@@ -39,8 +38,7 @@ class Immediate:
         return np.zeros(n, np.int64)
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     """One request every 1 / rate seconds."""
 
     rate_per_s: float
@@ -53,8 +51,7 @@ class Constant:
         return _nanoseconds(np.arange(n) / self.rate_per_s, self.rate_per_s)
 
 
-@dataclass(frozen=True)
-class Poisson:
+class Poisson(msgspec.Struct, frozen=True):
     """Independent exponential gaps of mean 1 / rate seconds."""
 
     rate_per_s: float
@@ -67,8 +64,7 @@ class Poisson:
         return _summed(rng.exponential(1 / self.rate_per_s, max(n - 1, 0)), n, self.rate_per_s)
 
 
-@dataclass(frozen=True)
-class Gamma:
+class Gamma(msgspec.Struct, frozen=True):
     """Independent gamma gaps, shape = burstiness, scale = 1 / (rate × burstiness), mean 1 / rate seconds.
 
     Burstiness 1 is Poisson; below 1 the requests come in bursts, above 1 more evenly.

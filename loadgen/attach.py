@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
+from msgspec.structs import replace
 
 from loadgen import checkpoint
 from loadgen.checkpoint import Checkpoint

@@ -6,9 +6,10 @@ import gc
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from loadgen import block, facts, profile, repeats, report, result
 from loadgen.attach import attach, settings

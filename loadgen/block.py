@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.metrics import Distribution, Metrics
@@ -21,8 +23,7 @@ STREAMED = ("ttft", "tpot", "itl")
 UNLIMITED = math.inf
 
 
-@dataclass(frozen=True)
-class BlockFacts:
+class BlockFacts(msgspec.Struct, frozen=True):
     """What the block shows of how the run was asked for."""
 
     request_rate_per_s: float = UNLIMITED
@@ -121,8 +122,7 @@ def _statistics(key: str, distribution: Distribution) -> dict[str, float | None]
     return values if distribution.n else dict.fromkeys(values)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One line: printed when the figure is a number (with `positive`, above zero; with `text`, or a word)."""
 
     label: str
@@ -134,8 +134,7 @@ class Row:
     rule: str = ""  # the header above it
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """One latency metric: a ruled header, then its mean, median and every percentile there is."""
 
     header: str
@@ -145,8 +144,7 @@ class Section:
     most: bool = False  # its largest value too
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """What a block looks like."""
 
     title: str

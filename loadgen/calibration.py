@@ -7,7 +7,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Self
@@ -56,8 +55,7 @@ class Sent(msgspec.Struct):
     wrote_ns: list[int]
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What a client said of a run beside what was sent; times in nanoseconds, as (said, true)."""
 
     requests: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,8 +13,7 @@ from loadgen.dialect import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usa
 Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(msgspec.Struct, frozen=True):
     """A stream's messages up to the first that says something went wrong."""
 
     kinds: list[int]  # what each message carries by itself: TOKEN, MAYBE, …
@@ -52,8 +51,7 @@ def weigh(messages: Sequence[Message]) -> Weighed:
     return Weighed(kinds, reason, why, usage, usage_at, own_usage, ids, fault)
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """The tokens of one answer; `messages` and `tokens` are int64[messages that carried tokens]."""
 
     messages: Int64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
@@ -208,8 +207,7 @@ class Dialect(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Completions:
+class Completions(msgspec.Struct, frozen=True):
     """`/v1/completions`: token ids or text in, text out."""
 
     path: str = "/v1/completions"
@@ -229,8 +227,7 @@ class Completions:
         return token_seen(self, tail)
 
 
-@dataclass(frozen=True)
-class Chat:
+class Chat(msgspec.Struct, frozen=True):
     """`/v1/chat/completions`: text in, content, reasoning and tool calls out."""
 
     path: str = "/v1/chat/completions"

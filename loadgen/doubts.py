@@ -7,8 +7,9 @@ threshold stands in its condition, with why a healthy server at rest does not re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from loadgen import client_findings as client
 from loadgen import load_findings as load
@@ -25,8 +26,7 @@ class Severity(IntEnum):
     INVALID = 2  # the run does not say what it was made to say
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(msgspec.Struct, frozen=True):
     """One thing that can be wrong; `find` gives the evidence with its figures, "" where there is none."""
 
     name: str

@@ -10,11 +10,11 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock, engines
@@ -30,12 +30,11 @@ _LOOKS_PER_S = 2
 Address = tuple[int, Any]  # family and sockaddr
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """How to reach a server: its base URL and what every request carries."""
 
     base_url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -107,8 +106,7 @@ def _first_that_answers(found: list[Address]) -> Address:
     return found[0]
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """What was found at an endpoint; empty strings and 0 where the server does not say."""
 
     engine: Engine

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True):
     """One serving engine's name and the traits a client must know.
 
     `owned_by` is what its /v1/models says; `own_path` a path that only its /openapi.json names.

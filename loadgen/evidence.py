@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +32,7 @@ _SECOND_NS, _MS_NS = 1e9, 1e6
 _UNSTAMPED = 0.01  # a read of a response's end alone has no stamp, so one a request is no matter either
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(msgspec.Struct, frozen=True):
     """A series tested for a monotonic trend: Mann (1945) and Kendall's S, sized by Theil and Sen's slope."""
 
     n: int
@@ -58,8 +58,7 @@ class Trend:
         return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(median(series)))
 
 
-@dataclass(frozen=True)
-class FirstWave:
+class FirstWave(msgspec.Struct, frozen=True):
     """The requests sent first beside those in the middle of a run."""
 
     size: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started"})  # the others only grow
@@ -17,8 +18,7 @@ _REPEATED_GAUGE = (*_REPEATED, "priority")  # beside the whole, what each priori
 _LONGEST_WORDS = 60
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(msgspec.Struct, frozen=True):
     """What the samples of one name are: a quantity, and which part of it, as they say or their label."""
 
     quantity: str
@@ -26,8 +26,7 @@ class Meaning:
     label: str = ""
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(msgspec.Struct, frozen=True):
     """One engine's names for what matters; `lazy` are the counters that appear with their first event."""
 
     meanings: Mapping[str, Meaning]
@@ -85,8 +84,7 @@ NAMES: dict[str, Names] = {
 }
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The lines of an answer that matter, not yet parsed; or why there are none, in words."""
 
     names: str = ""  # a key of NAMES
@@ -94,13 +92,12 @@ class Selection:
     trouble: str = ""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """What a server said at one moment, summed over its engines; or why nothing, in words."""
 
     names: str = ""
-    counters: Mapping[Series, float] = field(default_factory=dict)  # histograms by bound, cumulative
-    gauges: Mapping[Series, float] = field(default_factory=dict)
+    counters: Mapping[Series, float] = msgspec.field(default_factory=dict)  # histograms by bound, cumulative
+    gauges: Mapping[Series, float] = msgspec.field(default_factory=dict)
     trouble: str = ""
 
     def gauge(self, quantity: str, model: str = "") -> float | None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
 from pydantic import BaseModel, ConfigDict
 
 COMPLETION, CHAT = "completion", "chat"
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """One prompt of the set; `expects` is a pattern that a model which can answer at all says early."""
 
     text: str
@@ -102,8 +101,7 @@ _ALONE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 3, Flaw.LOOP: 1 / 2}
 _WORSE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 4, Flaw.LOOP: 1 / 4}
 
 
-@dataclass(frozen=True)
-class Parting:
+class Parting(msgspec.Struct, frozen=True):
     """Where two answers to one prompt part."""
 
     prompt: str
@@ -117,8 +115,7 @@ class Parting:
         return self.equal / self.length if self.length else 1.0
 
 
-@dataclass(frozen=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True):
     """How far the answers of two checkpoints go together, which is no fault of either."""
 
     partings: tuple[Parting, ...]

@@ -6,8 +6,9 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
@@ -62,19 +63,18 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; {self.prog} --help lists the flags")
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """The command line of `bench`, parsed once; `overrides` are the profile keys that were given."""
 
     profiles: tuple[str, ...] = ()
-    overrides: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     base_url: str | None = None
     endpoint: str | None = None
     model: str | None = None
     served_model_name: str | None = None
     tokenizer: str | None = None
     vocab_size: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     insecure: bool = False
     ready_check_timeout_s: float = 0.0
     seed: int | None = None
@@ -85,7 +85,7 @@ class Options:
     print_request: bool = False
     quiet: bool = False
     observe: bool = True
-    launching: Launching = field(default_factory=Launching)
+    launching: Launching = msgspec.field(default_factory=Launching)
     reset_cache: bool = False
     fingerprint: bool = False
     hardware: str | None = None
@@ -136,7 +136,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
-    names = Options.__dataclass_fields__
+    names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     if values.pop("disable_tqdm", False):
         options["quiet"] = True

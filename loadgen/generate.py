@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -78,8 +77,7 @@ class GenerateMessage(Message, gc=False):
         return self.abort
 
 
-@dataclass(frozen=True)
-class Generate:
+class Generate(msgspec.Struct, frozen=True):
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
     path: str = "/generate"

@@ -6,8 +6,10 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, lit
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from loadgen.errors import UsageError
 
@@ -26,12 +28,11 @@ _FILE_TYPES: dict[object, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """A file's first bytes, and the single values among its metadata."""
 
     raw: bytes
-    values: dict[str, str | int | float] = field(default_factory=dict)
+    values: dict[str, str | int | float] = msgspec.field(default_factory=dict)
 
     def kind(self) -> str:
         """How most of the weights are quantized, like Q4_K_M; empty where it does not say."""

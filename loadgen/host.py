@@ -6,9 +6,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
@@ -76,11 +77,10 @@ class Machine:
         return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
 
-@dataclass(frozen=True)
-class HostState:
+class HostState(msgspec.Struct, frozen=True):
     """What can be read at one moment of what may hold the machine back."""
 
-    counters: Mapping[str, int] = field(default_factory=dict)  # each rises when something throttles
+    counters: Mapping[str, int] = msgspec.field(default_factory=dict)  # each rises when something throttles
     held: tuple[str, ...] = ()  # what holds it back now, in words
     gpu_reasons: tuple[str, ...] = ()  # at this moment, in words
 

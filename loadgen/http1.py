@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import httptools
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,8 +45,7 @@ class Framing(Protocol):
     def done(self, reads: Reads) -> bool: ...
 
 
-@dataclass(slots=True)
-class Chunked:
+class Chunked(msgspec.Struct):
     """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
 
     tail: ClassVar[bytes] = HEAD_END  # whatever the last chunk looks like, an empty line is its end
@@ -79,15 +78,14 @@ class Chunked:
         self._ended = self._parser is not None and self._parser.get_status_code() >= 200
 
 
-@dataclass(slots=True)
-class ContentLength:
+class ContentLength(msgspec.Struct):
     """Ends after a number of bytes known from the head."""
 
     total: int  # head and body
     tail: ClassVar[bytes] = b""
     broken: ClassVar[bool] = False
-    _counted: int = field(default=0, compare=False)  # reads
-    _received: int = field(default=0, compare=False)  # their bytes
+    _counted: int = 0  # reads
+    _received: int = 0  # their bytes
 
     def done(self, reads: Reads) -> bool:
         self._received += sum(map(len, reads.since(self._counted)))
@@ -95,8 +93,7 @@ class ContentLength:
         return self._received >= self.total
 
 
-@dataclass(frozen=True, slots=True)
-class UntilClose:
+class UntilClose(msgspec.Struct, frozen=True):
     """Ends when the server closes the connection."""
 
     tail: ClassVar[bytes] = bytes(LONGEST_TAIL)  # text never ends so
@@ -106,8 +103,7 @@ class UntilClose:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class NoBody:
+class NoBody(msgspec.Struct, frozen=True):
     """Ends with the head."""
 
     tail: ClassVar[bytes] = b""
@@ -117,22 +113,20 @@ class NoBody:
         return True
 
 
-@dataclass(slots=True)
-class Head:
+class Head(msgspec.Struct):
     """A response's status line and headers, with lower-case names."""
 
     status: int = 0
-    headers: Headers = field(default_factory=dict)
+    headers: Headers = msgspec.field(default_factory=dict)
     keep_alive: bool = False
     length: int = 0  # bytes, with any 1xx heads before it
-    framing: Framing = field(default_factory=UntilClose)
+    framing: Framing = msgspec.field(default_factory=UntilClose)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(msgspec.Struct, frozen=True):
     """Why these bytes are not HTTP."""
 
     detail: str
@@ -176,8 +170,7 @@ def _framing(status: int, headers: Headers, head_length: int) -> Framing:
     return ContentLength(head_length + int(length)) if length.isdecimal() else UntilClose()
 
 
-@dataclass(frozen=True, slots=True)
-class Unframed:
+class Unframed(msgspec.Struct, frozen=True):
     """A response without its framing; `body_ends` is int64[reads], the body's length after each read."""
 
     status: int  # 0: there was no whole head

@@ -6,9 +6,10 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from loadgen.reading import Absent, Key, Questions, Reading
 
@@ -23,8 +24,7 @@ _GPU_CLOCKS = re.compile(r"gpu-gpc-\d+|.+\.(gpu|ga10b|gv11b)")
 _MEMORY_CLOCK = "bwmgr"
 
 
-@dataclass(frozen=True)
-class Rail:
+class Rail(msgspec.Struct, frozen=True):
     """One channel of a monitor; `label` is the board's name for what it measures."""
 
     label: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -13,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """Where requests go: a resolved address, the request line's path, and TLS where asked for."""
 
     scheme: str
@@ -48,8 +46,7 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """When to give up on a request; 0 means never."""
 
     request_timeout_ns: int = 0  # from sending to the end
@@ -57,8 +54,7 @@ class Limits:
     connect_timeout_ns: int = 30_000_000_000
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """Requests 0…count−1 against one target.
 
     `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as

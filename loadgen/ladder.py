@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from loadgen import climb, facts, profile
 from loadgen.attach import attach, settings

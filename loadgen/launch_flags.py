@@ -6,8 +6,9 @@ import argparse
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from loadgen.errors import UsageError
 
@@ -21,13 +22,13 @@ _SETTINGS = (
     "prefix_caching",
     "server_seed",
 )
+_TIMEOUT_S = 1200.0
 _LINES = ("--server-args", "--container-args")
 # A setting whose flag has another name.
 _FLAGS = {"seed": "server_seed", "arguments": "server_args", "environment": "server_env"}
 
 
-@dataclass(frozen=True)
-class Launching:
+class Launching(msgspec.Struct, frozen=True):
     """What is to be started, and how."""
 
     engine: str | None = None
@@ -36,8 +37,8 @@ class Launching:
     container_engine: str | None = None
     container_args: tuple[str, ...] = ()
     python: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)  # those that were given
-    timeout_s: float = 1200.0
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)  # those that were given
+    timeout_s: float = _TIMEOUT_S
     dry_run: bool = False
     trace_directory: str | None = None
 
@@ -107,7 +108,7 @@ def launching(values: dict[str, Any]) -> Launching:
         container_args=_words("--container-args", values.pop("container_args", "")),
         python=values.pop("server_python", None),
         settings=given,
-        timeout_s=values.pop("launch_timeout_s", Launching.timeout_s),
+        timeout_s=values.pop("launch_timeout_s", _TIMEOUT_S),
         dry_run=values.pop("dry_run", False),
         trace_directory=_whole(values.pop("server_trace", None)),
     )
@@ -126,7 +127,7 @@ def _check(found: Launching, given: Mapping[str, Any]) -> None:
         return
     needless = [_FLAGS.get(name, name) for name in given]
     needless += ["server_python"] * (found.python is not None) + ["dry_run"] * found.dry_run
-    needless += ["launch_timeout_sec"] * (found.timeout_s != Launching.timeout_s)
+    needless += ["launch_timeout_sec"] * (found.timeout_s != _TIMEOUT_S)
     if needless:
         flag = needless[0].replace("_", "-")
         raise UsageError(

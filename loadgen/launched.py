@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from loadgen import clock, live, result, sensors
 from loadgen.endpoint import Access, Inquiry
@@ -36,8 +37,7 @@ class ServerDied(MeasureError):
     """A server that was started here ended by itself, or never became ready."""
 
 
-@dataclass(frozen=True)
-class Startup:
+class Startup(msgspec.Struct, frozen=True):
     """A server on its way, as a display shows it."""
 
     launch: Launching

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
+import msgspec
+
 from loadgen.decode import Decoder
 from loadgen.errors import UsageError
 from loadgen.job import Health, Job, Limits, Target
@@ -23,8 +25,12 @@ _SPARE_FILES = 64
 UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
-@dataclass(frozen=True)
-class Manner:
+def never() -> bool:
+    """As `Manner.gone` of a server whose end nobody would see."""
+    return False
+
+
+class Manner(msgspec.Struct, frozen=True):
     """How requests travel, whatever they say."""
 
     target: Target
@@ -32,11 +38,10 @@ class Manner:
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
-    gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
+    gone: Callable[[], bool] = never  # whether the server has ended, where that is known
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What came of a plan; `cut_short` says why where it was not carried to its end."""
 
     records: Records

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,15 +21,14 @@ _SECOND_NS = 1_000_000_000
 _MS_NS = 1e6
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What is wanted of a run, and what its records cannot say themselves.
 
     Raises UsageError where an objective cannot be judged.
     """
 
     metric_percentiles: tuple[float, ...] = (99.0,)
-    goodput_slo_ms: Mapping[str, float] = field(default_factory=dict)  # ttft, tpot, e2el → ms
+    goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
     streamed: bool = True  # False: only whole answers came, so E2EL is all there is
 
     def __post_init__(self) -> None:
@@ -40,8 +39,7 @@ class Ask:
             )
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(msgspec.Struct, frozen=True):
     """One latency over a run, in milliseconds; of nothing, `n` is 0 and the rest NaN.
 
     `std_ms` is the population's (ddof 0), percentiles are linear between closest ranks: vLLM's choices.
@@ -75,16 +73,14 @@ class Distribution:
         )
 
 
-@dataclass(frozen=True)
-class FailureTally:
+class FailureTally(msgspec.Struct, frozen=True):
     """How often requests failed in one way, and what the first of them said."""
 
     count: int
     detail: str
 
 
-@dataclass(frozen=True)
-class ClientHealth:
+class ClientHealth(msgspec.Struct, frozen=True):
     """What the client itself may have done to the figures, over every request."""
 
     messages: int  # token messages of every request
@@ -121,8 +117,7 @@ class ClientHealth:
         )
 
 
-@dataclass(frozen=True)
-class PerRequest:
+class PerRequest(msgspec.Struct, frozen=True):
     """What one request contributes, as columns int64[requests], -1 where there is nothing."""
 
     ok: NDArray[np.bool_]
@@ -171,8 +166,7 @@ class PerRequest:
         return after_first / np.maximum(self.output_tokens - 1, 1)
 
 
-@dataclass(frozen=True)
-class Metrics:
+class Metrics(msgspec.Struct, frozen=True):
     """Every figure of a run; latencies and tokens over successful requests only."""
 
     streamed: bool  # False: TTFT, TPOT, ITL and the token peak do not exist

@@ -6,7 +6,6 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,8 +32,7 @@ _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among so many prompts
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """What a plan must know of the server and of the user's files."""
 
     engine: Engine
@@ -45,8 +43,7 @@ class Subject:
     endpoint: str | None = None  # None: the dialect's own path
 
 
-@dataclass(frozen=True)
-class Seed:
+class Seed(msgspec.Struct, frozen=True):
     """Where a plan's randomness comes from; a seed that the user chose is `chosen`."""
 
     value: int
@@ -59,8 +56,7 @@ class Seed:
         return cls(secrets.randbits(_SEED_BITS))
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """Requests 0…n−1 of one profile: prompts, lengths, offsets, and what every body says."""
 
     profile: Profile

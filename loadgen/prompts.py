@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.vocabulary import Int64, Vocabulary
@@ -21,8 +21,7 @@ _RATIO_RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """How many prompts, how long they are and how long the answers shall be, in tokens.
 
     Lengths are uniform over the integers floor(L × (1 − r)) … ceil(L × (1 + r)), as
@@ -73,8 +72,7 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
     return given.input, given.output
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """The name of one independent stream of random numbers.
 
     Two streams that differ in any field have nothing in common, so a repeat, another profile or the

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -25,11 +26,10 @@ Quantity = Literal[
 Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or ""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """One look; what is not known is not in `values`, and `missing` says why."""
 
-    values: Mapping[Key, float] = field(default_factory=dict)
+    values: Mapping[Key, float] = msgspec.field(default_factory=dict)
     held_back: tuple[tuple[str, str], ...] | None = None  # where, and what slows it now; None: not told
     missing: tuple[str, ...] = ()
 
@@ -57,8 +57,7 @@ class Sensor(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Absent:
+class Absent(msgspec.Struct, frozen=True):
     """A sensor that this machine does not have."""
 
     why: str

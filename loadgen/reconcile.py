@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ _EARLY_MS, _EARLY_SHARE = 1.0, 0.02
 _TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One figure as the client and as the server has it; None where one of them does not.
 
     Of a percentile the server knows a bucket alone: `bracket` is its bounds, None for no upper one.
@@ -38,8 +37,7 @@ class Row:
     bracket: tuple[float, float | None] | None = None
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """A figure in which client and server differ by more than their places explain, and the likely cause."""
 
     figure: str

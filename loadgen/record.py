@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,7 @@ UNKNOWN = -1
 _NONE = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One decoded request; times are CLOCK_MONOTONIC nanoseconds, counts -1 where unknown.
 
     `arrival_ns` and `tokens` are int64[messages]: the messages that carried tokens, in order,
@@ -34,8 +33,8 @@ class Record:
     connect_ns: int = 0
     resends: int = 0
     first_byte_ns: int = 0
-    arrival_ns: Int64 = field(default_factory=lambda: _NONE)
-    tokens: Int64 = field(default_factory=lambda: _NONE)
+    arrival_ns: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    tokens: Int64 = msgspec.field(default_factory=lambda: _NONE)
     planned_input: int = UNKNOWN  # the plan's prompt tokens
     planned_output: int = UNKNOWN  # the answer's length that was asked for
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
@@ -84,8 +83,7 @@ _SCALARS = (
 _LATER = ("server_queue_ns", "server_ttft_ns")  # files without them are older
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """Every request of a run, sorted by plan index.
 
     `columns[name]` is int64[requests] for each scalar of Record; the messages of request i are
@@ -105,7 +103,7 @@ class Records:
 
     def __getattr__(self, name: str) -> Int64:
         try:
-            return self.__dict__["columns"][name]  # type: ignore[no-any-return]
+            return self.columns[name]
         except KeyError:
             raise AttributeError(name) from None
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from loadgen.block import percentile_name
 from loadgen.metrics import Distribution, Metrics
@@ -29,8 +30,7 @@ _T = (
 # fmt: on
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """One figure over runs; the interval is that of the mean at 95 %, by Student's t."""
 
     name: str  # as in the JSON of a run

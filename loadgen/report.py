@@ -6,7 +6,8 @@ import math
 import shlex
 import textwrap
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from loadgen import as_run, attainable, block, fingerprint, reconcile, sensing, steady, verdict
 from loadgen.block import Layout

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from loadgen import engines
 from loadgen.block import Figures
@@ -22,8 +23,7 @@ from loadgen.rows import split_name
 OURS = "loadgen"
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """What was asked of the server; what is not told is None."""
 
     name: str = ""  # high-load, low, "input 6144"
@@ -37,8 +37,7 @@ class Load:
     seed: int | None = None  # of the prompts, where it is told
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True):
     """One run's figures under vLLM's result keys (milliseconds, seconds, tokens per second).
 
     A figure that the source does not tell is absent; a key of ours is `speed_tok_s`, of a speed table.
@@ -63,7 +62,7 @@ class Reported:
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
     cell: Cell | None = None  # of a campaign
-    run: Result | None = field(default=None, repr=False, compare=False)  # our own, with every arrival
+    run: Result | None = None  # our own, with every arrival
 
     def figure(self, key: str) -> float | None:
         """A figure that is a number; None where it is absent or is none (null, "inf", NaN)."""

@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
+
+from msgspec.structs import asdict
 
 from loadgen import reconcile, steady, verdict
 from loadgen.errors import UsageError

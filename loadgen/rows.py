@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.speed import FORMULAS, OUTPUT, TOTAL
@@ -30,8 +31,7 @@ _SPLIT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """Device memory as the pages print it, in MB or GB."""
 
     amount: Decimal
@@ -50,8 +50,7 @@ class Memory:
         )
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """What a server was given, word by word; equal where words, values and order are."""
 
     words: tuple[tuple[str, str], ...]
@@ -98,8 +97,7 @@ SETTINGS_TO_32B: Mapping[str, Setting] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One model at one input length; a row that did not fit has no speed, and its note says why."""
 
     model: str  # without its quantization
@@ -116,8 +114,7 @@ class Row:
     setting: Setting | None = None
 
 
-@dataclass(frozen=True)
-class ThroughputRow:
+class ThroughputRow(msgspec.Struct, frozen=True):
     """Prompts sent all at once: on the Qwen2 page (57B-A14B) 100 and 1000 of 1000 tokens, 100 generated each.
 
     The page took it from vLLM's benchmark_throughput.py: QPS = requests/time, and Tokens/s =

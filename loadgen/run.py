@@ -5,10 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen import answers, as_run, attainable, calibration, control, host, live, plan, result, sensors
 from loadgen.cell import Cell
@@ -22,7 +24,7 @@ from loadgen.fingerprint import Fingerprint
 from loadgen.flags import Options
 from loadgen.job import Target
 from loadgen.live import Display
-from loadgen.measure import Manner, Outcome, measure
+from loadgen.measure import Manner, Outcome, measure, never
 from loadgen.metrics import compute
 from loadgen.observe import Observer
 from loadgen.plan import Plan, Seed, Subject
@@ -47,8 +49,7 @@ def _nothing(wait_s: float) -> None:
     """Nobody knows whether a server lives that was not started here."""
 
 
-@dataclass(frozen=True)
-class Local:
+class Local(msgspec.Struct, frozen=True):
     """A server on this machine: its processes, and, where it was started for the run, its log and its end."""
 
     pids: Callable[[], Sequence[int]]
@@ -60,8 +61,7 @@ class Local:
     device_before_bytes: int | None = None  # GPU memory in use before it was started
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(msgspec.Struct, frozen=True):
     """A server found ready, and what every profile of a command shares."""
 
     options: Options
@@ -72,7 +72,7 @@ class Session:
     local: Local | None = None  # None: the server is on another machine
     checkpoint: Checkpoint | None = None  # what the model's files say, where they are on this machine
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
-    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
+    fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
     cell: Cell | None = None  # of a campaign, whose runs these are
 
     def check_alive(self, failed: bool) -> None:
@@ -237,7 +237,7 @@ class Session:
             http2=options.http2,
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
-            gone=self.local.gone if self.local is not None else Manner.gone,
+            gone=self.local.gone if self.local is not None else never,
         )
 
     def _check_fits(self, made: Plan) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -18,8 +19,7 @@ Floats = NDArray[np.float64]
 _ENDS = 0.05  # of the window, or two periods: as long at most may power be unknown at either end of it
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """One look, when it began, and the CPU time that it took this thread."""
 
     at_ns: int

@@ -8,12 +8,13 @@ import select
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen import calibration, clock, engines, plan, profile
 from loadgen.calibration import Calibration, Error, Seen, Sent, compare
@@ -42,8 +43,7 @@ _PATIENCE_S = 60.0
 _USUAL_STREAMS = 256
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """What the client is put to: so many streams, on each a message every `interval_ms`."""
 
     streams: int = _USUAL_STREAMS
@@ -98,12 +98,11 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[tup
             yield Null(listening.base_url, log), process
 
 
-@dataclass(frozen=True)
-class _Words:
+class _Words(msgspec.Struct, frozen=True):
     """Ids as text, for an API that takes nothing else; nobody reads them."""
 
     ids: Prompts
-    format: str = field(default="text", init=False)
+    format: str = "text"
 
     @property
     def input_lens(self) -> Int64:
@@ -158,8 +157,7 @@ def _trial(load: Load, transport: str, waves: int, messages: int) -> tuple[Seen,
         return compare(outcome.records, null.sent(prefix)), outcome.health
 
 
-@dataclass(frozen=True)
-class Capacity:
+class Capacity(msgspec.Struct, frozen=True):
     """The most that was held; `bounded` where something more was tried and was not."""
 
     streams: int
@@ -259,8 +257,7 @@ def measure_client(load: Load, transports: Sequence[str], budget_s: float = 5.0)
     return {transport: _calibrate(load, transport, share_s, environment) for transport in transports}
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(msgspec.Struct, frozen=True):
     """One thing that servers do, and the null server's flags for it."""
 
     words: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from loadgen.environment import hide
 
@@ -30,8 +31,7 @@ def _distinct(found: list[Any]) -> Any:
     return " + ".join(dict.fromkeys(found))
 
 
-@dataclass(frozen=True)
-class _Statement:
+class _Statement(msgspec.Struct, frozen=True):
     """What one wording says: a field, and how its value is made from the wording's first group."""
 
     field: str

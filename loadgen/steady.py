@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from loadgen.errors import UsageError
@@ -20,16 +21,14 @@ _WIDTH = 80
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Margin:
+class Margin(msgspec.Struct, frozen=True):
     """What is left out at one side of the window: that many requests, or that much time."""
 
     requests: int = 0
     time_ns: int = 0
 
 
-@dataclass(frozen=True)
-class Trim:
+class Trim(msgspec.Struct, frozen=True):
     """By how much the window is narrowed from either side."""
 
     warmup: Margin = Margin()
@@ -41,15 +40,13 @@ class Trim:
         return cls(_margin("--warmup", warmup), _margin("--cooldown", cooldown))
 
 
-@dataclass(frozen=True)
-class Unsteady:
+class Unsteady(msgspec.Struct, frozen=True):
     """There is no window, and why."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class Steady:
+class Steady(msgspec.Struct, frozen=True):
     """The window (begin, end] and what happened in it; latencies over requests sent and ended inside."""
 
     begin_s: float  # after the run's first request was sent
@@ -135,7 +132,7 @@ def json(found: Steady | Unsteady) -> dict[str, Any]:
     """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
     return {
         name: _latency(value) if isinstance(value, Distribution) else value
-        for name, value in vars(found).items()
+        for name, value in asdict(found).items()
     }
 
 

@@ -11,8 +11,10 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen.rows import GENERATED, Row, Setting, ThroughputRow, legend, published, rounded
 from loadgen.speed import converted
@@ -21,8 +23,7 @@ WIDTH = 80  # of a terminal
 _GAP = "  "
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column: the cell it takes, its title, and how wide a grid draws it at least."""
 
     key: str
@@ -30,8 +31,7 @@ class Column:
     width: int = 0
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """How a page draws its table; the variations between its tables are `titled` and `drawn`."""
 
     columns: tuple[Column, ...]
@@ -49,8 +49,7 @@ class Shape:
         return replace(self, columns=tuple(columns))
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """What a renderer draws: cells under columns, and lines below."""
 
     columns: tuple[Column, ...]

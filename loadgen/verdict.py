@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from loadgen.doubts import DOUBTS, Doubt, Severity
 from loadgen.evidence import Case, Source
@@ -24,16 +25,14 @@ class Level(StrEnum):
 _LEVELS = {Severity.NOTE: Level.VALID, Severity.SUSPECT: Level.SUSPECT, Severity.INVALID: Level.INVALID}
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A doubt that holds, with the figures that show it."""
 
     doubt: Doubt
     evidence: str
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What was found, worst first, and what could not be looked at."""
 
     found: tuple[Found, ...]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from loadgen import block
@@ -22,8 +23,7 @@ from loadgen.record import Records
 OURS = "loadgen"
 
 
-@dataclass(frozen=True)
-class ResultFacts:
+class ResultFacts(msgspec.Struct, frozen=True):
     """What the result file says beside the figures."""
 
     finished: datetime  # local time
@@ -34,9 +34,9 @@ class ResultFacts:
     traffic: BlockFacts
     label: str | None = None
     burstiness: float = 1.0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     save_detailed: bool = False
-    ours: Mapping[str, Any] = field(default_factory=dict)  # merged under "loadgen", must be JSON
+    ours: Mapping[str, Any] = msgspec.field(default_factory=dict)  # merged under "loadgen", must be JSON
 
     @property
     def date(self) -> str:
@@ -144,9 +144,9 @@ def _seconds(times_ns: NDArray[np.int64]) -> list[float]:
 
 
 def _strict(value: Any) -> Any:
-    """The value as strict JSON: dataclasses become objects, NaN null, an infinity its name."""
-    if is_dataclass(value):
-        return {item.name: _strict(getattr(value, item.name)) for item in fields(value)}
+    """The value as strict JSON: NaN becomes null, an infinity its name."""
+    if isinstance(value, msgspec.Struct):
+        value = asdict(value)
     if isinstance(value, dict):
         return {key if isinstance(key, str) else percentile_name(key): _strict(v) for key, v in value.items()}
     if isinstance(value, float) and math.isnan(value):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,8 +21,7 @@ _OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
 _CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiece its byte tokens
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(msgspec.Struct, frozen=True):
     """The ids that prompts are drawn from: `allowed` int64, ascending, never empty; `source` in words."""
 
     allowed: Int64

@@ -9,9 +9,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from msgspec.structs import replace
 
 from loadgen.capture import Capture
 from loadgen.channel import Inbox, Outbox, pair

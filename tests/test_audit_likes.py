@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from loadgen.audit.findings import audit
 from loadgen.audit.subject import pages, source_file, usual

@@ -207,7 +207,7 @@ def test_help_does_without_the_imports_of_a_run() -> None:
     out = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
     ).stdout
-    heavy = {"numpy", "httpx", "pydantic", "rich", "transformers", "msgspec", "asyncio"}
+    heavy = {"numpy", "httpx", "pydantic", "rich", "transformers", "asyncio"}
     assert {name for name in heavy if f"'{name}'" in out} == set()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from comparison_samples import HIGH, cells, failed, run, runs, thor
 from loadgen.comparison import render

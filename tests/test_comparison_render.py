@@ -6,9 +6,9 @@ import csv
 import io
 import json
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from comparison_samples import HIGH, cells, failed, run, thor
 from loadgen.comparison import export, render

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from loadgen_servers.container import Container
 from loadgen_servers.launch import Command, LaunchError, Order, shown

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadgen.endpoint import Access, Inquiry, Served
 from loadgen.errors import LoadgenError, MeasureError, UsageError

@@ -135,7 +135,7 @@ def test_the_head_of_a_stream_leaves_before_its_first_token() -> None:
 
 
 def test_only_what_asks_for_details_is_formatted() -> None:
-    kinds = {
+    kinds: dict[type[Reply], Wanted] = {
         PlainStream: Wanted(1, include_usage=True),
         DetailedStream: Wanted(1, token_ids=True),
         Whole: Wanted(1, stream=False),

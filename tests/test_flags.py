@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
 from loadgen.flags import REFUSED, Options, bench_parser, parse
@@ -130,9 +131,9 @@ def test_flags_of_the_workload_are_keys_of_a_profile(command: str, overrides: di
     ],
 )  # fmt: skip
 def test_other_flags_are_options(command: str, changes: dict[str, Any]) -> None:
-    found = vars(parse(shlex.split(command)))
+    found = asdict(parse(shlex.split(command)))
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
-    assert plain == {**vars(Options()), **changes}
+    assert plain == {**asdict(Options()), **changes}
 
 
 def test_every_workload_flag_is_named_after_its_key() -> None:

@@ -7,11 +7,11 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from loadgen_servers.custom import Custom
 from loadgen_servers.launch import Command, LaunchError, Order, shown, without_secrets

@@ -34,7 +34,7 @@ def decoded(capture: Capture, monkeypatch: pytest.MonkeyPatch | None = None) -> 
     if monkeypatch is not None:
         monkeypatch.undo()
     assert isinstance(record, Record)
-    values = {name: getattr(record, name) for name in Record.__slots__}
+    values = {name: getattr(record, name) for name in Record.__struct_fields__}
     return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in values.items()}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from loadgen import plan, profile
 from loadgen.engines import ENGINES, UNKNOWN, Engine, by_owner

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
 from loadgen.rows import (
@@ -37,7 +38,7 @@ def test_the_published_files_are_read_with_the_precision_they_print() -> None:
     first = Row("Qwen2.5-0.5B-Instruct", "Transformers", "A100-80GB", 1, "BF16", 1, Decimal("47.40"))
     memory = Memory(Decimal("0.97"), "GB")
     assert next(row for row in rows if row.gpu_memory == memory) == Row(
-        **(vars(first) | {"gpu_memory": memory})
+        **(asdict(first) | {"gpu_memory": memory})
     )
 
 

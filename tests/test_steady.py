@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from loadgen import profile
 from loadgen.errors import UsageError
@@ -206,7 +206,7 @@ def test_a_window_without_whole_requests_has_rates_alone() -> None:
 def test_the_json_is_strict_and_names_every_figure() -> None:
     short = [answer(0, 1000, 1300, [1300]), answer(0, 1300, 1500, [1500])]
     stored = json.loads(json.dumps(steady_json(found(short, 1)), allow_nan=False))
-    assert list(stored) == list(Steady.__dataclass_fields__)
+    assert list(stored) == list(Steady.__struct_fields__)
     assert (stored["begin_s"], stored["whole"], stored["tpot"]) == (0.0, 2, None)
     assert (stored["ttft"]["mean_ms"], stored["ttft"]["percentiles_ms"]) == (250.0, {"99": 299.0})
     assert steady_json(Unsteady("so")) == {"why": "so"}

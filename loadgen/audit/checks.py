@@ -7,7 +7,8 @@ arrival, are not asked of our own runs (`of_ours`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.audit import arithmetic, likes, speed, workloads
 from loadgen.audit.subject import SATURATED, Subject
@@ -18,8 +19,7 @@ from loadgen.roofline import bound
 NOTE, SUSPECT, INVALID = Severity.NOTE, Severity.SUSPECT, Severity.INVALID
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """One thing that can be wrong with published figures; `find` gives the evidence, "" of none."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from loadgen.audit import speed
 from loadgen.audit.checks import CHECKS, ROOFLINE, Check
@@ -21,16 +22,14 @@ _TOLD = "found by the run's own verdict; its directory has the figures"
 _LEVELS = {Severity.NOTE: Level.VALID, Severity.SUSPECT: Level.SUSPECT, Severity.INVALID: Level.INVALID}
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A doubt that holds, with the figures that show it."""
 
     doubt: Check | Doubt  # Doubt: of our own verdict
     evidence: str
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """What was found in one run, worst first."""
 
     reported: Reported

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
+
+import msgspec
 
 COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens", "num_prompts")
 _WHOLE = 6  # decimals above which a figure is taken as it is
 _EXACT = 1e-9  # of its own, for figures that were summed in another order
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(msgspec.Struct, frozen=True):
     """All values that a printed figure may stand for; of non-negative figures."""
 
     low: float

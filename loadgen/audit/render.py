@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from loadgen.audit.checks import CHECKS
 from loadgen.audit.findings import Finding, Found
 from loadgen.doubts import Severity
@@ -158,7 +160,7 @@ def _run(one: Finding) -> dict[str, Any]:
     run, ceiling = one.reported, one.ceiling
     return {
         "name": run.name,
-        "load": {key: _finite(value) for key, value in vars(run.load).items()},
+        "load": {key: _finite(value) for key, value in asdict(run.load).items()},
         "source": run.source,
         "told_by": run.told_by,
         "engine": run.engine,

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+import msgspec
 
 PROMPTS = 1000  # derived of each workload
 LEAST_MISSING = 20  # tokens: a total that lacks fewer may be anybody's
@@ -27,8 +28,7 @@ _SEED, _TOKENIZER = 0, "Qwen 2 to 3"
 Missing = Mapping[int, int]  # index of a prompt → tokens that it lacks
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """The first prompts of one client's seed at one length."""
 
     client: str

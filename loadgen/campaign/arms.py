@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen import bench, facts, profile
 from loadgen.attach import settings
@@ -19,8 +21,7 @@ from loadgen.profile import Profile
 from loadgen.server_settings import ServerSettings, nearest
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(msgspec.Struct, frozen=True):
     """One checkpoint on one server."""
 
     checkpoint: str

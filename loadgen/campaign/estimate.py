@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import Store
@@ -19,8 +21,7 @@ from loadgen.profile import Profile
 from loadgen.roofline.ceiling import Ceiling
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """Time to come; None: not known."""
 
     seconds: float | None

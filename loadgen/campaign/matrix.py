@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.campaign.arms import Arm
 from loadgen.cell import Cell
@@ -16,8 +17,7 @@ ONCE = "once"
 _LONGEST = 200  # bytes of an id: it is the name of a directory
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """A cell to be measured."""
 
     cell: Cell
@@ -25,8 +25,7 @@ class Planned:
     id: str  # of letters that any file system takes, unique in the campaign
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """One start of one arm's server, and what is measured on it, in this order."""
 
     arm: Arm

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.estimate import Pace
@@ -17,8 +18,7 @@ _WIDTH = 80
 _NO_BREAK = "\u00a0"
 
 
-@dataclass(frozen=True)
-class Preview:
+class Preview(msgspec.Struct, frozen=True):
     """A campaign's matrix, order, commands and time; `done` are ids of cells that need no more."""
 
     file: File

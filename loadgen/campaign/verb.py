@@ -6,8 +6,9 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from loadgen import result, sensors
 from loadgen.campaign import arms, file, matrix, record, store
@@ -26,8 +27,7 @@ INTERRUPTED = 130
 _HERE = ""  # --resume without a directory: the latest
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A campaign as the command line and its file have it."""
 
     path: Path

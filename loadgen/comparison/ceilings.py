@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.reported import Reported
@@ -13,8 +15,7 @@ from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.machine import Machine
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(msgspec.Struct, frozen=True):
     """What a user says of machine and model, where the runs do not."""
 
     key: str | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen.cell import FailedCell
 from loadgen.comparison import groups, likeness, lines, pairs, statistics
@@ -17,6 +19,7 @@ from loadgen.reported import Load, Reported
 from loadgen.roofline.models import suffix
 from loadgen.server_settings import nearest
 
+MARGIN = 0.02  # within ± 2 % two speeds are one
 _SPEED = "speed_tok_s"  # of speed tables and ladders
 _CLOSED = (_SPEED, "output_throughput", "mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms")
 _RATED = ("mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms", "output_throughput", _SPEED)
@@ -25,12 +28,11 @@ _NAMED = 3  # of many, so many are named
 Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What a comparison is asked for."""
 
     baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
-    margin: float = 0.02  # of equivalence, 0.02 is ± 2 %
+    margin: float = MARGIN  # of equivalence
     alpha: float = 0.05
     headline: str = ""  # a figure's key; "": the throughput, or latency where a rate fixes the throughput
     allow_unlike: bool = False

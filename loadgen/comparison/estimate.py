@@ -7,9 +7,9 @@ through the very lines that judge one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from loadgen.comparison.power import Floats
@@ -19,8 +19,7 @@ from loadgen.comparison.power import Floats
 CLOCK_ERROR = 1e-4
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """Natural logarithms of ratios; arrays of one shape."""
 
     log_ratio: Floats

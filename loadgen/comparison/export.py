@@ -7,8 +7,9 @@ import io
 import json as strict
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from loadgen.comparison.render import speed_up
 from loadgen.comparison.shape import Comparison, Effect, Line

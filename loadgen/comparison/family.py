@@ -6,9 +6,9 @@ Over numpy arrays whose last axis is the rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +21,7 @@ from loadgen.comparison.power import Floats, more_units
 LOOKS = 3
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """What is said of each row; NaN in `p` where a row has no test."""
 
     p: Floats  # of no difference, adjusted by Holm over the rows and by Bonferroni over the looks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen import engines
 from loadgen.comparison.ceilings import stored
@@ -19,8 +20,7 @@ OVERHEAD_GIB = 1.0  # the driver's context, activations, buffers
 _GIB = 2.0**30
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """The bytes that a checkpoint takes, and how they are known."""
 
     gib: float  # NaN: not known

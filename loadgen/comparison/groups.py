@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+
+import msgspec
 
 from loadgen.reported import Load, Reported
 
@@ -14,8 +15,7 @@ _LENGTH_TOLERANCE = 0.01
 _KNOWN_ALIKE = 2  # facts of a load that both sides tell, for one without a name to be the same
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """The runs under one load, by row."""
 
     load: Load

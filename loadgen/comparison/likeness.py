@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from loadgen.reported import Reported
 
@@ -43,8 +44,7 @@ class Severity(StrEnum):
     MARKED = "marked"
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One thing that should be the same in a row and in its baseline."""
 
     name: str
@@ -54,8 +54,7 @@ class Item:
     find: Find  # the difference in words, the row's first; "" where there is none
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """An item in which a run is unlike the baseline."""
 
     item: Item

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen import fingerprint
 from loadgen.comparison import likeness, pairs, statistics
@@ -33,8 +34,7 @@ _INVALID, _SUSPECT = "INVALID", "SUSPECT"
 _NAN = float("nan")
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """The baseline's runs that the others are held against, and the one that all must be like."""
 
     runs: tuple[Reported, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.comparison import statistics
 from loadgen.reported import Reported
@@ -15,8 +16,7 @@ ONE_START = "all runs were on one start of the server"
 _LEAST = 2  # units that have a spread
 
 
-@dataclass(frozen=True)
-class Units:
+class Units(msgspec.Struct, frozen=True):
     """One figure of both sides, a value a unit; in the same order where paired."""
 
     row: list[float]

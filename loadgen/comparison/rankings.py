@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.comparison.lines import UNLIKE_BASELINE, figure
 from loadgen.comparison.shape import Comparison, Line
@@ -17,8 +18,7 @@ UNLIKE = "*"
 _LABELS = {"speed_tok_s": "tok/s"}  # as the pages have it
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """What a checkpoint's name tells: base model, parameters in 1e9, how its weights are stored."""
 
     base: str

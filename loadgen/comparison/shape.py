@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from loadgen.reported import Load, Reported
 
@@ -19,8 +20,7 @@ class Call(StrEnum):
     NONE = "no verdict"  # one run a side, unlike things, no scipy: `why` tells
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """One column: a key of Reported.figures (or memory_bytes, joules_per_token) and how it is read."""
 
     key: str
@@ -29,8 +29,7 @@ class Figure:
     digits: int = 2
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """A row against the baseline in one figure; ratios are row ÷ baseline, geometric."""
 
     call: Call
@@ -44,7 +43,7 @@ class Effect:
     paired: bool = False
     detectable: float = float("nan")  # least difference found in 80 % of campaigns of this size: 0.03 is 3 %
     more_runs: int | None = None  # about so many more a side until it is decided; None: decided, or not known
-    beside: Mapping[str, float] = field(default_factory=dict)  # permutation p, bootstrap low and high
+    beside: Mapping[str, float] = msgspec.field(default_factory=dict)  # permutation p, bootstrap low and high
     why: str = ""  # of no verdict, or what limits this one
     p_equivalent_adjusted: float = float("nan")  # as p_adjusted
     error: float = float("nan")  # standard error of ln(ratio)
@@ -53,8 +52,7 @@ class Effect:
     higher_is_faster: bool | None = None
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """One figure of one row over its units (runs, or starts of a server): the mean and its 95 % interval."""
 
     mean: float
@@ -63,8 +61,7 @@ class Summary:
     high: float = float("nan")
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """One checkpoint under one load."""
 
     name: str
@@ -77,8 +74,7 @@ class Line:
     answers: str = ""  # where those to the greedy prompts first differ from the baseline's
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """One load: its rows beside the baseline's."""
 
     load: Load

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.comparison import resampling
 from loadgen.comparison.estimate import CLOCK_ERROR, Estimate, estimate

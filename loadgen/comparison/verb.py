@@ -7,14 +7,15 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from loadgen import tables
 from loadgen.comparison import campaigns, ceilings, comparison, export, fits, rankings, render
 from loadgen.comparison.ceilings import Hardware
-from loadgen.comparison.comparison import Ask
+from loadgen.comparison.comparison import MARGIN, Ask
 from loadgen.comparison.shape import Comparison
 from loadgen.errors import UsageError
 from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
@@ -86,7 +87,7 @@ def compare_parser() -> argparse.ArgumentParser:
 
 def _ask(given: argparse.Namespace, kept: campaigns.Told) -> Ask:
     margin = kept.margin if given.margin is None else given.margin / 100
-    margin = Ask.margin if margin is None else margin
+    margin = MARGIN if margin is None else margin
     if not 0 < margin < 1:
         raise UsageError(f"--margin {given.margin:g}: give percent, above 0 and below 100")
     if not 0 < given.alpha < 1:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from loadgen.block import LAYOUTS, Row
 from loadgen.others import numbers
@@ -40,8 +41,7 @@ _SHOWN = 40
 _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """A block's figures, and what of it could not be read."""
 
     figures: dict[str, Any]
@@ -53,8 +53,7 @@ class Block:
         return "backend" in self.figures
 
 
-@dataclass(frozen=True)
-class _Written:
+class _Written(msgspec.Struct, frozen=True):
     """One figure as it is written."""
 
     key: str

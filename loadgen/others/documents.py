@@ -6,8 +6,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from loadgen.errors import UsageError
 
@@ -18,8 +19,7 @@ _TIMED = ("ttft", "tpot", "itl", "e2el")
 _NEXT = re.compile(r"\n\s*(?=[{\[])")
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """One object, and the line it begins at; `trouble` says why it could not be read."""
 
     line: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from loadgen.others import blocks
 from loadgen.others.blocks import HEADER, RULE
@@ -45,8 +46,7 @@ class Kind(Enum):
     FENCE = auto()
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """One line of a page: `level` is a heading's depth, 1 the outermost."""
 
     number: int  # counted from 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from loadgen import __version__, result

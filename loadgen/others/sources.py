@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadgen.cell import FailedCell
 from loadgen.errors import UsageError
 from loadgen.others import aiperf, blocks, documents, guidellm, own, pages, sglang, sheets, text, vllm
@@ -29,8 +31,7 @@ _BYPRODUCT = re.compile(
 _PAGE = b'<meta name="generator" content="loadgen'
 
 
-@dataclass(frozen=True)
-class Client:
+class Client(msgspec.Struct, frozen=True):
     """What reads one client's documents: `marks` are in every file of them, one or another."""
 
     marks: tuple[bytes, ...]
@@ -53,8 +54,7 @@ _MARKS = (
 )
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """What was read, and a line for each thing that could not be."""
 
     reported: tuple[Reported, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
+
+import msgspec
 
 from loadgen import as_run, attainable, block, fingerprint, report, sensing, steady
 from loadgen.comparison.render import described
@@ -44,8 +45,7 @@ _TOLD_TILES = (
 )
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(msgspec.Struct, frozen=True):
     """One figure that is seen first."""
 
     label: str
@@ -53,16 +53,14 @@ class Tile:
     unit: str
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Figures in rows, the first entry of each its name."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """A doubt that was found."""
 
     severity: str
@@ -72,8 +70,7 @@ class Told:
     remedy: str
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """Everything said of one run; `drawn` is what there is to draw of it."""
 
     anchor: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.cell import FailedCell
 from loadgen.comparison import fits, rankings
@@ -19,8 +20,7 @@ from loadgen.tables import Table
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True):
     """One load's comparison and its pictures."""
 
     anchor: str
@@ -31,8 +31,7 @@ class Compared:
     distributions: tuple[Panel, ...]
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """The whole report."""
 
     title: str

@@ -8,14 +8,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from loadgen import block, result
 from loadgen.comparison import campaigns, ceilings, render
 from loadgen.comparison.ceilings import Hardware
-from loadgen.comparison.comparison import Ask, compare
+from loadgen.comparison.comparison import MARGIN, Ask, compare
 from loadgen.comparison.shape import Comparison
 from loadgen.errors import MeasureError, UsageError
 from loadgen.others import sources
@@ -52,7 +54,7 @@ class _Given:
     @cached_property
     def comparisons(self) -> list[Comparison]:
         kept = campaigns.told(self.asked.places)
-        margin = Ask.margin if kept.margin is None else kept.margin
+        margin = MARGIN if kept.margin is None else kept.margin
         ask = Ask(baseline=self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline)
         found = compare(self.reported, ask, self.read.failures)
         if found and any(run.ceiling is None for run in self.reported):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 # Colours that people with any colour vision tell apart (after Okabe and Ito 2008), and a dash to each.
 _LIGHT = ("#0069b4", "#c84800", "#007a5a", "#a3457e", "#9a6700", "#2a8fbd", "#5b5b5b", "#7b3fb5")
@@ -14,8 +14,7 @@ DASHES: tuple[tuple[float, tuple[float, ...] | None], ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 
 
-@dataclass(frozen=True)
-class Ink:
+class Ink(msgspec.Struct, frozen=True):
     """Colours as `#rrggbb`; `series` go round."""
 
     paper: str

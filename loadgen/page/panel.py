@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +31,7 @@ class Tone(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True):
     """Points (x, y) under one name; `labels` stand beside them, `hollow` ones are drawn empty."""
 
     name: str
@@ -43,8 +42,7 @@ class Curve:
     hollow: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True)
-class Spans:
+class Spans(msgspec.Struct, frozen=True):
     """Stretches [begin, end] at heights, all of one kind."""
 
     name: str
@@ -54,8 +52,7 @@ class Spans:
     at: Floats
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """One bar, its 95 % interval and what would be the best; NaN where there is none."""
 
     name: str
@@ -66,16 +63,14 @@ class Bar:
     best: float = NAN
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """The same in words, for who does not see it."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(msgspec.Struct, frozen=True):
     """One picture; `band` is a stretch of x that stands out, such as the steady part of a run."""
 
     key: str  # unique among those drawn together: its file's name

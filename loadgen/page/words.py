@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from loadgen.comparison import render
 from loadgen.comparison.shape import Call, Comparison, Effect, Figure, Line, Summary
@@ -15,8 +16,7 @@ LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
 _SCALES: dict[str, tuple[float, str]] = {"memory_bytes": (2.0**-30, "GiB"), "weight_bytes": (2.0**-30, "GiB")}
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A figure as it is written, with the whole of it and where it stands in the JSON ("" : nowhere)."""
 
     key: str

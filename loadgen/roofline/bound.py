@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from loadgen.block import Figures
 from loadgen.roofline.ceiling import Ceiling
@@ -50,8 +51,7 @@ class Loaded(Protocol):
         """Requests under way at most."""
 
 
-@dataclass(frozen=True)
-class Lengths:
+class Lengths(msgspec.Struct, frozen=True):
     """The least of a load that a bound is taken at."""
 
     input_len: float | None = None
@@ -59,8 +59,7 @@ class Lengths:
     max_concurrency: int | None = None
 
 
-@dataclass(frozen=True)
-class Decode:
+class Decode(msgspec.Struct, frozen=True):
     """A step that gives a token to each request in it, as it was and at best."""
 
     tpot_ms: float
@@ -72,8 +71,7 @@ class Decode:
     context: float  # tokens of each, in the middle of its answer
 
 
-@dataclass(frozen=True)
-class Prefill:
+class Prefill(msgspec.Struct, frozen=True):
     """A prompt's arithmetic in the time to its first token; None where the machine's peak is not known."""
 
     tokens: float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from loadgen.roofline.architecture import Architecture, parse
@@ -23,8 +23,7 @@ _STORED = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     """What a name says: a row of the table, and the words behind it that tell how the weights are stored."""
 
     key: str

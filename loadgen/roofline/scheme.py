@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 _GROUP = 128  # weights that share a scale, where nothing says otherwise
 _SCALE_BITS, _BLOCK = 16, 128 * 128
@@ -19,8 +20,7 @@ _GGUF: Mapping[str, float] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Scheme:
+class Scheme(msgspec.Struct, frozen=True):
     """Bits per stored weight, scales and zero points in them, and the type that multiplies.
 
     Embedding, head and routers stay in 16 bits, unless `everything` is quantized.

@@ -11,9 +11,10 @@ import math
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.roofline.architecture import Architecture
@@ -34,16 +35,14 @@ _DRAFTS = re.compile(r"(?:^|\.)(?:mtp|nextn|eh_proj|enorm|hnorm)\b")  # layers t
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True):
     """One tensor of a file's header."""
 
     name: str
     stored_bytes: int
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """Bytes of a checkpoint as it lies on the disk."""
 
     total_bytes: int  # of what is loaded: a head that is the embedding counts once

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.roofline import architecture, preset
@@ -22,8 +23,7 @@ _ONLINE = {
 }  # what an engine makes of plain weights
 
 
-@dataclass(frozen=True)
-class Flags:
+class Flags(msgspec.Struct, frozen=True):
     """What the user says of machine and model."""
 
     hardware: str | None = None
@@ -37,8 +37,7 @@ class Flags:
             architecture.read(Path(self.model_config).expanduser())
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """What a run tells of its machine and its model; what it does not tell is empty."""
 
     model: str

@@ -12,8 +12,10 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen_servers import custom, sglang, transformers, vllm
 from loadgen_servers.executables import Found
@@ -43,8 +45,7 @@ def _new_name() -> str:
     return f"loadgen-{secrets.token_hex(6)}"
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """Launches `serves` (an engine's name), or the command line `template`, inside `image`.
 
     `engine` is docker or podman, or a path to one; None takes the first on PATH. `arguments` are the

@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from loadgen_servers.launch import Command, LaunchError, Order, refuse
 
@@ -32,8 +33,7 @@ _ADVICE = dict.fromkeys(
 )
 
 
-@dataclass(frozen=True)
-class Custom:
+class Custom(msgspec.Struct, frozen=True):
     """Launches a command line with `{port}`, and `{host}` and `{model}` where it wants them.
 
     It is split as a shell would, and run without one; NAME=VALUE before the command go into the environment.

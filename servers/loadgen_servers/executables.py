@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from loadgen_servers.launch import LaunchError
 
@@ -27,8 +28,7 @@ print(*[name for name in sys.argv[2:] if importlib.util.find_spec(name) is None]
 _ASK_S = 60.0  # some environments live on slow network disks
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(msgspec.Struct, frozen=True):
     """What has to be installed for an engine: its name is the distribution's and the command's."""
 
     name: str
@@ -37,17 +37,15 @@ class Package:
     modules: tuple[str, ...] = ()  # needed beside it
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """An executable, its version (None: not known), and what its processes need in their environment."""
 
     path: str
     version: Version | None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     version: str
     missing: tuple[str, ...]
 

@@ -6,8 +6,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 HIDDEN = "***"
 _SECRET = re.compile(r"(keys?|token|secrets?|passwords?|passwd|credentials?)", re.IGNORECASE)
@@ -19,8 +21,7 @@ class LaunchError(Exception):
     """A server cannot be launched; the message is one line: what is wrong, what to do."""
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What is to be served and how, in words every engine knows; None, "" or () is the engine's default.
 
     `memory_fraction` is of the device's memory, 0 to 1; `arguments` go last, so that they win;
@@ -40,12 +41,11 @@ class Order:
     seed: int | None = None
     trace_directory: str | None = None
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     python: str | None = None
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """What would be run; `environment` is added to the caller's.
 
     `end`, `kill` and `root_pid` are a container's: how it is stopped, removed, and asked for the pid

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
+import msgspec
+
 from loadgen_servers import sockets
 
 # The place of a send time: right-aligned in spaces, which JSON allows, so that lengths do not vary.
@@ -20,8 +22,7 @@ _SENT = b"%19d"
 _SENT_WIDTH = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """One write of an answer: its bytes are `data % ((sent_ns,) * messages)`."""
 
     data: bytes
@@ -105,8 +106,7 @@ class Shape(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class TokensPerMessage:
+class TokensPerMessage(msgspec.Struct, frozen=True):
     """So many tokens in each message, what is left in the last."""
 
     count: int
@@ -116,8 +116,7 @@ class TokensPerMessage:
         return [messages.token(self.count)] * full + [messages.token(rest + 1, last=True)]
 
 
-@dataclass(frozen=True)
-class Extra:
+class Extra(msgspec.Struct, frozen=True):
     """A message without a token before each one with: in a write, and so on a tick, of its own."""
 
     kind: str
@@ -146,8 +145,7 @@ class MessagesPerWrite:
         return [Write(b"".join(w.data for w in group), sum(w.messages for w in group)) for group in groups]
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True):
     """Each write with a token cut in so many, a tick apart; the last brings the send time and the end."""
 
     count: int
@@ -164,8 +162,7 @@ class Pieces:
         return [*pieces, Write(write.data[before:], write.messages)]
 
 
-@dataclass(frozen=True)
-class Stall:
+class Stall(msgspec.Struct, frozen=True):
     """Nothing for so many milliseconds in the middle."""
 
     ms: float

@@ -54,8 +54,7 @@ class Body(msgspec.Struct):
     logprobs: int | bool | None = None
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """What the engine serves, and how often it ends early on its own account."""
 
     model: str
@@ -81,8 +80,7 @@ class Refusal(Exception):
         return msgspec.json.encode({"error": error})
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """A request the engine will serve: `output_tokens` of at most `max_tokens`."""
 
     wanted: Wanted

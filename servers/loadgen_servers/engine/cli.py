@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
 import msgspec
+from msgspec.structs import fields, replace
 
 from loadgen_servers import sockets
 from loadgen_servers.engine.asked import Served

@@ -33,8 +33,7 @@ def ids_of(first: int, count: int) -> list[int]:
     return [FIRST_WORD_ID + i % CYCLE for i in range(first, first + count)]
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a request asked its answer to look like."""
 
     prompt_tokens: int

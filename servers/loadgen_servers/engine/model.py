@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 
 class Work(NamedTuple):
@@ -32,8 +33,7 @@ class Timing(Protocol):
     def step_ns(self, work: Work, age: Age) -> int: ...
 
 
-@dataclass(frozen=True)
-class FittedTiming:
+class FittedTiming(msgspec.Struct, frozen=True):
     """Step times from constants fitted to published measurements.
 
     With D decodes, P prefill tokens, T = D + P, K context tokens read and Q pairs attended to,
@@ -68,8 +68,7 @@ class FittedTiming:
         )
 
 
-@dataclass(frozen=True)
-class RooflineTiming:
+class RooflineTiming(msgspec.Struct, frozen=True):
     """Step times of a machine at its best: memory at its bandwidth, arithmetic at its peak, both at once.
 
     With D decodes, P prefill tokens, T = D + P, K context tokens read and Q pairs attended to,
@@ -112,8 +111,7 @@ class RooflineTiming:
         return self.experts * (1 - missed)
 
 
-@dataclass(frozen=True)
-class Unsteady:
+class Unsteady(msgspec.Struct, frozen=True):
     """A machine that is cold at first and throttles later: another timing, slower by the engine's age.
 
     step = (steady + cold in the first cold_steps) · (1 + slowdown_per_s · seconds since the first step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from dataclasses import dataclass
 from importlib import resources
 
 import msgspec
@@ -34,8 +33,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p99_itl_ms: float | None = None
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(msgspec.Struct, frozen=True):
     """A machine serving a model: its limits, its step times, and where the constants come from."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from loadgen_servers import sockets
 from loadgen_servers.engine.messages import CYCLE, Dialect, Wanted
@@ -25,8 +26,7 @@ class Reply(Protocol):
         """
 
 
-@dataclass(slots=True)
-class DetailedStream:
+class DetailedStream(msgspec.Struct):
     """A stream whose messages carry running usage or token ids, formatted one by one.
 
     With a stream interval of N the messages carry 1, N, N, … and the rest, as vLLM's do.
@@ -52,7 +52,6 @@ class DetailedStream:
         return role + message + self.dialect.end(self.wanted, n, cached)
 
 
-@dataclass(slots=True)
 class PlainStream(DetailedStream):
     """A stream whose token messages are all prebuilt: the hot path of the engine."""
 
@@ -64,8 +63,7 @@ class PlainStream(DetailedStream):
         return dialect.table[n % CYCLE] if n > 1 else dialect.opening
 
 
-@dataclass(slots=True)
-class Whole:
+class Whole(msgspec.Struct):
     """An answer sent at once, at its end."""
 
     dialect: Dialect

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from loadgen_servers.engine.model import Age, Timing, Work
 from loadgen_servers.engine.prefix_cache import PrefixCache
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What bounds a batch; `max_num_batched_tokens` must be at least `max_num_seqs`."""
 
     max_num_seqs: int = 256
@@ -21,8 +22,7 @@ class Limits:
     preempt: bool = False  # admit on the prompt alone, and put the last one back when the KV runs out
 
 
-@dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(msgspec.Struct, eq=False):
     """One request inside the engine; all times are nanoseconds of the caller's clock, 0 while unknown."""
 
     prompt_tokens: int
@@ -32,7 +32,7 @@ class Sequence:
     finish_reason: str = "length"
     owner: object = None  # the caller's own
     blocks: tuple[int, ...] = ()  # the identities of the prompt's full blocks
-    held: list[int] = field(default_factory=list)  # those of them it holds in the cache
+    held: list[int] = msgspec.field(default_factory=list)  # those of them it holds in the cache
     cached_tokens: int = 0  # prompt tokens found in the cache when it was first admitted
     computed: int = 0  # tokens prefilled, or found
     scheduled_ns: int = 0  # when it was first given a share of a step
@@ -51,8 +51,7 @@ class Sequence:
         return step - self.first_step + 1 if self.first_step else self.kept
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """A step under way: its tokens exist at `end_ns` and not before."""
 
     start_ns: int
@@ -61,16 +60,15 @@ class Step:
     work: Work
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(msgspec.Struct):
     """What a step produced: one token for each sequence in `decoded`, `first` and `finished`."""
 
     number: int
     decoded: list[Sequence]  # had a token in the step before, and will have more
     first: list[Sequence]  # their first token, or the first after a preemption, and will have more
     finished: list[Sequence]  # their last token (a first one too, where they produce just one)
-    started: list[Sequence] = field(default_factory=list)  # those whose very first token it is
-    pauses_ns: list[int] = field(default_factory=list)  # token gaps with a preemption in them
+    started: list[Sequence] = msgspec.field(default_factory=list)  # those whose very first token it is
+    pauses_ns: list[int] = msgspec.field(default_factory=list)  # token gaps with a preemption in them
 
     @property
     def tokens(self) -> int:

@@ -21,8 +21,7 @@ VERSION = "0.1.0"
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(msgspec.Struct):
     """One answer under way; a sequence's owner."""
 
     connection: Connection
