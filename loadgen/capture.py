@@ -61,8 +61,3 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         timespec = np.frombuffer(self.kernel, np.int64).reshape(-1, 2)
         wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]
         return np.where(wall_ns == 0, 0, wall_ns - self.realtime_offset_ns)
-
-    def arrival_ns(self) -> NDArray[np.int64]:
-        """When each read arrived: the kernel's stamp, or the user-space one where there is none."""
-        kernel_ns = self.kernel_ns()
-        return np.where(kernel_ns == 0, self.user_ns(), kernel_ns)

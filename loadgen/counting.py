@@ -16,7 +16,7 @@ Int64 = NDArray[np.int64]
 class Weighed(msgspec.Struct, frozen=True):
     """A stream's messages up to the first that says something went wrong."""
 
-    kinds: list[int]  # what each message carries by itself: TOKEN, MAYBE, …
+    kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
     finish_reason: str  # the last one; "abort" where any choice has it
     why: str  # what the server says of an abort
     usage: Usage | None  # the last one
@@ -28,7 +28,7 @@ class Weighed(msgspec.Struct, frozen=True):
 
 def weigh(messages: Sequence[Message]) -> Weighed:
     """One pass over the messages."""
-    kinds: list[int] = []
+    kinds = bytearray()
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
     for message in messages:
@@ -88,8 +88,8 @@ def spread(total: int, messages: int) -> Int64:
 
     The first message always carries one: text cannot have come from none.
     """
-    if messages == 0:
-        return np.zeros(0, np.int64)
+    if messages in (0, total):
+        return np.ones(messages, np.int64)
     round_up = messages - 1 if total < messages else 0
     edges = (np.arange(messages + 1, dtype=np.int64) * total + round_up) // messages
     return edges[1:] - edges[:-1]
@@ -138,7 +138,7 @@ def _carrying(weighed: Weighed, total: int | None) -> tuple[Int64, bool]:
     not one: `transformers serve` closes every stream so. A bare finish reason is one only where the
     usage says there was a token and nothing else can have carried it (an eos at once).
     """
-    kinds = np.array(weighed.kinds, np.int64)
+    kinds = np.frombuffer(weighed.kinds, np.uint8).copy()
     if len(weighed.usage_at) == 1 and not weighed.own_usage and kinds[weighed.usage_at[0]] == ENDING:
         kinds[weighed.usage_at[0]] = CLOSING
     sure = np.flatnonzero(kinds == TOKEN)

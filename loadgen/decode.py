@@ -75,10 +75,11 @@ class Decoder:
         record.output_tokens, record.usage = counted.total, counted.usage
         record.exact_tokens, record.tokens = counted.exact, counted.tokens
         record.finish_reason = weighed.finish_reason
-        reads = np.searchsorted(answer.body_ends, events.ends[counted.messages])
+        reads = answer.body_ends.searchsorted(events.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
         met = reads[1:][reads[1:] == reads[:-1]]
-        record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
+        if len(met):
+            record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
         if self.keep_text:
             record.text = _text(messages[: len(weighed.kinds)])
         finished = bool(weighed.finish_reason)
@@ -170,10 +171,10 @@ class Decoder:
 def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
     """A record with all that the stamps say; per read its arrival and the client's lag, int64[reads]."""
     user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
-    stamped = kernel_ns != 0
-    arrival_ns = np.where(stamped, kernel_ns, user_ns)
-    lag_ns = user_ns - arrival_ns  # 0 where there is no kernel stamp
     reads = len(user_ns)
+    unstamped = reads - int(np.count_nonzero(kernel_ns))
+    arrival_ns = np.where(kernel_ns, kernel_ns, user_ns) if unstamped else kernel_ns
+    lag_ns = user_ns - arrival_ns  # 0 where there is no kernel stamp
     record = Record(
         index=capture.index,
         slot=capture.slot,
@@ -184,7 +185,7 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
         resends=capture.resends,
         first_byte_ns=int(arrival_ns[0]) if reads else 0,
         reads=reads,
-        unstamped_reads=reads - int(np.count_nonzero(stamped)),
+        unstamped_reads=unstamped,
         lag_sum_ns=int(lag_ns.sum()),
         lag_max_ns=int(lag_ns.max(initial=0)),
     )
