@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from loadgen.failure import Failure
 
 NO_STAMP = bytes(16)
+A_READ = 3  # entries of a read in what `Capture.fill` takes
 
 
 def int64s(numbers: Iterable[int]) -> bytes:
@@ -47,6 +49,11 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     seen_ns: bytes = b""
     kernel: bytes = b""
     realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
+
+    def fill(self, got: Sequence[Any]) -> None:
+        """Take reads as the wire gathers them: of each its bytes, the kernel's timespec, the stamp (ns)."""
+        self.raw, self.read_lengths = joined(got[::A_READ])
+        self.kernel, self.seen_ns = b"".join(got[1::A_READ]), int64s(got[2::A_READ])
 
     def read_ends(self) -> NDArray[np.int64]:
         """How much there was after each read, bytes, int64[reads]."""

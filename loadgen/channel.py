@@ -6,11 +6,12 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
-from loadgen.capture import Capture
+from loadgen.capture import A_READ, Capture
 from loadgen.job import Health
 
 _LENGTH = struct.Struct("=Q")
@@ -35,15 +36,19 @@ class Outbox:
         self.blocked = False  # the pipe was full when last tried
         self.most_bytes = 0
         self._bytes = 0
-        self._waiting: deque[Capture] = deque()
+        self._waiting: deque[tuple[Capture, Sequence[Any], int]] = deque()  # its reads, their bytes
         self._partial = memoryview(b"")
         self._encoder = msgspec.msgpack.Encoder()
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
-    def put(self, capture: Capture) -> None:
-        """Keep a capture until `flush_some` finds the pipe free."""
-        self._waiting.append(capture)
-        self._bytes += len(capture.raw)
+    def put(self, capture: Capture, got: Sequence[Any] = ()) -> None:
+        """Keep a capture until `flush_some` finds the pipe free, and fills it with what it `got`.
+
+        Not before: where a thousand streams end at once, to join their reads takes longer than others pause.
+        """
+        size = len(capture.raw) + sum(map(len, got[::A_READ]))
+        self._waiting.append((capture, got, size))
+        self._bytes += size
         self.most_bytes = max(self.most_bytes, self._bytes)
 
     @property
@@ -60,8 +65,10 @@ class Outbox:
         if not self._partial:
             if not self._waiting:
                 return False
-            capture = self._waiting.popleft()
-            self._bytes -= len(capture.raw)
+            capture, got, size = self._waiting.popleft()
+            self._bytes -= size
+            if got:
+                capture.fill(got)
             self._load(capture)
         try:
             sent = self.sock.send(self._partial)

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from loadgen import clock
-from loadgen.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.capture import A_READ, NO_STAMP, Capture
 from loadgen.failure import Failure
 from loadgen.http1 import Framing
 from loadgen.job import Target
@@ -20,7 +20,6 @@ from loadgen.job import Target
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 _RECORD_BYTES = 16384
 _TIMESPEC = struct.Struct("qq")
-_A_READ = 3  # entries in `Intake.got`
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
@@ -97,24 +96,19 @@ class Intake:
 
     def __len__(self) -> int:
         """How many reads there were."""
-        return len(self.got) // _A_READ
+        return len(self.got) // A_READ
 
     def since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
-        return self.got[count * _A_READ :: _A_READ]
+        return self.got[count * A_READ :: A_READ]
 
     @property
     def reads(self) -> list[bytes]:
         return self.since(0)
 
     @property
-    def kernel(self) -> list[bytes]:
-        """The kernel's timespec of each read; NO_STAMP where it gave none."""
-        return self.got[1::_A_READ]
-
-    @property
     def seen_ns(self) -> list[int]:
-        return self.got[2::_A_READ]
+        return self.got[2::A_READ]
 
     @property
     def stamped(self) -> bool:
@@ -250,9 +244,7 @@ class Slot:
         return next(i for i in since if i >= begin and token_seen(b"".join(reads[begin : i + 1])))
 
     def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
-        """All that is known of the request under way."""
-        intake = self.intake
-        raw, read_lengths = joined(intake.reads)
+        """All that is known of the request under way, but for what its intake got."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
         return Capture(
             index=self.index,
@@ -263,9 +255,5 @@ class Slot:
             connect_ns=self.connect_ns if paid else 0,
             resends=self.resends,
             failure=failure,
-            raw=raw,
-            read_lengths=read_lengths,
-            seen_ns=int64s(intake.seen_ns),
-            kernel=b"".join(intake.kernel),
             realtime_offset_ns=offset_ns,
         )

@@ -289,7 +289,7 @@ class Wire:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
         clean = failure is None and len(slot.intake)
         end_ns = slot.intake.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
-        self.outbox.put(slot.capture(failure, end_ns, self.offset_ns))
+        self.outbox.put(slot.capture(failure, end_ns, self.offset_ns), slot.intake.got)
         self.ended += 1
         self.reads += len(slot.intake)
         slot.freed_ns = end_ns
@@ -390,6 +390,6 @@ class Wire:
         for slot in self.pool.slots:
             if slot.index >= 0:
                 failure = Failure(FailureKind.CANCELLED, "stopped while under way")
-                self.outbox.put(slot.capture(failure, clock.now_ns(), self.offset_ns))
+                self.outbox.put(slot.capture(failure, clock.now_ns(), self.offset_ns), slot.intake.got)
         self.counters.publish(self.next, self.ended, self.reads)
         self.pool.close()

@@ -44,6 +44,28 @@ def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
     assert drained(inbox) == [*sent, HEALTH]
 
 
+def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
+    outbox, inbox = pair()
+    bare = Capture(index=0, slot=0, intended_ns=1, sent_ns=2, end_ns=3)
+    outbox.put(bare, [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12])
+    assert (bare.raw, outbox.waiting_bytes, outbox.most_bytes) == (b"", 8, 8)
+    assert outbox.flush_some()
+    assert outbox.waiting_bytes == 0
+    outbox.finish(HEALTH)
+    filled = Capture(
+        index=0,
+        slot=0,
+        intended_ns=1,
+        sent_ns=2,
+        end_ns=3,
+        raw=b"onethree",
+        read_lengths=int64s([3, 5]),
+        seen_ns=int64s([11, 12]),
+        kernel=b"k" * 16 + b"K" * 16,
+    )
+    assert drained(inbox) == [filled, HEALTH]
+
+
 @pytest.mark.parametrize("cut", [1, 7, 8, 9, 50])
 def test_messages_cut_anywhere_are_put_together(cut: int) -> None:
     outbox, inbox = pair()
