@@ -41,11 +41,14 @@ class Outbox:
         self._encoder = msgspec.msgpack.Encoder()
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
-    def put(self, capture: Capture, got: Sequence[Any] = ()) -> None:
-        """Keep a capture until `flush_some` finds the pipe free, and fills it with what it `got`.
+    def put(self, capture: Capture, got: Sequence[Any] = (), at_once: bool = False) -> None:
+        """Keep a capture until `flush_some` finds the pipe free, and fills it with what it `got`, or at once.
 
-        Not before: where a thousand streams end at once, to join their reads takes longer than others pause.
+        Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
         """
+        if at_once and got:
+            capture.fill(got)
+            got = ()
         size = len(capture.raw) + sum(map(len, got[::A_READ]))
         self._waiting.append((capture, got, size))
         self._bytes += size

@@ -28,6 +28,7 @@ _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without id
 _MOST_READY, _MOST_READY_BYTES = 16384, 64 << 20  # how far requests are built ahead
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
 _MOST_EVENTS = 1024  # of one look at the epoll
+_MOST_JOINED = 8  # ends of one look whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
@@ -44,7 +45,7 @@ class Wire:
         self.on_response, self.on_unasked = self._read, self._unasked  # one method object for all slots
         self.ready: deque[bytes] = deque()
         self.ready_bytes = self.built = self.late_bodies = 0
-        self.next = self.ended = self.reads = 0  # reads: of what has ended
+        self.next = self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
         self.begin_ns = self.swept_ns = self.checked_ns = 0
         self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
         self.step_ns = 0
@@ -116,6 +117,7 @@ class Wire:
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
         by_fd = self.pool.by_fd
+        self.joined = 0
         for fd, mask in events:
             intake = by_fd[fd]
             if intake is None:
@@ -289,7 +291,9 @@ class Wire:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
         clean = failure is None and len(slot.intake)
         end_ns = slot.intake.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
-        self.outbox.put(slot.capture(failure, end_ns, self.offset_ns), slot.intake.got)
+        self.joined += 1
+        capture = slot.capture(failure, end_ns, self.offset_ns)
+        self.outbox.put(capture, slot.intake.got, at_once=self.joined <= _MOST_JOINED)
         self.ended += 1
         self.reads += len(slot.intake)
         slot.freed_ns = end_ns
