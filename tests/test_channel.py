@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+from msgspec.structs import replace
 
 from loadgen.capture import Capture, int64s
 from loadgen.channel import Inbox, Outbox, pair
@@ -47,22 +48,18 @@ def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
 def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
     outbox, inbox = pair()
     bare = Capture(index=0, slot=0, intended_ns=1, sent_ns=2, end_ns=3)
-    outbox.put(bare, [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12])
-    assert (bare.raw, outbox.waiting_bytes, outbox.most_bytes) == (b"", 8, 8)
-    assert outbox.flush_some()
-    assert outbox.waiting_bytes == 0
-    outbox.finish(HEALTH)
-    filled = Capture(
-        index=0,
-        slot=0,
-        intended_ns=1,
-        sent_ns=2,
-        end_ns=3,
+    filled = replace(
+        bare,
         raw=b"onethree",
         read_lengths=int64s([3, 5]),
         seen_ns=int64s([11, 12]),
         kernel=b"k" * 16 + b"K" * 16,
     )
+    outbox.put(bare, [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12])
+    assert (bare.raw, outbox.waiting_bytes, outbox.most_bytes) == (b"", 8, 8)
+    assert outbox.flush_some()
+    assert outbox.waiting_bytes == 0
+    outbox.finish(HEALTH)
     assert drained(inbox) == [filled, HEALTH]
 
 
