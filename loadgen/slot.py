@@ -86,7 +86,7 @@ class Intake:
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.receive: Callable[[int, int], Received]
-        self.on_readable: Callable[[Intake], None]
+        self.on_readable: Callable[[Intake], None] | None = None  # None: what comes is a response
         self.clear()
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
 """The wire transport: raw sockets, one epoll, the kernel's receive stamps.
 
-The hot path is `Wire._read`: read, stamp, append. What is neither reading nor sending waits until
+The hot path is `Wire._look`: read, stamp, append. What is neither reading nor sending waits until
 the epoll has nothing to say, where it cannot delay another stream.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -42,7 +43,6 @@ class Wire:
         self.count = job.count  # to send: what has been sent, once the time for it is up
         self.pool = Pool(job.target, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
-        self.on_response, self.on_unasked = self._read, self._unasked  # one method object for all slots
         self.ready: deque[bytes] = deque()
         self.ready_bytes = self.built = self.late_bodies = 0
         self.next = self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
@@ -54,29 +54,38 @@ class Wire:
 
     # The hot path.
 
-    def _read(self, intake: Intake) -> None:
+    def _look(self, events: Iterable[tuple[int, int]]) -> None:
         """Read what arrived, stamp it, append it; the end is a comparison of the last bytes."""
-        receive = intake.receive  # an attribute called where it is looked up is found the slow way
-        try:
-            data, ancillary, _, _ = receive(_READ_BYTES, _ANCILLARY_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(intake.slot, error)
-            return
-        if not data:
-            self._lost(intake.slot, None)
-            return
-        got = intake.got
-        got += (data, ancillary[0][2] if ancillary else NO_STAMP, clock.now_ns())
-        if not LONGEST_TAIL <= len(data) < _READ_BYTES or data.endswith(intake.tail):
-            self._look_for_end(intake.slot)
+        by_fd, now_ns = self.pool.by_fd, clock.now_ns
+        for fd, mask in events:
+            intake = by_fd[fd]
+            if mask != RECV or intake is None:
+                self._attend(fd, intake, mask)
+                continue
+            if intake.on_readable is not None:
+                intake.on_readable(intake)
+                continue
+            receive = intake.receive  # an attribute called where it is looked up is found the slow way
+            try:
+                data, ancillary, _, _ = receive(_READ_BYTES, _ANCILLARY_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._lost(intake.slot, error)
+                continue
+            if not data:
+                self._lost(intake.slot, None)
+                continue
+            got = intake.got
+            got += (data, ancillary[0][2] if ancillary else NO_STAMP, now_ns())
+            if not LONGEST_TAIL <= len(data) < _READ_BYTES or data.endswith(intake.tail):
+                self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
         """Write the slot's request, stamped right before its first byte goes to the kernel."""
         data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
         slot.pending = memoryview(data)
-        slot.state, slot.intake.on_readable = State.BUSY, self.on_response
+        slot.state, slot.intake.on_readable = State.BUSY, None
         slot.sent_ns = slot.progress_ns = clock.now_ns()
         if error := self.pool.write(slot):
             self._lost(slot, error)
@@ -116,17 +125,8 @@ class Wire:
         )
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
-        by_fd = self.pool.by_fd
         self.joined = 0
-        for fd, mask in events:
-            intake = by_fd[fd]
-            if intake is None:
-                self._attend_outbox(fd, mask)
-            elif mask == RECV:
-                react = intake.on_readable
-                react(intake)
-            else:
-                self._attend(intake.slot, mask)
+        self._look(events)
         while self.pool.failed:
             self._refused(*self.pool.failed.popleft())
 
@@ -139,8 +139,12 @@ class Wire:
         if mask & ~SEND:
             self.stopping = self.outbox.stop_asked
 
-    def _attend(self, slot: Slot, mask: int) -> None:
+    def _attend(self, fd: int, intake: Intake | None, mask: int) -> None:
         """Whatever is not simply readable: a connection made or refused, room to write, a hang-up."""
+        if intake is None:
+            self._attend_outbox(fd, mask)
+            return
+        slot = intake.slot
         if slot.state is State.CONNECTING and slot.tls is None:
             self.pool.connected(slot)
             return
@@ -151,7 +155,7 @@ class Wire:
             else:
                 self._lost(slot, error)
         if mask & ~SEND and slot.sock is sock:
-            slot.intake.on_readable(slot.intake)
+            self._look([(fd, RECV)])
             if mask & ~(SEND | RECV) and slot.sock is sock:
                 self.pool.look_again(slot)  # the peer's end was told now, and comes after what was read
 
@@ -339,7 +343,7 @@ class Wire:
             self._make_free(slot)
 
     def _make_free(self, slot: Slot) -> None:
-        slot.state, slot.intake.on_readable = State.IDLE, self.on_unasked
+        slot.state, slot.intake.on_readable = State.IDLE, self._unasked
         self.pool.free.append(slot)
 
     def _unasked(self, intake: Intake) -> None:
