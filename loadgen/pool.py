@@ -14,7 +14,7 @@ from loadgen.slot import Intake, Slot, State
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
 _EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP
-_READ_BYTES = 65536
+READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
 
 
 class Pool:
@@ -113,7 +113,7 @@ class Pool:
         assert slot.sock is not None
         assert slot.tls is not None
         try:
-            data = slot.sock.recv(_READ_BYTES)
+            data = slot.sock.recv(READ_BYTES)
             if not data:
                 raise ConnectionError("closed during the TLS handshake")
             done, answer = slot.tls.handshake(data)

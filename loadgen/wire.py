@@ -18,12 +18,11 @@ from loadgen.channel import Outbox
 from loadgen.failure import Failure, FailureKind
 from loadgen.http1 import LONGEST_TAIL, Malformed, read_head
 from loadgen.job import Counters, Health, Job
-from loadgen.pool import RECV, SEND, Pool
+from loadgen.pool import READ_BYTES, RECV, SEND, Pool
 from loadgen.rest import ENOUGH, Rest
 from loadgen.slot import Intake, Slot, State
 from loadgen.stalls import Stalls
 
-_READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
 _MOST_READY, _MOST_READY_BYTES = 16384, 64 << 20  # how far requests are built ahead
@@ -46,9 +45,8 @@ class Wire:
         self.ready: deque[bytes] = deque()
         self.ready_bytes = self.built = self.late_bodies = 0
         self.next = self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
-        self.begin_ns = self.swept_ns = self.checked_ns = 0
+        self.begin_ns = self.swept_ns = self.checked_ns = self.step_ns = 0
         self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
-        self.step_ns = 0
         self.stalls, self.rest = Stalls(job, self.pool.slots), Rest()
         self.stopping = False
 
@@ -67,7 +65,7 @@ class Wire:
                 continue
             receive = intake.receive  # an attribute called where it is looked up is found the slow way
             try:
-                data, ancillary, _, _ = receive(_READ_BYTES, _ANCILLARY_BYTES)
+                data, ancillary, _, _ = receive(READ_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
                 continue
             except OSError as error:
@@ -78,7 +76,7 @@ class Wire:
                 continue
             got = intake.got
             got += (data, ancillary[0][2] if ancillary else NO_STAMP, now_ns())
-            if not LONGEST_TAIL <= len(data) < _READ_BYTES or data.endswith(intake.tail):
+            if not LONGEST_TAIL <= len(data) < READ_BYTES or data.endswith(intake.tail):
                 self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
@@ -232,9 +230,7 @@ class Wire:
         now_ns = clock.now_ns()
         if self.next == self.count or (pool.free and self._due_ns() > now_ns):
             return
-        while self.next < self.count and self._due_ns() <= now_ns:
-            if not pool.free:
-                break
+        while pool.free and self.next < self.count and self._due_ns() <= now_ns:
             slot = pool.free.popleft()
             self._take(slot, self._due_ns())
             self._send(slot)
@@ -270,7 +266,7 @@ class Wire:
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
-        if len(slot.intake.since(-1)[0]) == _READ_BYTES:  # there may be more, told of already
+        if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, told of already
             self.pool.look_again(slot)
         if slot.framing is None:
             self._begin_response(slot)
@@ -349,7 +345,7 @@ class Wire:
     def _unasked(self, intake: Intake) -> None:
         """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
         try:
-            intake.receive(_READ_BYTES, _ANCILLARY_BYTES)
+            intake.receive(READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return  # TLS talking to itself: a session ticket
         except OSError:
