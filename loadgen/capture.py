@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ A_READ = 3  # entries of a read in what `Capture.fill` takes
 
 def int64s(numbers: Iterable[int]) -> bytes:
     """Whole numbers as a capture keeps them."""
-    return array("q", numbers).tobytes()
+    return np.fromiter(numbers, np.int64).tobytes()
 
 
 def joined(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
