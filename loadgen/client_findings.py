@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from loadgen.calibration import HELD_PERCENT
 from loadgen.evidence import Case, percent
 
-SHARED = 0.01  # of the messages
+SHARED = 0.01  # of the messages; of the mean TTFT
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
 HEADROOM = 2  # times
@@ -18,12 +18,20 @@ _UNRELIABLE = "median and percentiles of ITL are of reads"
 
 def reads_late(case: Case) -> str:
     """Messages shared a read because the client came late, or nobody knows why."""
-    health = case.metrics.health
-    if health.shared_share <= SHARED or (case.stamped and not case.reads_late):
+    health, excess_ms = case.metrics.health, _ttft_excess_ms(case)
+    long = excess_ms > SHARED * case.metrics.ttft.mean_ms
+    if not (health.shared_share > SHARED or long) or (case.stamped and not case.reads_late):
         return ""
     late = f"read {health.shared_lag_ms:.3g} ms late on average, all reads {health.lag_mean_ms:.3g} ms"
     why = late if case.stamped else "without kernel stamps"
-    return f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {_UNRELIABLE}"
+    harm = f"TTFT is some {excess_ms:.3g} ms too long (mean), {_UNRELIABLE}" if long else _UNRELIABLE
+    return f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {harm}"
+
+
+def _ttft_excess_ms(case: Case) -> float:
+    """How much too long the mean TTFT is, if what shared a read with first messages came a mean gap apart."""
+    health = case.metrics.health
+    return health.with_first * case.metrics.itl.mean_ms / health.answers if health.answers else 0.0
 
 
 def messages_together(case: Case) -> str:

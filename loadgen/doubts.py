@@ -227,9 +227,9 @@ DOUBTS = (
         "reads-late",
         SUSPECT,
         client.reads_late,
-        f"more than {percent(client.SHARED)} of the messages came in one read with an earlier one, and the "
-        f"client was late (mean lag, of all reads or of these, over {percent(LATE_GAPS)} of the mean gap), "
-        "or has no kernel stamps to tell",
+        f"more than {percent(client.SHARED)} of the messages shared a read with an earlier one, or enough "
+        "with the first that mean TTFT is that much too long, and the client was late (mean lag, of all or "
+        f"of these reads, over {percent(LATE_GAPS)} of the mean gap) or has no kernel stamps to tell",
         "leave the client a core (taskset), or share by process: sysctl kernel.sched_autogroup_enabled=0",
     ),
     Doubt(

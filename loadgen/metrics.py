@@ -90,6 +90,8 @@ class ClientHealth(msgspec.Struct, frozen=True):
     lag_mean_ms: float  # kernel stamp → bytes in the client's hand, per stamped read; 0 without any
     lag_max_ms: float  # the worst of these
     shared_lag_ms: float  # mean lag of the reads that messages shared, by message; 0 without any
+    answers: int  # requests that brought a token
+    with_first: int  # messages that came in one read with the first of their answer: so late is its stamp
     connects: int  # requests that had to open their connection first
     resends: int  # requests sent again because the server had closed the idle connection
 
@@ -103,6 +105,9 @@ class ClientHealth(msgspec.Struct, frozen=True):
         """The health over these records."""
         stamped = int((records.reads - records.unstamped_reads).sum())
         shared = int(records.shared_reads.sum())
+        counts = np.diff(records.start)
+        answers = counts > 0
+        first_ns = records.arrival_ns[records.start[:-1][answers]].repeat(counts[answers])
         return cls(
             messages=len(records.arrival_ns),
             shared_reads=shared,
@@ -112,6 +117,8 @@ class ClientHealth(msgspec.Struct, frozen=True):
             lag_max_ms=int(records.lag_max_ns.max(initial=0)) / _MS_NS,
             # A run of an earlier version has no such column: all UNKNOWN.
             shared_lag_ms=int(records.shared_lag_ns.clip(0).sum()) / max(shared, 1) / _MS_NS,
+            answers=int(np.count_nonzero(answers)),
+            with_first=int(np.count_nonzero(records.arrival_ns == first_ns) - np.count_nonzero(answers)),
             connects=int((records.connect_ns > 0).sum()),
             resends=int(records.resends.sum()),
         )

@@ -211,6 +211,16 @@ def test_client_health_adds_up_every_request() -> None:
     assert (health.lag_mean_ms, health.lag_max_ms) == (2.0, 4.0)
 
 
+def test_messages_stamped_like_their_answers_first_are_counted() -> None:
+    health = measured(
+        answer(0, at_ms=[3, 3, 3, 4, 4], end_ns=9 * MS),
+        answer(1, at_ms=[3, 4, 5]),
+        answer(2, failure=Failure(FailureKind.STALL, "late")),
+        answer(3, at_ms=[5, 5], failure=Failure(FailureKind.TRUNCATED, "cut")),
+    ).health
+    assert (health.answers, health.with_first) == (3, 3)
+
+
 @pytest.mark.parametrize(
     ("at_ms", "tokens", "per_s"),
     [
