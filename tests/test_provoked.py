@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 SHORT_RUN = {"thin-percentiles", "few-per-slot", "ramp-and-drain"}
-# Where the whole machine stands still for 60 ms, as virtual ones do, the server then writes at once what was due.
+# Where the whole machine stood still for 60 ms, as virtual ones do, the server writes at once what was due.
 BUSY_MACHINE = {"busy-loop", "messages-together"}
 FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-concurrency 4"
 MODEL = f"--model-config {Path(__file__).parent / 'data' / 'configs' / 'qwen3-8b.json'}"
