@@ -101,13 +101,12 @@ class ClientHealth(msgspec.Struct, frozen=True):
         return self.shared_reads / self.messages if self.messages else 0.0
 
     @classmethod
-    def of(cls, records: Records) -> ClientHealth:
-        """The health over these records."""
+    def of(cls, records: Records, first_ns: Int64) -> ClientHealth:
+        """The health over these records; `first_ns` is PerRequest's, int64[requests]."""
         stamped = int((records.reads - records.unstamped_reads).sum())
         shared = int(records.shared_reads.sum())
-        counts = np.diff(records.start)
-        answers = counts > 0
-        first_ns = records.arrival_ns[records.start[:-1][answers]].repeat(counts[answers])
+        answers = int(np.count_nonzero(first_ns != UNKNOWN))
+        like_first = records.arrival_ns == first_ns.repeat(np.diff(records.start))
         return cls(
             messages=len(records.arrival_ns),
             shared_reads=shared,
@@ -117,8 +116,8 @@ class ClientHealth(msgspec.Struct, frozen=True):
             lag_max_ms=int(records.lag_max_ns.max(initial=0)) / _MS_NS,
             # A run of an earlier version has no such column: all UNKNOWN.
             shared_lag_ms=int(records.shared_lag_ns.clip(0).sum()) / max(shared, 1) / _MS_NS,
-            answers=int(np.count_nonzero(answers)),
-            with_first=int(np.count_nonzero(records.arrival_ns == first_ns) - np.count_nonzero(answers)),
+            answers=answers,
+            with_first=int(np.count_nonzero(like_first)) - answers,
             connects=int((records.connect_ns > 0).sum()),
             resends=int(records.resends.sum()),
         )
@@ -288,7 +287,7 @@ def compute(records: Records, ask: Ask) -> Metrics:
         slo_attainment=None if good is None else good / max(len(records), 1),
         **latencies(records, each, ask),
         failures=_failures(records),
-        health=ClientHealth.of(records),
+        health=ClientHealth.of(records, each.first_ns),
     )
 
 
