@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 SHORT_RUN = {"thin-percentiles", "few-per-slot", "ramp-and-drain"}
-# Where the whole machine stood still for 60 ms, as virtual ones do, the server writes at once what was due.
-BUSY_MACHINE = {"busy-loop", "messages-together"}
+BUSY_MACHINE = {"busy-loop"}
+# What any run shows in which the whole machine stood still, as virtual ones do for 60 ms now and then: the
+# client reads late, and the server writes at once what was due. Such a run tells nothing, and is repeated.
+STOOD_STILL = {"reads-late", "messages-together", "sends-late", "concurrency-not-held", "late-bodies"}
+ATTEMPTS = 5
 FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-concurrency 4"
 MODEL = f"--model-config {Path(__file__).parent / 'data' / 'configs' / 'qwen3-8b.json'}"
 METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
+Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
 HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-concurrency 4"
 
 
@@ -186,7 +192,7 @@ PROVOCATIONS = {
 }
 
 
-def bench(base_url: str, words: str) -> tuple[int, dict[str, Any], str]:
+def bench(base_url: str, words: str) -> Ran:
     """Run the command; its exit code, what the result holds under our name, and the report.
 
     Whoever reads the files later comes to the same verdict.
@@ -207,18 +213,32 @@ def test_every_doubt_is_provoked_by_a_run() -> None:
     assert {doubt.name for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
 
 
+def on_a_machine_that_runs(attempt: Callable[[], Ran], may: Set[str]) -> Ran:
+    """The first run in which no doubt, but for those that may be, says that the machine stood still."""
+    for _ in range(ATTEMPTS):
+        ran = attempt()
+        if not set(doubts(ran[1])) & STOOD_STILL - may:
+            break
+    return ran
+
+
 @pytest.mark.parametrize("name", PROVOCATIONS)
 def test_a_run_that_goes_wrong_says_so_and_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = PROVOCATIONS[name]
+    may = case.found | case.may | SHORT_RUN | BUSY_MACHINE
     if case.capacity_per_s:
         made.remember(case.capacity_per_s)
-    with case.server() as base_url, case.beside(base_url):
-        case.played(monkeypatch)
-        code, ours, report = bench(base_url, case.words)
+
+    def attempt() -> Ran:
+        with monkeypatch.context() as patch, case.server() as base_url, case.beside(base_url):
+            case.played(patch)
+            return bench(base_url, case.words)
+
+    code, ours, report = on_a_machine_that_runs(attempt, may)
     found = doubts(ours)
     assert f"verdict: {ours['verdict']['level']}" in report
     assert case.found <= set(found), found
-    assert set(found) <= case.found | case.may | SHORT_RUN | BUSY_MACHINE, found
+    assert set(found) <= may, found
     assert code == case.code
 
 
@@ -233,8 +253,12 @@ def test_a_run_that_goes_well_has_nothing_to_doubt_though_every_doubt_was_looked
     words: str, notes: set[str]
 ) -> None:
     made.remember(capacity_per_s=1e6)
-    with engine()() as base_url:
-        code, ours, report = bench(base_url, f"{words} --num-warmups wave --strict {MODEL} --bandwidth 900")
+
+    def attempt() -> Ran:
+        with engine()() as base_url:
+            return bench(base_url, f"{words} --num-warmups wave --strict {MODEL} --bandwidth 900")
+
+    code, ours, report = on_a_machine_that_runs(attempt, set())
     assert set(doubts(ours)) - BUSY_MACHINE == notes, doubts(ours)
     assert ours["verdict"]["not_looked_at"] == []
     assert (code, ours["verdict"]["level"]) == (0, "VALID")
@@ -242,10 +266,15 @@ def test_a_run_that_goes_well_has_nothing_to_doubt_though_every_doubt_was_looked
 
 
 def test_high_load_and_low_load_on_a_server_at_rest_are_valid() -> None:
+    seeds = count(1)  # prompts that were sent before are in the prefix cache
     with engine(preset="h20/qwen3-8b-bf16")() as base_url:
+
+        def attempt(name: str) -> Ran:
+            words = "--random-input-len 128 --random-output-len 8"
+            return bench(base_url, f"--profile {name} {words} --seed {next(seeds)}")
+
         for name in ("high-load", "low-load"):
-            words = f"--profile {name} --random-input-len 128 --random-output-len 8 --seed 1"
-            _, ours, _ = bench(base_url, words)
+            _, ours, _ = on_a_machine_that_runs(partial(attempt, name), set())
             assert set(doubts(ours)) <= SHORT_RUN | BUSY_MACHINE | {"queued"}, doubts(ours)
             assert ours["verdict"]["level"] == "VALID"
 
