@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from loadgen.calibration import HELD_PERCENT
 from loadgen.evidence import Case, percent
 
-SHARED = 0.01  # of the messages; of the mean TTFT
+SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
 HEADROOM = 2  # times
@@ -18,20 +18,29 @@ _UNRELIABLE = "median and percentiles of ITL are of reads"
 
 def reads_late(case: Case) -> str:
     """Messages shared a read because the client came late, or nobody knows why."""
-    health, excess_ms = case.metrics.health, _ttft_excess_ms(case)
-    long = excess_ms > SHARED * case.metrics.ttft.mean_ms
-    if not (health.shared_share > SHARED or long) or (case.stamped and not case.reads_late):
+    health, harms = case.metrics.health, _harms(case)
+    if not harms:
         return ""
     late = f"read {health.shared_lag_ms:.3g} ms late on average, all reads {health.lag_mean_ms:.3g} ms"
-    why = late if case.stamped else "without kernel stamps"
-    harm = f"TTFT is some {excess_ms:.3g} ms too long (mean), {_UNRELIABLE}" if long else _UNRELIABLE
-    return f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {harm}"
+    why = f"{late} (worst {health.lag_max_ms:.3g})" if case.stamped else "without kernel stamps"
+    return (
+        f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {', '.join(harms)}"
+    )
 
 
-def _ttft_excess_ms(case: Case) -> float:
-    """How much too long the mean TTFT is, if what shared a read with first messages came a mean gap apart."""
-    health = case.metrics.health
-    return health.with_first * case.metrics.itl.mean_ms / health.answers if health.answers else 0.0
+def _harms(case: Case) -> list[str]:
+    """What is wrong by more than SHARED if messages that shared a read came a gap apart."""
+    metrics, health, harms = case.metrics, case.metrics.health, []
+    late = case.reads_late or not case.stamped
+    away = late or health.lag_max_ms > metrics.itl.mean_ms  # for a gap or more, once: what came then met
+    excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
+    if late and excess_ms > SHARED * metrics.ttft.mean_ms:
+        harms.append(f"TTFT is some {excess_ms:.3g} ms too long (mean)")
+    if late and health.shared_share > SHARED:
+        harms.append(_UNRELIABLE)
+    elif away and health.p99_gap_excess > SHARED:
+        harms.append(f"P99 ITL is some {percent(health.p99_gap_excess)} too long")
+    return harms
 
 
 def messages_together(case: Case) -> str:

@@ -228,8 +228,8 @@ DOUBTS = (
         SUSPECT,
         client.reads_late,
         f"more than {percent(client.SHARED)} of the messages shared a read with an earlier one, or enough "
-        "with the first that mean TTFT is that much too long, and the client was late (mean lag, of all or "
-        f"of these reads, over {percent(LATE_GAPS)} of the mean gap) or has no kernel stamps to tell",
+        "that mean TTFT or P99 ITL is that much too long, and the client was late (mean lag, of all or of "
+        f"these reads, over {percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or is unstamped",
         "leave the client a core (taskset), or share by process: sysctl kernel.sched_autogroup_enabled=0",
     ),
     Doubt(

@@ -92,6 +92,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
     shared_lag_ms: float  # mean lag of the reads that messages shared, by message; 0 without any
     answers: int  # requests that brought a token
     with_first: int  # messages that came in one read with the first of their answer: so late is its stamp
+    p99_gap_excess: float  # of P99 of the gaps, what is too much if messages of one read came evenly, 0 to 1
     connects: int  # requests that had to open their connection first
     resends: int  # requests sent again because the server had closed the idle connection
 
@@ -118,6 +119,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
             shared_lag_ms=int(records.shared_lag_ns.clip(0).sum()) / max(shared, 1) / _MS_NS,
             answers=answers,
             with_first=int(np.count_nonzero(like_first)) - answers,
+            p99_gap_excess=_p99_gap_excess(records) if shared else 0.0,
             connects=int((records.connect_ns > 0).sum()),
             resends=int(records.resends.sum()),
         )
@@ -354,6 +356,28 @@ def gaps(records: Records, ok: NDArray[np.bool_]) -> tuple[Int64, Int64]:
     keep[records.start[1:][counts > 0] - 1] = False  # not from one request to the next
     keep = keep[:-1]
     return np.diff(records.arrival_ns)[keep], records.tokens[1:][keep]
+
+
+def _p99_gap_excess(records: Records) -> float:
+    """By how much of itself P99 of the gaps is too long, 0 to 1, if messages of one read came evenly.
+
+    That is over the wait before the read. What came with an answer's first message has no such wait, and is
+    left out.
+    """
+    counts = np.diff(records.start)
+    begins = np.zeros(len(records.arrival_ns), np.bool_)
+    begins[records.start[:-1][counts > 0]] = True
+    wait_ns = np.diff(records.arrival_ns, prepend=0)
+    reads = np.flatnonzero(begins | (wait_ns != 0))  # the first message of each
+    later, messages = ~begins[reads], np.diff(reads, append=len(begins))
+    wait_ns, messages = wait_ns[reads[later]], messages[later]
+    apart_ns = np.repeat(wait_ns / messages, messages)
+    gap_ns = np.zeros(len(apart_ns), np.int64)
+    gap_ns[: len(wait_ns)] = wait_ns  # and nothing between messages of one read
+    if not len(gap_ns):
+        return 0.0
+    (measured_ns,), (true_ns,) = ranked(gap_ns, (99,)), ranked(apart_ns, (99,))
+    return 1 - true_ns / measured_ns if measured_ns else 0.0
 
 
 def _failures(records: Records) -> dict[str, FailureTally]:

@@ -222,6 +222,25 @@ def test_messages_stamped_like_their_answers_first_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answers", "excess"),
+    [
+        ([[1, 2, 3, 4]], 0.0),
+        ([[1, 2, 4, 4]], 1 - 1.0 / (1 + 0.98)),  # 1 2 0 were 1 1 1
+        ([[1, 4, 4, 4], [5, 6]], 1 - 1.0 / (1 + 2 * 0.97)),  # 3 0 0 were 1 1 1, beside 1
+        ([[3, 3, 4], [9, 9, 9, 10]], 0.0),  # with a first one: its wait is TTFT
+        ([[5], [5, 5]], 0.0),
+        ([[]], 0.0),
+    ],
+    ids=["none", "one met", "two met", "with the first", "no wait at all", "no message"],
+)
+def test_messages_of_one_read_are_spread_over_the_wait_before_it_to_see_what_p99_of_the_gaps_owes_them(
+    answers: list[list[int]], excess: float
+) -> None:
+    rows = [answer(i, at_ms=at_ms, shared_reads=1) for i, at_ms in enumerate(answers)]
+    assert measured(*rows).health.p99_gap_excess == pytest.approx(excess, abs=1e-12)
+
+
+@pytest.mark.parametrize(
     ("at_ms", "tokens", "per_s"),
     [
         pytest.param([0, 500, 999, 1000], [1, 1, 1, 1], 3.0, id="the window is half-open"),
