@@ -27,17 +27,8 @@ FIGURES = (
 )
 
 
-def run(
-    requests: int = 24,
-    tokens: int = 16,
-    concurrency: int = 4,
-    speed: float = 1.0,
-    seed: int = 0,
-    failed: int = 0,
-    model: str = "org/m",
-    **facts: Any,
-) -> Result:
-    """A closed loop of so many requests; the last `failed` of them are failures."""
+def answers(requests: int, tokens: int, concurrency: int, speed: float, seed: int) -> list[Record]:
+    """What a closed loop gets: a first token after four gaps, gaps of 20 ms ÷ `speed` on average."""
     draw = np.random.default_rng(seed)
     free_ns = np.full(concurrency, 10**12, np.int64)
     records = []
@@ -53,9 +44,25 @@ def run(
                 index, slot, sent_ns - MS // 10, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns,
                 tokens=np.ones(tokens, np.int64), first_byte_ns=int(arrival_ns[0]), planned_input=64,
                 planned_output=tokens, input_tokens=64, output_tokens=tokens, usage=True, reads=tokens + 1,
-                failure=Failure(FailureKind.TRUNCATED, "cut") if index >= requests - failed else None,
             )
         )  # fmt: skip
+    return records
+
+
+def run(
+    requests: int = 24,
+    tokens: int = 16,
+    concurrency: int = 4,
+    speed: float = 1.0,
+    seed: int = 0,
+    failed: int = 0,
+    model: str = "org/m",
+    **facts: Any,
+) -> Result:
+    """A closed loop of so many requests; the last `failed` of them are failures."""
+    records = answers(requests, tokens, concurrency, speed, seed)
+    for record in records[requests - failed :]:
+        record.failure = Failure(FailureKind.TRUNCATED, "cut")
     keys = {"name": "made", "input_len": 64, "output_len": tokens, "num_prompts": requests}
     given: dict[str, Any] = {
         "started": WHEN + timedelta(seconds=seed),

@@ -17,8 +17,12 @@ from msgspec.structs import replace
 
 from loadgen.capture import Capture
 from loadgen.channel import Inbox, Outbox, pair
+from loadgen.decode import Decoder
+from loadgen.dialect import Completions
+from loadgen.failure import FailureKind
 from loadgen.job import Counters, Health, Job, Target, Transport
 from loadgen.portable import Portable
+from loadgen.record import Record
 from loadgen.wire import Wire
 
 PATIENCE_S = 10.0  # before a test that hangs is ended by its sockets
@@ -264,6 +268,17 @@ def drive(job: Job, transport: str = "wire") -> Driven:
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
 PING = b": ping\n\n"
+
+
+def records(driven: Driven) -> list[Record]:
+    """What came of each request."""
+    decoder = Decoder(Completions(), streamed=True)
+    return [decoder.decode(capture) for capture in driven.captures]
+
+
+def kinds(driven: Driven) -> list[FailureKind | None]:
+    """How each request failed; None: it did not."""
+    return [record.failure.kind if record.failure else None for record in records(driven)]
 
 
 def chunk(data: bytes) -> bytes:

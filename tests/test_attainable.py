@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import test_doubts as made
+import made_cases as made
 from loadgen import attainable, report
 from loadgen.as_run import AsRun
 from loadgen.checkpoint import Checkpoint
