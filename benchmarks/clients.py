@@ -50,6 +50,7 @@ class Reported:
     mean_ttft_ms: float
     p99_itl_ms: float
     late_bodies: int = 0
+    verdict: str = ""  # what it thinks of its own figures; "": it does not judge them
 
 
 class Client(Protocol):
@@ -93,8 +94,9 @@ class Ours:
 
     def reported(self, out: Path) -> Reported | None:
         result = _read(next(out.glob("*/result.json"), out / "result.json"))
-        late = int(result["loadgen"]["client"]["late_bodies"])
-        return Reported(result["mean_ttft_ms"], result["p99_itl_ms"], late)
+        own = result["loadgen"]
+        late, verdict = int(own["client"]["late_bodies"]), own["verdict"]["level"]
+        return Reported(result["mean_ttft_ms"], result["p99_itl_ms"], late, verdict)
 
 
 @dataclass(frozen=True)

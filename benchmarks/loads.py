@@ -145,15 +145,19 @@ def _against_rust(trials: Trials, installed: Installed) -> list[Bar]:
 
 
 def _close(what: str, ours: Sequence[Trial], figure: str, most: float) -> Bar:
-    """Whether the median error of a figure, whatever its sign, is at most `most`, relative."""
+    """Whether the median error of a figure, whatever its sign, is at most `most`, relative.
+
+    Beside the worst stands what that run's own verdict was.
+    """
     limit = f"± {100 * most:g} %"
     if not ours:
         return _unmeasured(what, limit)
     errors = [abs(t.ttft_error if figure == "ttft" else t.itl_error) for t in ours]
     shown = ttft(ours) if figure == "ttft" else itl(ours)
-    return Bar(
-        what, f"{shown}; worst {100 * max(errors):.2f} %", limit, statistics.median_high(errors) <= most
-    )
+    worst, trial = max(zip(errors, ours, strict=True), key=lambda pair: pair[0])
+    assert trial.reported is not None
+    said = f"{shown}; worst {100 * worst:.2f} % ({trial.reported.verdict})"
+    return Bar(what, said, limit, statistics.median_high(errors) <= most)
 
 
 def _late(ours: Sequence[Trial]) -> Bar:

@@ -62,7 +62,8 @@ def document(sections: Sequence[Section], repeats: int, missing: Sequence[str]) 
         " is taken within each repeat, and its median shown.",
         "",
         "Truth is the server's log of that very run: TTFT from the kernel's receive stamp of the request"
-        " to the clock right before the first token's write, ITL between a request's writes.",
+        " to the clock right before the first token's write, ITL between a request's writes. Beside the worst"
+        " repeat stands the verdict that the client gave that run itself.",
         "",
         "## Every bar",
         "",
