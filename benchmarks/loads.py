@@ -152,12 +152,14 @@ def _close(what: str, ours: Sequence[Trial], figure: str, most: float) -> Bar:
     limit = f"± {100 * most:g} %"
     if not ours:
         return _unmeasured(what, limit)
-    errors = [abs(t.ttft_error if figure == "ttft" else t.itl_error) for t in ours]
-    shown = ttft(ours) if figure == "ttft" else itl(ours)
-    worst, trial = max(zip(errors, ours, strict=True), key=lambda pair: pair[0])
-    assert trial.reported is not None
-    said = f"{shown}; worst {100 * worst:.2f} % ({trial.reported.verdict})"
-    return Bar(what, said, limit, statistics.median_high(errors) <= most)
+
+    def error(trial: Trial) -> float:
+        return abs(trial.ttft_error if figure == "ttft" else trial.itl_error)
+
+    shown, worst = ttft(ours) if figure == "ttft" else itl(ours), max(ours, key=error)
+    assert worst.reported is not None
+    said = f"{shown}; worst {100 * error(worst):.2f} % ({worst.reported.verdict})"
+    return Bar(what, said, limit, statistics.median_high(map(error, ours)) <= most)
 
 
 def _late(ours: Sequence[Trial]) -> Bar:

@@ -31,7 +31,7 @@ def reads_late(case: Case) -> str:
 def _harms(case: Case) -> list[str]:
     """What is wrong by more than SHARED if messages that shared a read came a gap apart."""
     metrics, health, harms = case.metrics, case.metrics.health, []
-    late = case.reads_late or not case.stamped
+    late = _late(case)
     away = late or health.lag_max_ms > metrics.itl.mean_ms  # for a gap or more, once: what came then met
     excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
     if late and excess_ms > SHARED * metrics.ttft.mean_ms:
@@ -46,9 +46,14 @@ def _harms(case: Case) -> list[str]:
 def messages_together(case: Case) -> str:
     """Messages shared a read because they were sent so."""
     share = case.metrics.health.shared_share
-    if share <= SHARED or not case.stamped or case.reads_late:
+    if share <= SHARED or _late(case):
         return ""
     return f"{percent(share)} of messages shared a read, and the client was not late: {_UNRELIABLE}"
+
+
+def _late(case: Case) -> bool:
+    """Whether the client came late, or nobody knows."""
+    return case.reads_late or not case.stamped
 
 
 def _starved(case: Case) -> str:

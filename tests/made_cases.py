@@ -200,20 +200,14 @@ def firsts_shared(lag_ms: float) -> Rows:
     return rows
 
 
-STARVED = "; client and server share 2 CPUs, by session (sched_autogroup)"
-
-
 def some_met(lag_ms: float, worst_ms: float) -> Rows:
     """Of one answer in ten the fifth message came in the sixth's read; of one, it was late itself."""
     rows = shared(lag_ms)
     for row in rows:
         if row.index % 10 == 0:
             row.arrival_ns[4] = row.arrival_ns[5]
-            row.shared_reads, row.shared_lag_ns, row.lag_max_ns = (
-                1,
-                row.shared_lag_ns // 2,
-                int(worst_ms * MS),
-            )
+            row.shared_reads, row.shared_lag_ns = 1, row.shared_lag_ns // 2
+            row.lag_max_ns = int(worst_ms * MS)
         else:
             row.shared_reads = row.shared_lag_ns = 0
             row.arrival_ns[4] += 9 * MS * (row.index % 10 == 1)

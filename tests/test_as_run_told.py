@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from loadgen.as_run import AsRun, parse, render
 from loadgen.checkpoint import Checkpoint
-
-LOGS = Path(__file__).parent / "data" / "server_logs_as_run"
-
-
-def log(name: str) -> str:
-    return (LOGS / f"{name}.log").read_text("utf-8")
-
-
-def gib(size: float) -> int:
-    return round(size * 2**30)
+from test_as_run import LOGS, gib, log
 
 
 def declared(quantization: str, dtype: str = "", positions: int | None = None) -> Checkpoint:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from loadgen.decode import Decoder
 from loadgen.dialect import Completions
 from loadgen.failure import FailureKind
 from loadgen.job import Limits
@@ -20,9 +17,6 @@ from scripted_server import (
     LAST,
     PING,
     Answer,
-    Asked,
-    Driven,
-    Driver,
     End,
     ScriptedServer,
     chunk,
@@ -30,6 +24,8 @@ from scripted_server import (
     drive,
     events,
     job_of,
+    kinds,
+    records,
     stream,
     target_of,
     token,
@@ -40,15 +36,6 @@ MS = 1_000_000
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
 PARTIAL = UNTIL_CLOSE[: UNTIL_CLOSE.index(token("z", "length"))]
-
-
-def records(driven: Driven) -> list[Record]:
-    decoder = Decoder(Completions(), streamed=True)
-    return [decoder.decode(capture) for capture in driven.captures]
-
-
-def kinds(driven: Driven) -> list[FailureKind | None]:
-    return [record.failure.kind if record.failure else None for record in records(driven)]
 
 
 def told(record: Record) -> tuple[object, ...]:
@@ -189,22 +176,6 @@ def test_an_open_loop_keeps_its_schedule(concurrency: int | None) -> None:
     assert kinds(driven) == [None] * 20
     assert (intended_ns - driven.health.started_ns == offsets_ns).all()
     assert (sent_ns >= intended_ns).all()
-
-
-@pytest.mark.realtime
-def test_a_stop_delivers_what_was_under_way_as_cancelled() -> None:
-    holder: list[Callable[[], None]] = []
-
-    def script(asked: Asked) -> Answer:
-        if asked.number == 3:
-            holder[0]()
-        return stream() if int(asked.body) < 2 else Answer([HEAD, chunk(token())], End.HANG)
-
-    with ScriptedServer(script) as server:
-        driver = Driver(job_of(server.target(), 50, 2, body=lambda i: b"%d" % i), "httpx")
-        holder.append(driver.inbox.stop)
-        driven = driver.run()
-    assert kinds(driven) == [None, None, FailureKind.CANCELLED, FailureKind.CANCELLED]
 
 
 @pytest.mark.parametrize(

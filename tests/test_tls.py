@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 import trustme
 
-from loadgen.decode import Decoder
-from loadgen.dialect import Completions
 from loadgen.endpoint import Access
 from loadgen.failure import FailureKind
 from scripted_server import (
     HEAD,
     LAST,
     Answer,
-    Driven,
     End,
     ScriptedServer,
     chunk,
     drive,
     events,
     job_of,
+    kinds,
     stream,
     token,
 )
@@ -50,12 +48,6 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
-
-
-def kinds(driven: Driven) -> list[FailureKind | None]:
-    decoder = Decoder(Completions(), streamed=True)
-    failures = [decoder.decode(capture).failure for capture in driven.captures]
-    return [failure.kind if failure else None for failure in failures]
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -1,4 +1,4 @@
-"""Both loops of the wire: what they send, when, and until when; a stop and a duration end them."""
+"""Both loops: what they send, when, and until when; a stop and a duration end them, over either transport."""
 
 from __future__ import annotations
 
@@ -165,8 +165,10 @@ def test_a_refused_port_fails_a_request_of_each_slot_now_and_then_while_there_is
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize("offsets", [None, np.arange(50) * 50 * MS])
-def test_a_stop_delivers_what_was_under_way_as_cancelled(offsets: np.ndarray | None) -> None:
+@pytest.mark.parametrize(
+    ("transport", "offsets"), [("wire", None), ("wire", np.arange(50) * 50 * MS), ("httpx", None)]
+)
+def test_a_stop_delivers_what_was_under_way_as_cancelled(transport: str, offsets: np.ndarray | None) -> None:
     holder: list[Callable[[], None]] = []
 
     def script(asked: Asked) -> Answer:
@@ -176,7 +178,7 @@ def test_a_stop_delivers_what_was_under_way_as_cancelled(offsets: np.ndarray | N
 
     with ScriptedServer(script) as server:
         job = job_of(server.target(), 50, 2, body=lambda i: b"%d" % i, offsets_ns=offsets, rate_per_s=20.0)
-        driver = Driver(job)
+        driver = Driver(job, transport)
         holder.append(driver.inbox.stop)
         driven = driver.run()
     assert kinds(driven) == [None, None, FailureKind.CANCELLED, FailureKind.CANCELLED]
