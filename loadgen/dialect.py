@@ -198,7 +198,7 @@ class Dialect(Protocol):
         """What every request says beside; a table of both is merged. Sampling is spelled as in vLLM."""
         ...
 
-    def messages(self, lines: bytes) -> Sequence[Message]:
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
         ...
 
@@ -220,7 +220,7 @@ class Completions(msgspec.Struct, frozen=True):
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         return _fields(sampling, stream, running_usage)
 
-    def messages(self, lines: bytes) -> Sequence[Message]:
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         return self._messages.decode_lines(lines)
 
     def token_seen(self, tail: bytes) -> bool:
@@ -245,7 +245,7 @@ class Chat(msgspec.Struct, frozen=True):
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         return _fields(sampling, stream, running_usage)
 
-    def messages(self, lines: bytes) -> Sequence[Message]:
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         return self._messages.decode_lines(lines)
 
     def token_seen(self, tail: bytes) -> bool:

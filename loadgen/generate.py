@@ -95,7 +95,7 @@ class Generate(msgspec.Struct, frozen=True):
         asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
         return {"sampling_params": given, "stream": stream, **asked}
 
-    def messages(self, lines: bytes) -> Sequence[Message]:
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         answers: list[Answer] = self._answers.decode_lines(lines)
         repeating = _repeating(answers)
         before: dict[int, Answer] = {}

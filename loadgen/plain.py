@@ -12,9 +12,9 @@ import numpy as np
 from loadgen.http1 import HEAD_END, Int64, Response, Unframed
 from loadgen.sse import Events, blanked
 
-_NEWLINE, _DATA = ord("\n"), ord("d")
-_OF_AN_EVENT = 4  # newlines: its chunk's size, its own two, its chunk's end
-_OF_THE_END = 2
+_SIXTEENS = 16 ** np.arange(1, 8)  # from each of them on a chunk's size has a digit more
+_FRAME = len(b"0\r\n\r\n")  # of a chunk whose size has one digit; the last one is nothing else
+_AFTER_DATA = len(b"\n\r\n")  # a data line and its own newline; then the event's, and the chunk's end
 _FEWEST = 16  # reads; below them the passes cost more than they save
 
 
@@ -22,7 +22,8 @@ def read(raw: bytes, read_ends: Int64) -> tuple[Unframed, Events] | None:
     """The answer and its events, if it is of the form and each event's data is JSON; else None.
 
     Where events and reads end is counted from the response's begin, not the body's. The parser says
-    how long the chunks are; with four newlines each, there is one way in which they follow.
+    how long the chunks are. Nothing is shorter than a head, these chunks with bare sizes and an end,
+    so where the response is just as long, that is what it is, and each chunk's place is known.
     """
     if len(read_ends) < _FEWEST:
         return None
@@ -33,20 +34,16 @@ def read(raw: bytes, read_ends: Int64) -> tuple[Unframed, Events] | None:
         return None
     finally:
         response.leave_parser()
-    lengths, head = response.lengths(), raw.find(HEAD_END) + len(HEAD_END)
-    text = np.frombuffer(raw, np.uint8, offset=head)
-    newlines = np.flatnonzero(text == _NEWLINE)
-    whole = response.complete and response.encoding == "identity"
-    if not whole or not len(lengths) or len(newlines) != _OF_AN_EVENT * len(lengths) + _OF_THE_END:
+    if not response.complete or not response.pieces or response.encoding != "identity":
         return None
-    size, first, second, end = newlines[:-_OF_THE_END].reshape(-1, _OF_AN_EVENT).T
-    follow = (end - size - 2 == lengths) & (second - first == 1) & (end - second == 2)
-    if np.count_nonzero(follow & (text[size + 1] == _DATA)) < len(lengths):
+    lengths, head = response.lengths(), raw.find(HEAD_END) + len(HEAD_END)
+    ends = (lengths + _SIXTEENS.searchsorted(lengths, "right") + _FRAME).cumsum() + head
+    if ends[-1] + _FRAME != len(raw):
         return None
     body = b"".join(response.pieces)
-    found = blanked(body)
+    found = blanked(body, lengths.cumsum())
     if found is None:
         return None
     lines, done = found
     answer = Unframed(response.status, response.headers, body, read_ends, True, None)
-    return answer, Events(lines, first[: len(first) - done] + head + 1, done)
+    return answer, Events(lines, ends[: len(ends) - done] - _AFTER_DATA, done)

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 _DONE = b"[DONE]"
 _FIELD = b"data: "
-_BLANK = b" " * len(_FIELD)
-_LAST = b"data: [DONE]\n\n"
+_CLOSE = b"\n\n"
+_LAST = _FIELD + _DONE + _CLOSE
 _NEWLINE = ord("\n")
+_FIRST = np.zeros(1, np.int64)
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|\n|\r)")
+
+Int64 = NDArray[np.int64]
 
 
 class Events(msgspec.Struct, frozen=True):
@@ -24,8 +27,8 @@ class Events(msgspec.Struct, frozen=True):
     which is its last data line with its line end, not the empty line after it.
     """
 
-    lines: bytes  # the data of each event in a line, if it is JSON; others are empty
-    ends: NDArray[np.int64]
+    lines: bytes | bytearray  # the data of each event in a line, if it is JSON; others are empty
+    ends: Int64
     done: bool  # `[DONE]` was seen
 
 
@@ -44,35 +47,41 @@ def read(body: bytes, whole: bool) -> Events:
 
 def _read_plain(body: bytes) -> Events | None:
     """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
-    text = np.frombuffer(body, np.uint8)
-    newlines = np.flatnonzero(text == _NEWLINE)
-    firsts, seconds = newlines[::2], newlines[1::2]
-    if not body.endswith(b"\n\n") or len(firsts) != len(seconds):
-        return None
-    follow = seconds - firsts == 1
-    follow[:-1] &= text[seconds[:-1] + 1] == _FIELD[0]
-    found = blanked(body) if follow.all() else None
+    ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
+    found = blanked(body, ends) if len(ends) and ends[-1] == len(body) else None
     if found is None:
         return None
     lines, done = found
     if not done and _DONE in body:
         return None
-    ends = firsts[: len(firsts) - done] + 1  # a data line, and its own newline
-    return Events(lines, ends, done)
+    return Events(lines, ends[: len(ends) - done] - 1, done)  # a data line, and its own newline
 
 
-def blanked(body: bytes) -> tuple[bytes, bool] | None:
+def blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
     """Events `data: …` as lines of JSON, the field's names blanked, and whether `[DONE]` closes them.
 
-    For a body whose events all begin with a `d`, and end with the only newlines there are: one that is
-    no such field is no JSON either, so parsing finds it. None where the first event shows already that
-    they are not such.
+    `ends` is int64[events], where each event ends in the body, the last one with it. None where one is
+    not that field and two newlines, or another line end is among them.
     """
-    if not body.startswith(_FIELD) or b"\r" in body:
-        return None
     done = body.endswith(_LAST)
-    events = body[len(_FIELD) : -len(_LAST)] if done else body[len(_FIELD) :]
-    return events.replace(b"\n" + _FIELD, b"\n" + _BLANK), done
+    ends = ends[: len(ends) - done]
+    if not len(ends) or ends[-1] + done * len(_LAST) != len(body) or b"\r" in body:
+        return None
+    lines = bytearray(memoryview(body)[: ends[-1]])
+    begins = np.concatenate((_FIRST, ends[:-1]))
+    fields, closes = _wherever(lines, len(_FIELD)), _wherever(lines, len(_CLOSE))
+    if begins[-1] >= len(fields) or fields[begins].tobytes() != _FIELD * len(ends):
+        return None
+    newlines = np.count_nonzero(np.frombuffer(lines, np.uint8) == _NEWLINE)
+    if newlines != len(_CLOSE) * len(ends) or closes[ends - len(_CLOSE)].tobytes() != _CLOSE * len(ends):
+        return None
+    fields[begins] = b" " * len(_FIELD)
+    return lines, done
+
+
+def _wherever(text: bytearray, length: int) -> NDArray[np.bytes_]:
+    """So many bytes from each position on: the text's own, so what is set there is set in the text."""
+    return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
 
 
 def _read_any(body: bytes, whole: bool) -> Events:

@@ -18,6 +18,7 @@ from loadgen.record import Record
 from test_decode import DONE, HEAD, LAST, USAGE, event, stream
 
 TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijk"]
+LONG = ["x" * length for length in [*range(0, 300, 17), 4000, 5000]]
 EVENTS = [event(text) for text in TEXTS]
 PLAIN = stream(*EVENTS, LAST, USAGE, DONE)
 
@@ -44,6 +45,11 @@ def recut(raw: bytes, ends: list[int]) -> Capture:
     return recorded.capture([raw[a:b] for a, b in itertools.pairwise(edges) if a < b])
 
 
+def size_in_capitals(chunk: bytes) -> bytes:
+    size, line_end, rest = chunk.partition(b"\r\n")
+    return size.upper() + line_end + rest
+
+
 def forms() -> Iterator[tuple[str, list[bytes], bool]]:
     """A name, the reads of an answer, and whether they are of the form."""
     yield "as servers send", PLAIN, True
@@ -55,8 +61,10 @@ def forms() -> Iterator[tuple[str, list[bytes], bool]]:
     yield "no space", stream(*(e.replace(b"data: ", b"data:") for e in EVENTS), LAST, USAGE, DONE), False
     yield "CRLF events", stream(*(e.replace(b"\n", b"\r\n") for e in EVENTS), LAST, DONE), False
     yield "trailers", [*PLAIN[:-1], b"0\r\ndigest: 7\r\n\r\n"], False
-    yield "an extension", [PLAIN[0], PLAIN[1].replace(b"\r\n", b";q=1\r\n", 1), *PLAIN[2:]], True
-    yield "a size with zeros", [PLAIN[0], b"00" + PLAIN[1], *PLAIN[2:]], True
+    yield "an extension", [PLAIN[0], PLAIN[1].replace(b"\r\n", b";q=1\r\n", 1), *PLAIN[2:]], False
+    yield "a size with zeros", [PLAIN[0], b"00" + PLAIN[1], *PLAIN[2:]], False
+    yield "sizes in capitals", [PLAIN[0], *(size_in_capitals(read) for read in PLAIN[1:])], True
+    yield "sizes of one to four digits", stream(b"data: {}\n\n", *map(event, LONG), LAST, USAGE, DONE), True
     yield "[DONE] before the end", stream(*EVENTS, DONE, LAST, USAGE, DONE), True
     yield "a byte order mark", stream(b"\xef\xbb\xbf" + EVENTS[0], *EVENTS, LAST, USAGE, DONE), False
     yield "compressed, it says", [PLAIN[0].replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"),
