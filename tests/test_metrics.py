@@ -258,16 +258,23 @@ def test_a_run_shorter_than_a_second_peaks_at_its_average() -> None:
     assert (run.duration_s, run.peak_output_throughput_per_s, run.output_throughput_per_s) == (0.25, 16, 16)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_peak_tokens_is_that_of_every_window_tried_by_hand(seed: int) -> None:
+@pytest.mark.parametrize("count", [1, 40, 64, 65, 1000])
+@pytest.mark.parametrize("seed", range(8))
+def test_peak_tokens_is_that_of_every_window_tried_by_hand(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
-    arrival_ns, tokens = rng.integers(0, 60, 40), rng.integers(1, 5, 40)
+    arrival_ns, tokens = rng.integers(0, 60, count), rng.integers(1, 5, count)
     window_ns = int(rng.integers(1, 30))
     inside = [
         int(tokens[(arrival_ns > edge - window_ns) & (arrival_ns <= edge)].sum())
         for edge in range(-1, 61 + window_ns)
     ]
     assert peak_tokens(arrival_ns, tokens, window_ns) == max(inside)
+
+
+@pytest.mark.parametrize("busiest", [0, 7, 19_000, 29_998])
+def test_peak_tokens_finds_the_one_window_that_holds_one_more_than_thousands_of_others(busiest: int) -> None:
+    arrival_ns = np.sort(np.append(np.arange(30_000) * 10, busiest * 10 + 1))
+    assert peak_tokens(arrival_ns, np.ones(30_001, np.int64), 1000) == 101
 
 
 @pytest.mark.parametrize(
