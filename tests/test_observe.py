@@ -34,8 +34,8 @@ def observer(server: ScriptedServer) -> Observer:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that is waited for comes soon."""
-    for name, value in {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "_BETWEEN_S": 0.0, "_REST_S": 0.3}.items():
+    """Everything that is waited for comes soon; what may not come is waited for as long as it takes."""
+    for name, value in {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "_BETWEEN_S": 0.0, "_REST_S": PATIENCE_S}.items():
         monkeypatch.setattr(observe, name, value)
     monkeypatch.setattr(observe, "_LOOKS_PER_S", 1000)
 
@@ -110,7 +110,10 @@ def test_it_waits_until_nothing_runs_and_the_counters_stand_still(often: None) -
     assert (window.generation_tokens, window.settled, len(server.asked)) == (30, True, 6)
 
 
-def test_a_server_that_others_keep_busy_is_left_unsettled(often: None) -> None:
+def test_a_server_that_others_keep_busy_is_left_unsettled(
+    often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "_REST_S", 0.3)
     with ScriptedServer(lambda asked: exposition(asked.number, running=3)) as server:
         watching = observer(server)
         watching.before()
@@ -157,7 +160,8 @@ def test_gauges_are_sampled_while_it_runs(often: None) -> None:
             enough.set()
         if asked.number == 2:
             return Answer([whole(b"busy", "503 Service Unavailable")])
-        return exposition(asked.number, running=5 - asked.number if asked.number < 5 else 0)
+        number = min(asked.number, 5)
+        return exposition(number, running=5 - number)
 
     with ScriptedServer(script) as server:
         watching = observer(server)
