@@ -33,7 +33,7 @@ def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
     best = 0
     for at in range(0, len(order), _AT_ONCE):
         promising = order[at : at + _AT_ONCE]
-        promising = np.sort(promising[most[promising] > best])
+        promising = promising[most[promising] > best]
         if not len(promising):
             break
         ends = np.minimum(np.add.outer(blocks[promising], np.arange(_BLOCK)).ravel(), count - 1)

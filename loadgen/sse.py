@@ -48,7 +48,7 @@ def read(body: bytes, whole: bool) -> Events:
 def _read_plain(body: bytes) -> Events | None:
     """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
-    found = blanked(body, ends) if len(ends) and ends[-1] == len(body) else None
+    found = blanked(body, ends)
     if found is None:
         return None
     lines, done = found
