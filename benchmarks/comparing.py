@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.populations import Floats, Made, Population, real, recorded  # noqa: E402
+from benchmarks.populations import Made, Population, real, recorded  # noqa: E402
 from benchmarks.table import markdown  # noqa: E402
+from loadgen.arrays import Float64  # noqa: E402
 from loadgen.comparison.estimate import Estimate, estimate  # noqa: E402
 from loadgen.comparison.family import family, more_runs  # noqa: E402
 from loadgen.environment import describe  # noqa: E402
@@ -90,7 +91,7 @@ def ask(question: Question, campaigns: int) -> Outcomes:
     return np.concatenate(list(_follow(question, draws, figures, np.zeros(campaigns, _FIELDS), 1)))
 
 
-def _figures(question: Question, draws: np.random.Generator, before: Floats, repeats: int) -> Floats:
+def _figures(question: Question, draws: np.random.Generator, before: Float64, repeats: int) -> Float64:
     """So many repeats after those before: (campaigns, arms, repeats), the baseline first."""
     arms = question.rows + 1
     figures = question.population.figures(draws, len(before), arms, repeats, before.shape[-1])
@@ -99,7 +100,7 @@ def _figures(question: Question, draws: np.random.Generator, before: Floats, rep
 
 
 def _follow(
-    question: Question, draws: np.random.Generator, figures: Floats, before: Outcomes, look: int
+    question: Question, draws: np.random.Generator, figures: Float64, before: Outcomes, look: int
 ) -> Iterator[Outcomes]:
     """Look; then add what is asked for to the campaigns that are asked, and look again."""
     told, more = _look(question, figures, before, look)
@@ -112,7 +113,7 @@ def _follow(
         yield from _follow(question, draws, longer, told[these], look + 1)
 
 
-def _look(question: Question, figures: Floats, before: Outcomes, look: int) -> tuple[Outcomes, Floats]:
+def _look(question: Question, figures: Float64, before: Outcomes, look: int) -> tuple[Outcomes, Float64]:
     """What is said now, and the repeats asked for: by the noisiest undecided row, which asks for most."""
     count = figures.shape[-1]
     found = estimate(figures[:, 1:], figures[:, :1], paired=question.paired)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
+from loadgen.arrays import Float64, Int64
+
 RUNS = Path(__file__).parent / "data" / "aa_runs.json"
 _FIGURES = {"output_throughput": "throughput", "mean_ttft_ms": "mean TTFT"}
 
@@ -25,7 +24,7 @@ class Population(Protocol):
 
     def figures(
         self, draws: np.random.Generator, campaigns: int, arms: int, repeats: int, first: int = 0
-    ) -> Floats: ...
+    ) -> Float64: ...
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,12 @@ class Resampled:
     """
 
     name: str
-    series: Floats
+    series: Float64
     stretch: int = 2  # there and back
 
     def figures(
         self, draws: np.random.Generator, campaigns: int, arms: int, repeats: int, first: int = 0
-    ) -> Floats:
+    ) -> Float64:
         stretches = -(-repeats // self.stretch)
         last = len(self.series) - arms * self.stretch
         starts = draws.integers(0, last + 1, (campaigns, 1, stretches)).repeat(self.stretch, -1)[
@@ -51,7 +50,7 @@ class Resampled:
         ]
         places = draws.permuted(np.tile(np.arange(arms), (campaigns, 1)), axis=1)
         within = arms * (np.arange(repeats) % self.stretch)
-        taken: Floats = self.series[starts + within + _turn(places, repeats, first)]
+        taken: Float64 = self.series[starts + within + _turn(places, repeats, first)]
         return taken
 
 
@@ -70,7 +69,7 @@ class Made:
 
     def figures(
         self, draws: np.random.Generator, campaigns: int, arms: int, repeats: int, first: int = 0
-    ) -> Floats:
+    ) -> Float64:
         shape = (campaigns, arms, repeats)
         places = np.tile(np.arange(arms), (campaigns, 1))
         order = arms * np.arange(repeats) + _turn(places, repeats, first)
@@ -81,7 +80,7 @@ class Made:
             noise = draws.normal(size=(*shape, self.runs_a_start)).mean(-1)
         else:
             noise = _NOISES[self.noise](draws, order)
-        made: Floats = np.exp(self.drift * (first / 5 + order / (arms * 5)) + luck + self.spread * noise)
+        made: Float64 = np.exp(self.drift * (first / 5 + order / (arms * 5)) + luck + self.spread * noise)
         return made
 
 
@@ -104,28 +103,28 @@ def recorded() -> str:
     return str(json.loads(RUNS.read_text("utf-8"))["about"])
 
 
-def _series(starts: list[Mapping[str, list[float]]], key: str) -> Floats:
+def _series(starts: list[Mapping[str, list[float]]], key: str) -> Float64:
     return np.concatenate([np.array(start[key], float) for start in starts])
 
 
-def _turn(places: Whole, repeats: int, first: int) -> Whole:
+def _turn(places: Int64, repeats: int, first: int) -> Int64:
     """Whose turn it is within each repeat, the order turned round in every other one."""
     odd = (first + np.arange(repeats)) % 2 == 1
     return np.where(odd, places.shape[1] - 1 - places[..., None], places[..., None])
 
 
-def _tails(draws: np.random.Generator, order: Whole) -> Floats:
+def _tails(draws: np.random.Generator, order: Int64) -> Float64:
     """Student's t with 3 degrees of freedom, scaled to a standard deviation of 1."""
     return np.asarray(draws.standard_t(3, order.shape) / np.sqrt(3))
 
 
-def _hiccups(draws: np.random.Generator, order: Whole) -> Floats:
+def _hiccups(draws: np.random.Generator, order: Int64) -> Float64:
     """One run in ten loses up to ten standard deviations."""
     lost = 10 * draws.random(order.shape) * (draws.random(order.shape) < 0.1)
     return np.asarray(draws.normal(size=order.shape) - lost)
 
 
-def _bursts(draws: np.random.Generator, order: Whole) -> Floats:
+def _bursts(draws: np.random.Generator, order: Int64) -> Float64:
     """Runs that are neighbours in time correlate by 0.8: an autoregression, standard deviation 1."""
     from scipy import signal
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.process import CouldNotRun, checkout_env
+from loadgen.arrays import Int64
 
 _STOP_S = 60.0
 
@@ -82,7 +82,7 @@ def read(log: Path) -> Truth:
     )
 
 
-def _peak(begin: NDArray[np.int64], end: NDArray[np.int64]) -> int:
+def _peak(begin: Int64, end: Int64) -> int:
     """The most intervals open at once; one that ends as another begins does not overlap it."""
     times = np.concatenate([end, begin])
     steps = np.concatenate([np.full(len(end), -1), np.full(len(begin), 1)])

@@ -8,11 +8,10 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Float64, Int64
 from loadgen.errors import UsageError
 
-Int64 = NDArray[np.int64]
 NS_PER_S = 1_000_000_000
 _LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
@@ -108,11 +107,11 @@ def within(duration_ns: int, most: int, process: Arrival, rng: Callable[[], np.r
     return offsets_ns[: np.searchsorted(offsets_ns, duration_ns)]
 
 
-def _summed(gaps_s: NDArray[np.float64], n: int, rate_per_s: float) -> Int64:
+def _summed(gaps_s: Float64, n: int, rate_per_s: float) -> Int64:
     return _nanoseconds(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]), rate_per_s)
 
 
-def _nanoseconds(offsets_s: NDArray[np.float64], rate_per_s: float) -> Int64:
+def _nanoseconds(offsets_s: Float64, rate_per_s: float) -> Int64:
     offsets_ns = np.rint(offsets_s * NS_PER_S)
     if len(offsets_ns) and not offsets_ns[-1] < _LATEST_NS:
         raise UsageError(

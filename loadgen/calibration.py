@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from loadgen.arrays import Int64
 from loadgen.peaks import peak_concurrency
 from loadgen.ranks import median, percentiles
-from loadgen.record import Int64, Records
+from loadgen.record import Records
 
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
 # What moves the client's figures; the rest of the environment may change under a calibration.

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Int64
 from loadgen.failure import Failure
 
 NO_STAMP = bytes(16)
@@ -54,15 +54,15 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         self.raw, self.read_lengths = joined(got[::A_READ])
         self.kernel, self.seen_ns = b"".join(got[1::A_READ]), int64s(got[2::A_READ])
 
-    def read_ends(self) -> NDArray[np.int64]:
+    def read_ends(self) -> Int64:
         """How much there was after each read, bytes, int64[reads]."""
         return np.frombuffer(self.read_lengths, np.int64).cumsum()
 
-    def user_ns(self) -> NDArray[np.int64]:
+    def user_ns(self) -> Int64:
         """When the client had each read in hand, int64[reads]."""
         return np.frombuffer(self.seen_ns, np.int64)
 
-    def kernel_ns(self) -> NDArray[np.int64]:
+    def kernel_ns(self) -> Int64:
         """When the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
         timespec = np.frombuffer(self.kernel, np.int64).reshape(-1, 2)
         wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Int64
 from loadgen.dialect import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usage
-
-Int64 = NDArray[np.int64]
 
 
 class Weighed(msgspec.Struct, frozen=True):

@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 
 from loadgen import plain, sse
+from loadgen.arrays import Int64
 from loadgen.capture import Capture
 from loadgen.counting import Weighed, count, weigh
 from loadgen.dialect import TOKEN, Dialect, Message, Usage
 from loadgen.failure import Failure, FailureKind
 from loadgen.http1 import Unframed, unframe
-from loadgen.record import UNKNOWN, Int64, Record
+from loadgen.record import UNKNOWN, Record
 
 _LONGEST_DETAIL = 300
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen import steady
+from loadgen.arrays import Bool, Float64, Int64
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.failure import FailureKind
 from loadgen.metrics import Metrics, PerRequest
 from loadgen.ranks import median, percentiles
-from loadgen.record import Int64, Records
+from loadgen.record import Records
 from loadgen.steady import Unsteady
 from loadgen.window import ServerSample, ServerWindow
 
-Floats = NDArray[np.float64]
 LEAST_GAUGES = 5
 LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
@@ -40,7 +40,7 @@ class Trend(msgspec.Struct, frozen=True):
     change: float  # slope × (n − 1) / median: the drift over the series, 0.1 is 10 %
 
     @classmethod
-    def of(cls, values: Sequence[float] | Floats) -> Trend | None:
+    def of(cls, values: Sequence[float] | Float64) -> Trend | None:
         """The trend of a series in time; None where it is too short to have one, or is not above 0.
 
         S = Σ sign(x_j − x_i) over i < j, Var(S) = n(n − 1)(2n + 5) / 18 (ties make it less: the test
@@ -103,7 +103,7 @@ def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
     return total
 
 
-def wave_medians(values: Floats, size: int) -> Floats:
+def wave_medians(values: Float64, size: int) -> Float64:
     """The median of each `size` successive values; what is left over at the end is not used.
 
     Requests that ran together are alike, so they are one observation, not many.
@@ -154,7 +154,7 @@ class Case:
         return measured if measured and measured.transport == self.facts.client.transport else None
 
     @cached_property
-    def sent(self) -> NDArray[np.bool_]:
+    def sent(self) -> Bool:
         """Which requests left, bool[requests]."""
         return self.records.sent_ns > 0
 
@@ -212,13 +212,13 @@ class Case:
         return overlap_mean(self.records.sent_ns[self.sent], self.records.end_ns[self.sent], self.held_ns)
 
     @cached_property
-    def middle(self) -> NDArray[np.bool_]:
+    def middle(self) -> Bool:
         """Which requests were sent after the first wave and ended before the drain, bool[requests]."""
         order = np.argsort(self.records.sent_ns[self.sent], kind="stable")
         later = np.zeros(len(self.records), np.bool_)
         later[np.flatnonzero(self.sent)[order[self.asked :]]] = True
         finish = self.held_ns[1] if self.held_ns else 0
-        within: NDArray[np.bool_] = later & (self.records.end_ns <= finish)
+        within: Bool = later & (self.records.end_ns <= finish)
         return within
 
     def tpot_trend(self) -> Trend | None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Bool, Float64
 from loadgen.errors import UsageError
 
 OBJECTIVES = ("ttft", "tpot", "e2el")
@@ -34,7 +34,7 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
     return slo_ms
 
 
-def meets(slo_ms: Mapping[str, float], values_ms: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
+def meets(slo_ms: Mapping[str, float], values_ms: Mapping[str, Float64]) -> Bool:
     """Which requests are at or under every objective, bool[requests]; NaN meets none.
 
     `values_ms[name]` is float64[requests] for each of `OBJECTIVES`.

@@ -7,7 +7,8 @@ from typing import ClassVar, Protocol
 import httptools
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+
+from loadgen.arrays import Int64
 
 HEAD_END = b"\r\n\r\n"
 LONGEST_TAIL = len(HEAD_END)
@@ -15,7 +16,6 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _LONGEST_HEAD_BYTES = 65536
 _WITHOUT_BODY = (204, 304)
 
-Int64 = NDArray[np.int64]
 Headers = dict[str, str]
 
 

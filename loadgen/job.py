@@ -9,7 +9,8 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+
+from loadgen.arrays import Int64
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class Job(msgspec.Struct, frozen=True):
     target: Target
     count: int
     body: Callable[[int], bytes]
-    offsets_ns: NDArray[np.int64] | None
+    offsets_ns: Int64 | None
     max_concurrency: int | None
     limits: Limits = Limits()
     token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail

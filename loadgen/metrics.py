@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.arrays import Bool, Float64, Int64
 from loadgen.errors import UsageError
 from loadgen.goodput import meets
 from loadgen.peaks import peak_concurrency, peak_tokens
 from loadgen.ranks import percentiles as ranked
-from loadgen.record import UNKNOWN, Int64, Records
+from loadgen.record import UNKNOWN, Records
 
 DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result
 SELECTABLE = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time")
@@ -128,7 +129,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
 class PerRequest(msgspec.Struct, frozen=True):
     """What one request contributes, as columns int64[requests], -1 where there is nothing."""
 
-    ok: NDArray[np.bool_]
+    ok: Bool
     first_ns: Int64  # arrival of the first message that carried a token
     ttft_ns: Int64  # first_ns - sent_ns
     last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
@@ -158,17 +159,17 @@ class PerRequest(msgspec.Struct, frozen=True):
         )
 
     @property
-    def has_ttft(self) -> NDArray[np.bool_]:
+    def has_ttft(self) -> Bool:
         """Which requests count towards TTFT, bool[requests]."""
-        begun: NDArray[np.bool_] = self.first_ns != UNKNOWN
+        begun: Bool = self.first_ns != UNKNOWN
         return self.ok & begun
 
     @property
-    def has_tpot(self) -> NDArray[np.bool_]:
+    def has_tpot(self) -> Bool:
         """Which requests count towards TPOT, bool[requests]: one token has no time after the first."""
         return self.has_ttft & (self.output_tokens > 1)
 
-    def tpot_ns(self) -> NDArray[np.float64]:
+    def tpot_ns(self) -> Float64:
         """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 where there is none."""
         after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
         return after_first / np.maximum(self.output_tokens - 1, 1)
@@ -297,7 +298,7 @@ def _per_s(count: float, duration_s: float) -> float:
     return count / duration_s if duration_s else 0.0
 
 
-def _output_tokens(records: Records, ok: NDArray[np.bool_]) -> Int64:
+def _output_tokens(records: Records, ok: Bool) -> Int64:
     counted = np.where(ok, records.output_tokens, 0)
     for i in np.flatnonzero(counted < 0).tolist():
         counted[i] = records.tokens[records.start[i] : records.start[i + 1]].sum()
@@ -316,7 +317,7 @@ def _good(each: PerRequest, ask: Ask) -> int | None:
     return int((meets(ask.goodput_slo_ms, values_ms) & each.ok).sum())
 
 
-def _peak_throughput(records: Records, ok: NDArray[np.bool_], duration_ns: int) -> float:
+def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
     arrival_ns, tokens = records.arrival_ns, records.tokens
     if not ok.all():
         of_success = np.repeat(ok, np.diff(records.start))
@@ -349,7 +350,7 @@ def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distrib
     }
 
 
-def gaps(records: Records, ok: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def gaps(records: Records, ok: Bool) -> tuple[Int64, Int64]:
     """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
     counts = np.diff(records.start)
     keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1

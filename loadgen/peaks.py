@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadgen.record import Int64
+from loadgen.arrays import Int64
 
 _BLOCK = 64  # arrivals whose windows are looked at together, or not at all
 _AT_ONCE = 256  # blocks

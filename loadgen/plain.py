@@ -9,7 +9,8 @@ from __future__ import annotations
 import httptools
 import numpy as np
 
-from loadgen.http1 import HEAD_END, Int64, Response, Unframed
+from loadgen.arrays import Int64
+from loadgen.http1 import HEAD_END, Response, Unframed
 from loadgen.sse import Events, blanked
 
 _SIXTEENS = 16 ** np.arange(1, 8)  # from each of them on a chunk's size has a digit more

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.arrays import Int64
 from loadgen.arrival import NS_PER_S, arrival, within
 from loadgen.dialect import Chat, Completions, Dialect
 from loadgen.engines import Engine
@@ -18,7 +19,7 @@ from loadgen.generate import Generate
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts, Purpose, Shape, Stream, TokenIds, arrival_rng, digest, parse_range_ratio
 from loadgen.text_prompts import text_prompts
-from loadgen.vocabulary import Int64, find_vocabulary
+from loadgen.vocabulary import find_vocabulary
 
 _SEED_BITS = 32
 # Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.vocabulary import Int64, Vocabulary
+from loadgen.vocabulary import Vocabulary
 
 DIGESTED_PROMPTS = 64
 Purpose = Literal["measure", "warmup", "when"]

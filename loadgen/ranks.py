@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.arrays import Float64
+
 
 def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
     """The percentiles of numbers, linear between closest ranks; the numbers are reordered in place.
@@ -24,10 +26,10 @@ def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
     return [_between(values, rank, last) for rank in ranks]
 
 
-def median(values: NDArray[Any]) -> NDArray[np.float64]:
+def median(values: NDArray[Any]) -> Float64:
     """The median along the last axis, equal to `numpy.median(values, -1)`."""
     ordered, n = np.sort(values, axis=-1), values.shape[-1]
-    middle: NDArray[np.float64] = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
+    middle: Float64 = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
     return middle
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Int64
 from loadgen.metrics import Ask, Distribution, Metrics, PerRequest
 from loadgen.record import Records
 from loadgen.window import ServerLatency, ServerWindow
@@ -203,7 +203,7 @@ def _told(metrics: Metrics, records: Records) -> Iterator[Row]:
     yield _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns))
 
 
-def _mean_ms(values_ns: NDArray[np.int64]) -> float | None:
+def _mean_ms(values_ns: Int64) -> float | None:
     return float(values_ns.mean()) / 1e6 if len(values_ns) else None
 
 

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.arrays import Bool, Int64
 from loadgen.failure import Failure, FailureKind
 
-Int64 = NDArray[np.int64]
 UNKNOWN = -1
 _NONE = np.zeros(0, np.int64)
 
@@ -108,7 +108,7 @@ class Records(msgspec.Struct, frozen=True):
             raise AttributeError(name) from None
 
     @property
-    def ok(self) -> NDArray[np.bool_]:
+    def ok(self) -> Bool:
         """Which requests succeeded, bool[requests]."""
         return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
 

@@ -9,13 +9,12 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from loadgen.arrays import Float64
 from loadgen.ranks import median
 from loadgen.reading import Quantity, Reading
 
-Floats = NDArray[np.float64]
 _ENDS = 0.05  # of the window, or two periods: as long at most may power be unknown at either end of it
 
 
@@ -86,7 +85,7 @@ class Window:
         found = {where for sample in self.inside for what, where in sample.reading.values if what == quantity}
         return sorted(found, key=lambda where: (len(where), where))
 
-    def series(self, quantity: Quantity, where: str) -> tuple[Floats, Floats]:
+    def series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
         """Seconds since the window's begin, and the values then, of all samples."""
         key = (quantity, where)
         known = [(s.at_ns, s.reading.values[key]) for s in self.samples if key in s.reading.values]
@@ -157,7 +156,7 @@ def joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float 
     return ""
 
 
-def _counted(at_s: Floats, counter_j: Floats, duration_s: float, where: str) -> float | str:
+def _counted(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
     """Rise of a counter from 0 s to the window's end; beyond the samples its last pace goes on."""
     if len(at_s) < 2:
         return f"energy of {where}: its counter was read once"
@@ -169,7 +168,7 @@ def _counted(at_s: Floats, counter_j: Floats, duration_s: float, where: str) -> 
     return float(ended_j - began_j)
 
 
-def _integrated(at_s: Floats, power_w: Floats, duration_s: float, where: str) -> float:
+def _integrated(at_s: Float64, power_w: Float64, duration_s: float, where: str) -> float:
     """∫ power over the window, power straight between samples and constant beyond them."""
     inner = at_s[(at_s > 0) & (at_s < duration_s)]
     times = np.concatenate(([0.0], inner, [duration_s]))
@@ -177,7 +176,7 @@ def _integrated(at_s: Floats, power_w: Floats, duration_s: float, where: str) ->
     return float(((power[1:] + power[:-1]) / 2 * np.diff(times)).sum())
 
 
-_OF: Mapping[Quantity, Callable[[Floats, Floats, float, str], float | str]] = {
+_OF: Mapping[Quantity, Callable[[Float64, Float64, float, str], float | str]] = {
     "energy_j": _counted,
     "power_w": _integrated,
     "board_w": _integrated,

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen import calibration, clock, engines, plan, profile
+from loadgen.arrays import Int64
 from loadgen.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.dialect import DIALECTS
 from loadgen.endpoint import Access
@@ -29,7 +30,6 @@ from loadgen.measure import Manner, Outcome, measure
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts
-from loadgen.record import Int64
 from loadgen.runner import TRANSPORTS
 from loadgen_servers.embedded import NULL, Embedded, EngineFailed
 

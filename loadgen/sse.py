@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.arrays import Int64
+
 _DONE = b"[DONE]"
 _FIELD = b"data: "
 _CLOSE = b"\n\n"
@@ -16,8 +18,6 @@ _NEWLINE = ord("\n")
 _FIRST = np.zeros(1, np.int64)
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|\n|\r)")
-
-Int64 = NDArray[np.int64]
 
 
 class Events(msgspec.Struct, frozen=True):

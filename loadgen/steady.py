@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
-from numpy.typing import NDArray
 
+from loadgen.arrays import Bool, Int64
 from loadgen.errors import UsageError
 from loadgen.metrics import Ask, Distribution, PerRequest, latencies
 from loadgen.profile import Profile
-from loadgen.record import Int64, Records
+from loadgen.record import Records
 
 _SECOND_NS = 1_000_000_000
 _WIDTH = 80
@@ -224,7 +224,7 @@ def _arrived(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> int:
     return int(tokens.sum(where=ok & (at_ns > begin_ns) & (at_ns <= end_ns)))
 
 
-def _only(records: Records, chosen: NDArray[np.bool_]) -> Records:
+def _only(records: Records, chosen: Bool) -> Records:
     """The records of the chosen requests."""
     if chosen.all():
         return records

@@ -17,9 +17,9 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.prompts import Prompts, Shape, uniform_lens
-from loadgen.vocabulary import Int64
 
 _MAX_ROUNDS = 10
 

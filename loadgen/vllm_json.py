@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import asdict
-from numpy.typing import NDArray
 
 from loadgen import block
+from loadgen.arrays import Int64
 from loadgen.block import BlockFacts, percentile_name
 from loadgen.errors import UsageError
 from loadgen.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
@@ -138,7 +138,7 @@ def _gaps(records: Records) -> list[list[float]]:
     return [(np.diff(records.arrival_ns[a:b]) / 1e9).tolist() for a, b in bounds]
 
 
-def _seconds(times_ns: NDArray[np.int64]) -> list[float]:
+def _seconds(times_ns: Int64) -> list[float]:
     seconds: list[float] = (times_ns.clip(0) / 1e9).tolist()
     return seconds
 

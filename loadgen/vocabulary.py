@@ -9,11 +9,10 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 
-Int64 = NDArray[np.int64]
 T = TypeVar("T")
 
 DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from loadgen import verdict
+from loadgen.arrays import Int64
 from loadgen.doubts import DOUBTS, Doubt, Severity
 from loadgen.evidence import Case, Source
 from loadgen.failure import Failure, FailureKind
-from loadgen.record import Int64, Record
+from loadgen.record import Record
 from loadgen.window import ServerLatency, ServerWindow
 from made_cases import (
     INPUT,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadgen.comparison.power import Floats
+from loadgen.arrays import Float64
 
 # The least standard error of a ratio: crystals and their discipline (NTP slews by up to 500 ppm) leave no two
 # clocks, or one clock on two days, nearer than about 100 ppm.
@@ -22,30 +22,30 @@ CLOCK_ERROR = 1e-4
 class Estimate(msgspec.Struct, frozen=True):
     """Natural logarithms of ratios; arrays of one shape."""
 
-    log_ratio: Floats
-    error: Floats  # its standard error
-    freedom: Floats  # degrees of freedom of that
+    log_ratio: Float64
+    error: Float64  # its standard error
+    freedom: Float64  # degrees of freedom of that
 
     @property
-    def p(self) -> Floats:
+    def p(self) -> Float64:
         """Of no difference, two-sided: 2 · F(−|log ratio| / error), F of Student's t."""
         return 2 * _student(-np.abs(self.log_ratio) / self.error, self.freedom)
 
-    def p_equivalent(self, margin: float) -> Floats:
+    def p_equivalent(self, margin: float) -> Float64:
         """The larger p of the two one-sided tests against 1 + margin and 1 / (1 + margin).
 
         It is at most a exactly where the interval at 1 − 2a lies between the two (Schuirmann 1987).
         """
         return _student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
 
-    def reach(self, alpha: float) -> Floats:
+    def reach(self, alpha: float) -> Float64:
         """Half the width of the interval of the log ratio at 1 − alpha: t(1 − alpha / 2) · error."""
         from scipy import special
 
         return np.asarray(special.stdtrit(self.freedom, 1 - alpha / 2) * self.error)
 
 
-def estimate(row: Floats, baseline: Floats, *, paired: bool, floor: Any = CLOCK_ERROR) -> Estimate:
+def estimate(row: Float64, baseline: Float64, *, paired: bool, floor: Any = CLOCK_ERROR) -> Estimate:
     """The log ratio of positive figures over the last axis: of pairs, or of two samples by Welch.
 
     Paired: the mean of d = ln(row / baseline), its error sd(d) / √n, n − 1 degrees of freedom. Else the
@@ -67,7 +67,7 @@ def estimate(row: Floats, baseline: Floats, *, paired: bool, floor: Any = CLOCK_
     return Estimate(np.asarray(centre), np.maximum(np.sqrt(variance), floor), freedom)
 
 
-def _student(t: Floats, freedom: Floats) -> Floats:
+def _student(t: Float64, freedom: Float64) -> Float64:
     from scipy import special
 
     return np.asarray(special.stdtr(freedom, t))

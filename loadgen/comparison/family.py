@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Bool, Float64, Int64
 from loadgen.comparison.estimate import CLOCK_ERROR, Estimate
-from loadgen.comparison.power import Floats, more_units
+from loadgen.comparison.power import more_units
 
 # Who is told "about so many more runs" makes them and looks again, and perhaps once more, since the spread of
 # few runs was a guess: each look has a third of alpha, which three add up to (Bonferroni), and nobody has to
@@ -24,32 +24,32 @@ LOOKS = 3
 class Family(msgspec.Struct, frozen=True):
     """What is said of each row; NaN in `p` where a row has no test."""
 
-    p: Floats  # of no difference, adjusted by Holm over the rows and by Bonferroni over the looks
-    p_equivalent: Floats  # of a difference beyond the margin, likewise
+    p: Float64  # of no difference, adjusted by Holm over the rows and by Bonferroni over the looks
+    p_equivalent: Float64  # of a difference beyond the margin, likewise
     alpha: float
 
     @property
-    def equivalent(self) -> NDArray[np.bool_]:
+    def equivalent(self) -> Bool:
         """Within the margin: the practical question comes first."""
         return np.asarray(self.p_equivalent <= self.alpha)
 
     @property
-    def differs(self) -> NDArray[np.bool_]:
+    def differs(self) -> Bool:
         """Faster or slower, and not shown to be within the margin."""
         return np.asarray((self.p <= self.alpha) & ~self.equivalent)
 
     @property
-    def undecided(self) -> NDArray[np.bool_]:
+    def undecided(self) -> Bool:
         """Tested, and neither."""
         return np.asarray(~np.isnan(self.p) & ~self.differs & ~self.equivalent)
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Int64:
         """How many rows have a test; the last axis is kept, of length 1."""
         return np.asarray((~np.isnan(self.p)).sum(-1, keepdims=True))
 
     @property
-    def level(self) -> Floats:
+    def level(self) -> Float64:
         """What an undecided row's own p had to reach: alpha over the looks and the rows that still stood."""
         left = self.rows - (self.p <= self.alpha).sum(-1, keepdims=True)
         return np.asarray(self.alpha / LOOKS / np.maximum(left, 1))
@@ -61,7 +61,7 @@ def family(found: Estimate, margin: float, alpha: float) -> Family:
     return Family(np.minimum(p, 1), np.minimum(p_equivalent, 1), alpha)
 
 
-def step_down(p: Floats) -> Floats:
+def step_down(p: Float64) -> Float64:
     """Holm's adjusted p over the last axis: p₍ᵢ₎ · (m − i + 1), never falling, at most 1; NaN stays NaN."""
     order = np.argsort(p, -1)  # NaN comes last
     tests = (~np.isnan(p)).sum(-1, keepdims=True)
@@ -74,7 +74,7 @@ def step_down(p: Floats) -> Floats:
 
 def more_runs(
     found: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
-) -> Floats:
+) -> Float64:
     """How many more units a side settle a difference of the margin's size, whatever the other rows do.
 
     From spread and margin alone, never from the effect seen (Stein 1945): a number that follows the effect

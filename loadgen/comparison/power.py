@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from loadgen.arrays import Bool, Float64
+
 POWER = 0.8  # the share of campaigns that is to find what is there
 MOST_UNITS = 1000  # beyond so many a side nobody is told how many it takes
 _HALVINGS = 60
 
 
-def power(distance: Any, freedom: Any, tail: Any) -> Floats:
+def power(distance: Any, freedom: Any, tail: Any) -> Float64:
     """How often a one-sided t test at level `tail` rejects where the truth is `distance` standard errors off.
 
     1 − F(t(1 − tail; freedom); freedom, distance), F of the noncentral t distribution. Beyond three times
@@ -29,7 +29,7 @@ def power(distance: Any, freedom: Any, tail: Any) -> Floats:
     return np.asarray(1 - special.nctdtr(freedom, np.minimum(distance, 3 * bar + 10), bar))
 
 
-def separation(freedom: Any, tail: Any, wanted: float = POWER) -> Floats:
+def separation(freedom: Any, tail: Any, wanted: float = POWER) -> Float64:
     """The distance in standard errors at which `power` is `wanted`."""
     shape = np.broadcast_shapes(np.shape(freedom), np.shape(tail))
     low, high = np.zeros(shape), np.ones(shape)
@@ -44,7 +44,7 @@ def separation(freedom: Any, tail: Any, wanted: float = POWER) -> Floats:
 
 def more_units(
     error: Any, freedom: Any, units: Any, limit: float, tails: tuple[float, float], floor: Any = 0.0
-) -> Floats:
+) -> Float64:
     """The least number of units to add on each side that settles a difference of size `limit` (log scale).
 
     Settled: were the truth ± limit, the difference would be found (at level tails[0] on each side); were
@@ -55,17 +55,17 @@ def more_units(
     """
     error, freedom, units = (np.asarray(array, float) for array in (error, freedom, units))
 
-    def settled(more: Floats) -> NDArray[np.bool_]:
+    def settled(more: Float64) -> Bool:
         at = np.maximum(error * np.sqrt(units / (units + more)), floor)
         degrees = freedom * (units + more - 1) / (units - 1)
         found = power(limit / at, degrees, tails[0]) >= POWER
-        equal: NDArray[np.bool_] = power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
+        equal: Bool = power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
         return found & equal
 
     return _least(settled, np.maximum(MOST_UNITS - units, 0.0))
 
 
-def _least(holds: Callable[[Floats], NDArray[np.bool_]], most: Floats) -> Floats:
+def _least(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
     """The least whole number from 1 to `most` from which on `holds`; inf where it does not hold at `most`."""
     low, high = np.zeros(most.shape), most
     while (high - low > 1).any():

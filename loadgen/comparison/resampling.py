@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from loadgen.comparison.power import Floats
+from loadgen.arrays import Float64
 
 _DRAWS = 9999  # where every assignment is too many: more than 2**15 signs, or 20,000 divisions into two
 _MOST_EXACT = {True: 2**15, False: 20_000}
@@ -42,7 +42,7 @@ def beside(
     return {"permutation_p": permutation(samples), "bootstrap_low": low, "bootstrap_high": high}
 
 
-def permutation(samples: tuple[Floats, ...]) -> float:
+def permutation(samples: tuple[Float64, ...]) -> float:
     """Two-sided p: signs of one sample flipped, or two samples' values dealt anew; of the mean (difference).
 
     Exact while the assignments are few; else (1 + at least as far) / (1 + 9999) of a fixed seed's draws.
@@ -63,7 +63,7 @@ def permutation(samples: tuple[Floats, ...]) -> float:
     return float(found.pvalue)
 
 
-def bootstrap(samples: tuple[Floats, ...], alpha: float) -> tuple[float, float]:
+def bootstrap(samples: tuple[Float64, ...], alpha: float) -> tuple[float, float]:
     """The bootstrap-t interval of the ratio (Efron and Tibshirani 1993, 12.5), at 1 − alpha.
 
     Each of 9999 resamples has its own t = (mean* − mean) / error*; their quantiles stand where Student's
@@ -79,22 +79,22 @@ def bootstrap(samples: tuple[Floats, ...], alpha: float) -> tuple[float, float]:
     return math.exp(centre - high * error), math.exp(centre - low * error)
 
 
-def _resampled(sample: Floats, draws: np.random.Generator) -> tuple[Floats, Floats]:
+def _resampled(sample: Float64, draws: np.random.Generator) -> tuple[Float64, Float64]:
     drawn = sample[draws.integers(0, len(sample), (_DRAWS, len(sample)))]
     return drawn.mean(-1), drawn.var(-1, ddof=1) / len(sample)
 
 
-def _centre(means: Sequence[Floats]) -> Floats:
+def _centre(means: Sequence[Float64]) -> Float64:
     return np.asarray(means[0] if len(means) == 1 else means[0] - means[1])
 
 
-def _error(samples: tuple[Floats, ...]) -> float:
+def _error(samples: tuple[Float64, ...]) -> float:
     return math.sqrt(sum(float(sample.var(ddof=1)) / len(sample) for sample in samples))
 
 
-def _mean(sample: Floats, axis: int) -> Floats:
+def _mean(sample: Float64, axis: int) -> Float64:
     return np.asarray(sample.mean(axis))
 
 
-def _difference(row: Floats, baseline: Floats, axis: int) -> Floats:
+def _difference(row: Float64, baseline: Float64, axis: int) -> Float64:
     return np.asarray(row.mean(axis) - baseline.mean(axis))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.arrays import Bool, Int64
 from loadgen.metrics import PerRequest, gaps
 from loadgen.page.panel import Curve, Floats, Form, Panel, Spans, Told, Tone
 from loadgen.record import Records
@@ -151,7 +151,7 @@ def _rate(records: Records, begin_ns: int, window_s: float, band: tuple[float, f
 
 
 def _under_way(
-    records: Records, sent: NDArray[np.bool_], begin_ns: int, window_s: float,
+    records: Records, sent: Bool, begin_ns: int, window_s: float,
     band: tuple[float, float, str] | None,
 ) -> Panel:  # fmt: skip
     starts = np.sort(records.sent_ns[sent])
@@ -183,7 +183,7 @@ def _under_way(
     )
 
 
-def _ramp(times_ns: NDArray[np.int64], edges: Floats) -> Floats:
+def _ramp(times_ns: Int64, edges: Floats) -> Floats:
     before = np.searchsorted(times_ns, edges, "right")
     sums = np.concatenate([[0.0], np.cumsum(times_ns - times_ns[0], dtype=np.float64)])
     area: Floats = before * (edges - times_ns[0]) - sums[before]

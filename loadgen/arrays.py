@@ -1,0 +1,10 @@
+"""Arrays: how their types are called in signatures; nanoseconds and counts are all int64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
