@@ -13,9 +13,9 @@ from loadgen.reading import Key, Questions, Reading
 
 _GIB = 1 << 30
 # For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait.
-# So it is read seldom, and for this share of the time at most.
+# So it is read seldom, and for this share of the time at most, as `/metrics` is (observe).
 _PSS_S = 5.0
-_PSS_SHARE = 0.01
+_PSS_SHARE = 0.002
 
 
 class Processes:

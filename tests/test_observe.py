@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -35,7 +36,8 @@ def observer(server: ScriptedServer) -> Observer:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is waited for comes soon; what may not come is waited for as long as it takes."""
-    for name, value in {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "_BETWEEN_S": 0.0, "_REST_S": PATIENCE_S}.items():
+    soon = {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "_SHARE": 1.0, "_BETWEEN_S": 0.0, "_REST_S": PATIENCE_S}
+    for name, value in soon.items():
         monkeypatch.setattr(observe, name, value)
     monkeypatch.setattr(observe, "_LOOKS_PER_S", 1000)
 
@@ -175,6 +177,24 @@ def test_gauges_are_sampled_while_it_runs(often: None) -> None:
     times = [sample.at_s for sample in window.samples]
     assert times == sorted(times)
     assert times[0] > 0
+
+
+def test_looks_take_their_share_of_a_run_at_most(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "_SHARE", 0.1)
+    enough = threading.Event()
+
+    def script(asked: Asked) -> Answer:
+        if asked.number == 4:
+            enough.set()
+        return Answer([0.01, *exposition(1).pieces])
+
+    with ScriptedServer(script) as server:
+        watching = observer(server)
+        watching.before()
+        with watching.sampling():
+            assert enough.wait(PATIENCE_S)
+    times = [at_s for at_s, _ in watching.samples]
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.01 / 0.1
 
 
 @pytest.mark.realtime

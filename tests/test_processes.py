@@ -89,8 +89,8 @@ def test_pss_is_walked_every_five_seconds_and_told_between(memory: Memory) -> No
     assert memory.walks == 3
 
 
-def test_a_slow_walk_is_made_for_one_percent_of_the_time(memory: Memory) -> None:
-    times = iter((0.0, 0.2, 19.9, 20.0, 20.2))
+def test_a_slow_walk_is_made_for_a_fifth_of_a_percent_of_the_time(memory: Memory) -> None:
+    times = iter((0.0, 0.2, 99.9, 100.0, 100.2))
     sensor = Processes(lambda: int(next(times) * 1e9))
     for _ in range(3):
         sensor.read([1])

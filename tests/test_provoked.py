@@ -39,12 +39,12 @@ HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-con
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of its own, a machine that nothing holds back, and /metrics looked at in less time."""
+    """Files of its own, a machine that nothing holds back, and /metrics looked at sooner and more often."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(host, "snapshot", host.HostState)
-    for name, time_s in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("_REST_S", 2.0)):
-        monkeypatch.setattr(observe, name, time_s)
+    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("_SHARE", 1.0), ("_REST_S", 2.0)):
+        monkeypatch.setattr(observe, name, value)
 
 
 @pytest.fixture(autouse=True)
