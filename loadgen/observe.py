@@ -18,6 +18,7 @@ from asyncio_throttle.throttler import Throttler
 from loadgen import clock
 from loadgen.endpoint import Access
 from loadgen.exposition import SAMPLED, Selection, Snapshot, parse, select
+from loadgen.reading import LOOKING
 from loadgen.window import ServerWindow, window
 
 _LOOKS_PER_S = 5
@@ -25,9 +26,6 @@ _ANSWER_S = 3.0
 _REST_S = 4.0  # at most, for the counters to stand still
 _BETWEEN_S = 0.2  # two looks that must agree
 _FIRST_S, _EVERY_S = 0.5, 1.0
-# While a server writes its metrics it may write no token (vLLM's API process does not), so looks take this
-# share of a run at most and lengthen no greater share of a stream's gaps: a fifth of what P99 leaves out.
-_SHARE = 0.002
 _LEAVE_S = 0.15
 _LARGEST_BYTES = 1 << 24
 
@@ -40,9 +38,7 @@ class Observer:
         self.throttle = Throttler(rate_limit=_LOOKS_PER_S, period=1.0, retry_interval=0.05)
         self.began = Selection(trouble="nobody looked before the run")
         self.samples: list[tuple[float, Selection]] = []
-        self.least_s = (
-            _ANSWER_S  # of the answers so far: what the others took longer was hardly their writing
-        )
+        self.least_s = _ANSWER_S  # the quickest answer took; what others took longer was hardly their writing
 
     def before(self, rest_s: float = 0.0) -> str:
         """Look right before the run, having waited for the server to be at rest; why it cannot be, if so."""
@@ -89,7 +85,7 @@ class Observer:
                 while True:
                     selection = await self._look(client, SAMPLED)
                     self.samples.append(((clock.now_ns() - began_ns) / 1e9, selection))
-                    await asyncio.sleep(max(_EVERY_S, self.least_s / _SHARE))
+                    await asyncio.sleep(max(_EVERY_S, self.least_s / LOOKING))
 
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(sample())

@@ -9,13 +9,12 @@ from functools import partial
 import psutil
 
 from loadgen import clock
-from loadgen.reading import Key, Questions, Reading
+from loadgen.reading import LOOKING, Key, Questions, Reading
 
 _GIB = 1 << 30
 # For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait.
-# So it is read seldom, and for this share of the time at most, as `/metrics` is (observe).
+# So it is read seldom.
 _PSS_S = 5.0
-_PSS_SHARE = 0.002
 
 
 class Processes:
@@ -43,7 +42,7 @@ class Processes:
         if began_ns >= self._pss_due_ns:
             self._pss = _walked(pids)
             took_ns = self._now_ns() - began_ns
-            self._pss_due_ns = began_ns + max(int(_PSS_S * 1e9), int(took_ns / _PSS_SHARE))
+            self._pss_due_ns = began_ns + max(int(_PSS_S * 1e9), int(took_ns / LOOKING))
         return Reading.merged((Reading(values, missing=asked.missing), self._pss))
 
 
