@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -62,6 +63,7 @@ def check(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens:
     _check_start(start, requests, messages)
     for name, values, (low, high) in (("arrival_ns", arrival_ns, _SIGNED), ("tokens", tokens, _COUNT)):
         for block in blocks(values):
+            release(values)
             if len(block) and (int(block.min()) < low or int(block.max()) > high):
                 raise ValueError(f"column {name} holds values beyond {low} to {high}")
 
@@ -93,6 +95,16 @@ def blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
     """The column in successive pieces of at most `size` values."""
     for at in range(0, len(column), size):
         yield column[at : at + size]
+
+
+def release(column: NDArray[Any]) -> None:
+    """Give back the memory that pages of a mapped column take until they are read again."""
+    base: Any = column
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapping = base.obj if isinstance(base, memoryview) else base
+    if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class Words:

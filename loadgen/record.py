@@ -11,14 +11,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen import archive
 from loadgen.arrays import Bool, Int64
-from loadgen.columns import BOUNDS, LATER, check, decoded, encoded
+from loadgen.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, words_of
 from loadgen.failure import Failure, FailureKind
+from loadgen.files import write_whole
 
 T = TypeVar("T")
 UNKNOWN = -1
 _NONE = np.zeros(0, np.int64)
 _FIRST_FRAMES = 23  # columns of the first journals
+_WORDS = ("failure_kind", "failure_detail", "finish_reason")
+_SHARED_WORDS = ("words", "word_start")  # files without them are older
+_STORED = (*BOUNDS, "start", "arrival_ns", "tokens", *_WORDS, *_SHARED_WORDS)
 _WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # of tokens in a frame
 
 
@@ -185,36 +190,50 @@ class Records(msgspec.Struct, frozen=True):
         return found
 
     def save(self, path: Path) -> None:
-        """Write every column to an uncompressed `.npz`; texts are not part of it."""
+        """Write every column to an uncompressed `.npz`, whole or not at all; texts are not part of it.
+
+        Raises OSError.
+        """
+        words = Words()
         arrays: dict[str, NDArray[Any]] = dict(
             self.columns,
             start=self.start,
             arrival_ns=self.arrival_ns,
             tokens=self.tokens,
-            failure_kind=np.array([f.kind.value if f else "" for f in self.failures], np.str_),
-            failure_detail=np.array([f.detail if f else "" for f in self.failures], np.str_),
-            finish_reason=np.array(self.finish_reasons, np.str_),
+            failure_kind=words.numbers([f.kind.value if f else "" for f in self.failures]),
+            failure_detail=words.numbers([f.detail if f else "" for f in self.failures]),
+            finish_reason=words.numbers(self.finish_reasons),
         )
-        np.savez(path, allow_pickle=False, **arrays)
+        arrays["words"], arrays["word_start"] = words.stored()
+        write_whole(path, lambda file: archive.write(file, arrays))
 
     @classmethod
     def load(cls, path: Path) -> Records:
-        """Read what `save` wrote; raises OSError, KeyError or ValueError when the file is not one."""
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            kinds, details = stored["failure_kind"].tolist(), stored["failure_detail"].tolist()
-            return cls(
-                columns={name: stored[name] for name in BOUNDS if name not in LATER or name in stored}
-                | {name: np.full(len(kinds), UNKNOWN, np.int64) for name in LATER if name not in stored},
-                start=stored["start"],
-                arrival_ns=stored["arrival_ns"],
-                tokens=stored["tokens"],
-                failures=[
-                    Failure(FailureKind(kind), detail) if kind else None
-                    for kind, detail in zip(kinds, details, strict=True)
-                ],
-                finish_reasons=stored["finish_reason"].tolist(),
-                texts=[None] * len(kinds),
-            )
+        """Read what `save` wrote; long columns stay in the file, and none is to be written to.
+
+        Raises OSError where it cannot be read, ValueError where it is no such file or cannot be a run's.
+        """
+        stored = archive.read(path, _STORED)
+        needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
+        if missing := [name for name in needed if name not in stored]:
+            raise ValueError(f"column {missing[0]} is not there")
+        requests = len(stored["index"])
+        scalars = {
+            name: stored[name].astype(np.int64, copy=False) if name in stored else _unknown(requests)
+            for name in BOUNDS
+        }
+        start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
+        check(scalars, start, arrival_ns, tokens)
+        kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
+        return cls(
+            columns=scalars,
+            start=start,
+            arrival_ns=arrival_ns,
+            tokens=tokens,
+            failures=_failures(kinds, details),
+            finish_reasons=reasons,
+            texts=[None] * requests,
+        )
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Frame)
@@ -259,3 +278,24 @@ def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
     table[:known] = np.frombuffer(data, "<i8").reshape(known, requests)
     return dict(zip(BOUNDS, table, strict=True))
+
+
+def _unknown(requests: int) -> Int64:
+    return np.full(requests, UNKNOWN, np.int64)
+
+
+def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
+    """A column of strings; files of an earlier version hold them as numpy's own."""
+    column = stored[name]
+    if len(column) != requests:
+        raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
+    if column.dtype.kind == "U":
+        return list(map(str, column.tolist()))
+    if column.dtype != np.int64 or not all(known in stored for known in _SHARED_WORDS):
+        raise ValueError(f"column {name} holds no words")
+    return chosen(words_of(*(stored[known] for known in _SHARED_WORDS)), column)
+
+
+def _failures(kinds: list[str], details: list[str]) -> list[Failure | None]:
+    pairs = zip(kinds, details, strict=True)
+    return [Failure(FailureKind(kind), detail) if kind else None for kind, detail in pairs]
