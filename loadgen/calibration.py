@@ -190,7 +190,7 @@ def remember(found: Iterable[Calibration]) -> bool:
     cache = _Cache(calibrations=tuple({**older, **fresh}.values()))
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside.write_text(cache.model_dump_json(indent=1), "utf-8")
         beside.replace(path)
     except OSError as error:

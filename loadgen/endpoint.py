@@ -22,6 +22,7 @@ from loadgen.engines import Engine
 from loadgen.errors import MeasureError, UsageError
 from loadgen.job import Target
 from loadgen.portable import is_loopback
+from loadgen.secrecy import Secrets
 
 _ANSWER_S = 10.0
 _CONNECT_S = 3.0
@@ -36,10 +37,15 @@ class Access(msgspec.Struct, frozen=True):
     base_url: str
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     insecure: bool = False
+    secrets: Secrets = msgspec.field(default_factory=Secrets)  # whatever is written must not hold them
 
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.base_url)
+            if parts.query or parts.fragment:
+                raise UsageError(
+                    "--base-url: leave out what follows the ? or #; a key goes into --api-key-env or --header"
+                )
             if parts.username or parts.password:
                 raise UsageError(
                     "--base-url: put the credentials into --header, where they are never written"

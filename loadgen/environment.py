@@ -47,6 +47,8 @@ _SECRETS = (
     re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
 )
 _SECRET_FLAG = re.compile(rf"--?{_KEY}", re.IGNORECASE)
+_SECRET_NAME = re.compile(_KEY, re.IGNORECASE)
+_HEADER = re.compile(r"\s*[\w!#$%&'*+.^`|~-]+(?=\s*[=:])")
 
 
 def describe() -> dict[str, str]:
@@ -102,10 +104,17 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
             header, hiding = name == "--header", _SECRET_FLAG.fullmatch(name) is not None
             words.append(f"{name}={HIDDEN}" if given and (header or hiding) else hide(word))
         elif header:
-            words.append(f"{re.split('[=:]', word, maxsplit=1)[0]}={HIDDEN}")
+            named = _HEADER.match(word)  # without a name all of it may be the key
+            words.append(f"{named[0]}={HIDDEN}" if named else HIDDEN)
         else:
             words.append(HIDDEN if hiding else hide(word))
     return words
+
+
+def is_secret(name: str) -> bool:
+    """Whether a key, a header or a variable is named as secrets are: api_key, authToken; not max_tokens."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
+    return _SECRET_NAME.fullmatch(words) is not None
 
 
 def hide(text: str) -> str:

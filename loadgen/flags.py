@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from loadgen.environment import hide
 from loadgen.errors import UsageError
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 
@@ -56,6 +57,12 @@ REFUSED = {
 }
 
 
+_HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
+# A second one would move the end of a request, or say otherwise than is so.
+_OWN_HEADERS = ("host", "content-type", "content-length", "transfer-encoding", "connection", "te", "trailer",
+    "upgrade", "expect", "x-request-id")  # fmt: skip
+
+
 class Parser(argparse.ArgumentParser):
     """Argparse whose errors are this tool's."""
 
@@ -75,6 +82,8 @@ class Options(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     vocab_size: int | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
+    api_key_env: str | None = None  # None: OPENAI_API_KEY where it is set; "": no key
+    api_key_file: str | None = None
     insecure: bool = False
     ready_check_timeout_s: float = 0.0
     seed: int | None = None
@@ -132,12 +141,17 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
-    headers = _pairs("--header", values.pop("header", []))
+    headers = _headers(values.pop("header", []))
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
+    # They are written into every result as they are given.
+    if "metadata" in options:
+        options["metadata"] = tuple(map(hide, options["metadata"]))
+    if "label" in options:
+        options["label"] = hide(options["label"])
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(
@@ -170,17 +184,21 @@ def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
     raise UsageError(f"unknown flag {flag}{nearest(flag, known)}; {parser.prog} --help lists the flags")
 
 
-def _pairs(flag: str, pairs: Sequence[str]) -> dict[str, str]:
+def _headers(pairs: Sequence[str]) -> dict[str, str]:
+    """Headers written NAME=VALUE, or as curl has them; no word of one that is refused is shown."""
     found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"{flag} {pair!r}: write NAME=VALUE")
-        if not pair.isascii() or not pair.isprintable():
-            raise UsageError(f"{flag} {name!r}: one line of ASCII, please")
-        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name.strip()):
-            raise UsageError(f"{flag} {name!r}: no name of a header; write NAME=VALUE")
-        found[name.strip()] = value.strip()
+    for number, pair in enumerate(pairs, 1):
+        named = _HEADER.fullmatch(pair)
+        if named is None:
+            raise UsageError(
+                f"--header: value {number} is no NAME=VALUE (it is not shown): write 'NAME=VALUE' in quotes"
+            )
+        name, value = named[1], named[2]
+        if not value.isascii() or not value.isprintable():
+            raise UsageError(f"--header {name}: its value holds a character that is not printable ASCII")
+        if name.lower() in _OWN_HEADERS:
+            raise UsageError(f"--header {name} is written by this client: leave it out")
+        found[name] = value
     return found
 
 
@@ -190,7 +208,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{hide(text)!r} is not a JSON object")
     return value
 
 
@@ -214,6 +232,13 @@ def bench_parser() -> argparse.ArgumentParser:
 
 
 Group = argparse._ArgumentGroup
+
+
+def add_key_flags(group: argparse._ActionsContainer) -> None:
+    """The flags that say where the API key is; none takes the key itself, which other users would see."""
+    add = group.add_argument
+    add("--api-key-env", metavar="NAME", help="variable that holds the API key (default OPENAI_API_KEY)")
+    add("--api-key-file", metavar="FILE", help="file that holds it, instead")
 
 
 def _target_flags(group: Group) -> None:
@@ -240,8 +265,9 @@ def _target_flags(group: Group) -> None:
         nargs="+",
         action="extend",
         metavar="NAME=VALUE",
-        help="sent with every request, never stored",
+        help="sent with every request, never stored; of a key, other users see it in `ps`",
     )
+    add_key_flags(group)
     add("--insecure", action="store_true", help="accept any TLS certificate")
     add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip

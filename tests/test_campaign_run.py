@@ -38,7 +38,7 @@ def compared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def campaign(path: Path, *words: str) -> int:
-    return cli.main(["campaign", str(path), *words])
+    return cli.main(["campaign", str(path), "--allow-launch", *words])
 
 
 def serving(tmp_path: Path, name: str, code: str) -> dict[str, Any]:

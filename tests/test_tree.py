@@ -31,14 +31,14 @@ ORDER = [
     "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
     "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "rest", "wire",
     "portable", "runner", "ranks", "peaks", "goodput",
-    "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "host", "gguf",
-    "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors", "samples",
-    "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
+    "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "secrecy", "host",
+    "gguf", "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors",
+    "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
     "facts", "attainable", "endpoint", "control", "answers", "observe", "live", "measure", "reconcile",
     "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags", "reported", "others", "comparison", "audit", "page",
+    "launch_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
@@ -67,8 +67,8 @@ PACKAGES = {
         "sheet", "terminal", "forms", "verb",
     ],
     "campaign": [
-        "file", "keys", "arms", "matrix", "record", "store", "estimate", "cooling", "execution", "preview",
-        "verb",
+        "file", "keys", "trust", "arms", "matrix", "record", "store", "estimate", "cooling", "execution",
+        "preview", "verb",
     ],
 }
 # fmt: on
