@@ -44,8 +44,9 @@ BOUNDS = {
     "lag_max_ns": _SIGNED,
     "server_queue_ns": (-1, LONGEST_NS),
     "server_ttft_ns": (-1, LONGEST_NS),
+    "impossible_stamps": _MAYBE,
 }
-LATER = ("server_queue_ns", "server_ttft_ns")  # files without them are older: -1 throughout
+LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps")  # -1 where a file is older than they are
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 

@@ -56,7 +56,8 @@ class Record(msgspec.Struct):
     shared_reads: int = 0  # token messages that came in one read with an earlier one
     shared_lag_ns: int = 0  # user-space stamp minus kernel stamp, over these messages
     reads: int = 0
-    unstamped_reads: int = 0  # reads without a kernel stamp
+    unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
+    impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
     lag_sum_ns: int = 0  # user-space stamp minus kernel stamp, over the reads
     lag_max_ns: int = 0
     finish_reason: str = ""

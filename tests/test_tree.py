@@ -28,9 +28,9 @@ TEXT = [
 ORDER = [
     "__init__", "errors", "failure", "clock", "arrays", "files", "engines", "sse", "http1", "capture",
     "columns", "archive", "record",
-    "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
-    "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "rest", "wire",
-    "portable", "runner", "ranks", "peaks", "goodput",
+    "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
+    "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
+    "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "secrecy", "host",
     "gguf", "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors",
     "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
