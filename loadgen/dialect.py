@@ -277,8 +277,10 @@ def token_seen(dialect: Dialect, tail: bytes) -> bool:
 
 
 def _datas_backwards(text: bytes) -> Iterator[bytes]:
+    """The data of each line, last first, in a time that grows with the text's length and no faster."""
     end = len(text)
     while (begin := text.rfind(b"data:", 0, end)) >= 0:
-        line_end = _LINE_END.search(text, begin)
-        yield text[begin + 5 : line_end.start() if line_end else end]
         end = begin
+        if begin == 0 or text[begin - 1] in b"\r\n":  # else the words stand inside a line
+            line_end = _LINE_END.search(text, begin)
+            yield text[begin + 5 : line_end.start() if line_end else len(text)]

@@ -28,7 +28,8 @@ TEXT = [
 ORDER = [
     "__init__", "errors", "failure", "clock", "arrays", "engines", "sse", "http1", "capture", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
-    "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "rest", "wire",
+    "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "deadlines", "outgoing",
+    "rest", "wire",
     "portable", "runner", "ranks", "peaks", "goodput",
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "host", "gguf",
     "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors", "samples",
