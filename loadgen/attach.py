@@ -16,6 +16,7 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
+from loadgen.job import check_headers
 from loadgen.plan import Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
@@ -80,6 +81,7 @@ def _headers(options: Options) -> dict[str, str]:
     key = os.environ.get("OPENAI_API_KEY")
     if key and not any(name.lower() == "authorization" for name in headers):
         headers["Authorization"] = f"Bearer {key}"
+    check_headers(headers.items(), "header")
     return headers
 
 

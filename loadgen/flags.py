@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from loadgen.errors import UsageError
+from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 
 _UNSET: Any = argparse.SUPPRESS
@@ -133,6 +134,9 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
     headers = _pairs("--header", values.pop("header", []))
+    check_headers(headers.items())
+    check_path(values.get("endpoint") or "")
+    check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")

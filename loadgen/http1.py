@@ -14,11 +14,11 @@ from loadgen.arrays import Int64
 HEAD_END = b"\r\n\r\n"
 LONGEST_TAIL = len(HEAD_END)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_LONGEST_HEAD_BYTES = 65536
+LONGEST_HEAD_BYTES = 65536
 _SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
-_LEAST, _SWITCHING, _FINAL = 100, 101, 200  # statuses
-_SWITCHED = "the server switched protocols, though nobody asked it to"
+_LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
+SWITCHED = "the server switched protocols, though nobody asked it to"
 # A first chunk in order, or not all of its size has come; of anything else the parser says what it is.
 _FIRST_SIZE = re.compile(rb"[0-9a-fA-F]{0,8}(?:\Z|[\r;])")
 
@@ -212,9 +212,9 @@ class Heads:
             whole = end >= len(HEAD_END) - held
             piece = data[:end] if whole else data
             self._length += len(piece)
-            if self._length > _LONGEST_HEAD_BYTES:
+            if self._length > LONGEST_HEAD_BYTES:
                 more = ", with the 1xx ones before it" if self._skipped else ""
-                return Malformed(f"a response head of more than {_LONGEST_HEAD_BYTES} bytes{more}")
+                return Malformed(f"a response head of more than {LONGEST_HEAD_BYTES} bytes{more}")
             if fault := self._fault(piece, whole):
                 return Malformed(fault)
             if not whole:
@@ -232,14 +232,14 @@ class Heads:
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            return _SWITCHED
+            return SWITCHED
         except httptools.HttpParserError as error:
             return str(error)
         if not whole:
             return "the head's lines do not end as HTTP's do" if self._head.ended else ""
         status = self._parser.get_status_code()
-        if status == _SWITCHING:
-            return _SWITCHED
+        if status == SWITCHING:
+            return SWITCHED
         return f"a status of {status:03d}" if status < _LEAST else ""
 
     def _finished(self, rest: bytes) -> Head:
@@ -339,7 +339,7 @@ def unframe(raw: bytes, read_ends: Int64) -> Unframed:
             if response.complete:
                 break
     except httptools.HttpParserUpgrade:
-        malformed = _SWITCHED
+        malformed = SWITCHED
     except httptools.HttpParserError as error:
         malformed = None if response.complete else str(error)
     finally:
