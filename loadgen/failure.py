@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
     NOT_STREAMED = "not-streamed"  # a stream was asked for and one whole body came
     EMPTY = "empty"  # a complete answer without a token
     CANCELLED = "cancelled"  # stopped by Ctrl-C while under way
+    LOST = "lost"  # the capturing process died while this request was under way
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen.environment import hide
 from loadgen.errors import UsageError
+from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 
 _UNSET: Any = argparse.SUPPRESS
@@ -58,9 +59,6 @@ REFUSED = {
 
 
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
-# A second one would move the end of a request, or say otherwise than is so.
-_OWN_HEADERS = ("host", "content-type", "content-length", "transfer-encoding", "connection", "te", "trailer",
-    "upgrade", "expect", "x-request-id")  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -142,6 +140,8 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
     headers = _headers(values.pop("header", []))
+    check_path(values.get("endpoint") or "")
+    check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
@@ -193,12 +193,8 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
             raise UsageError(
                 f"--header: value {number} is no NAME=VALUE (it is not shown): write 'NAME=VALUE' in quotes"
             )
-        name, value = named[1], named[2]
-        if not value.isascii() or not value.isprintable():
-            raise UsageError(f"--header {name}: its value holds a character that is not printable ASCII")
-        if name.lower() in _OWN_HEADERS:
-            raise UsageError(f"--header {name} is written by this client: leave it out")
-        found[name] = value
+        found[named[1]] = named[2]
+    check_headers(found.items())
     return found
 
 
