@@ -66,7 +66,15 @@ def _attached(
             raise UsageError(
                 "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
             )
-        access = Access(_base_url(options), known.headers, options.insecure, known.secrets)
+        access = Access(
+            _base_url(options),
+            known.headers,
+            options.insecure,
+            options.ca_cert,
+            options.client_cert,
+            options.client_key,
+            known.secrets,
+        )
         return _session(options, access, _local(access), options.ready_check_timeout_s)
     access, local = _embedded(options, stack, known)
     return _session(options, access, local, _EMBEDDED_WAIT_S)
@@ -158,4 +166,4 @@ def _checkpoint(place: str) -> Checkpoint | None:
 
 def _model_directory(options: Options) -> str | None:
     """--model where it is a directory: then its tokenizer is there, as `vllm bench serve` has it."""
-    return options.model if options.model and Path(options.model).is_dir() else None
+    return options.model if options.model and os.path.isdir(options.model) else None

@@ -108,9 +108,12 @@ def headroom(case: Case) -> str:
 def _load(case: Case, above: float, most: float) -> str:
     """Where a self-test found no load too high, beyond its highest nothing is known."""
     measured, rate_per_s = case.calibration, case.metrics.messages_per_s
-    share = 1 / measured.headroom(rate_per_s) if measured else 0.0
+    share = measured.share(rate_per_s) if measured else 0.0
     if measured is None or not above < share <= most or (share > 1 and not measured.capacity_bounded):
         return ""
+    if not measured.capacity_tokens_per_s:
+        held = f"no load that it tried had a P99 gap error under {HELD_PERCENT:g} %"
+        return f"{rate_per_s:.0f} messages/s; {held} (self-test)"
     capacity = f"{measured.capacity_messages_per_s:.0f} the most at a P99 gap error under {HELD_PERCENT:g} %"
     return f"{rate_per_s:.0f} messages/s, {capacity} (self-test)"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from loadgen import __version__
+from loadgen import __version__, untrusted
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
 _SETTINGS = {
@@ -23,6 +23,7 @@ _SETTINGS = {
 }
 HIDDEN = "***"
 _GIT_S = 1.0
+_LONGEST_LINE = 4096  # bytes
 _ROOT = Path(__file__).resolve().parent.parent
 
 # A name whose last word says that its value is nobody's business; `max-tokens` and `TOKENIZERS_…` are none.
@@ -139,8 +140,8 @@ def _platform() -> str:
 
 def _os_name() -> str:
     try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
+        return untrusted.text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
+    except (OSError, ValueError):  # no such file, or none of UTF-8
         return platform.system()
 
 
@@ -158,12 +159,15 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
-    board = _first_line(Path("/proc/device-tree/model")).rstrip("\0")  # ARM: no name of the processor
-    return next(named, board or platform.machine())
+    board = _first_line(Path("/proc/device-tree/model"))  # ARM: no name of the processor
+    return untrusted.text(next(named, board or platform.machine()))
 
 
 def _first_line(path: Path) -> str:
+    """A system's file of one line, whatever its bytes; "" where there is none."""
     try:
-        return path.read_text("utf-8").strip()
-    except OSError:
+        with path.open("rb") as file:
+            line = file.read(_LONGEST_LINE).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ""
+    return untrusted.text(line.strip().rstrip("\0"))

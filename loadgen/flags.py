@@ -18,6 +18,7 @@ from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 _UNSET: Any = argparse.SUPPRESS
 
 _ONLY_RANDOM = "only --dataset-name random is built"
+_CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 _OTHER_DATASETS = (
     "--random-mm-",
     "--sharegpt-",
@@ -83,6 +84,9 @@ class Options(msgspec.Struct, frozen=True):
     api_key_env: str | None = None  # None: OPENAI_API_KEY where it is set; "": no key
     api_key_file: str | None = None
     insecure: bool = False
+    ca_cert: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
     ready_check_timeout_s: float = 0.0
     seed: int | None = None
     request_id_prefix: str | None = None
@@ -145,6 +149,9 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
+    certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
+    if certificate is not None and base_url is None:
+        raise UsageError(f"{certificate} is for a server that is there already: pass its https --base-url")
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     # They are written into every result as they are given.
@@ -265,6 +272,9 @@ def _target_flags(group: Group) -> None:
     )
     add_key_flags(group)
     add("--insecure", action="store_true", help="accept any TLS certificate")
+    add("--ca-cert", metavar="FILE", help="trust the authorities in it (PEM), besides the system's")
+    add("--client-cert", metavar="FILE", help="our own certificate (PEM), for servers that ask for one")
+    add("--client-key", metavar="FILE", help="its key, where that is not in the same file")
     add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
     add(

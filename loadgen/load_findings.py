@@ -150,7 +150,7 @@ def prefix_cache(case: Case) -> str:
         found["the server's counters"] = (window.prefix_hits, window.prefix_queries)
     source, (hits, queries) = max(found.items(), key=lambda item: item[1][0] / max(item[1][1], 1))
     expected = profile.prefix_len / (profile.prefix_len + profile.input_len)
-    if hits <= (expected + CACHED) * queries:
+    if not queries or hits <= (expected + CACHED) * queries:  # hits of nothing looked up are no share of it
         return ""
     beyond = f", {percent(expected)} shared on purpose" if expected else ""
     return (

@@ -33,9 +33,12 @@ _RETRY_S = 1.0
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine: then no proxy of the environment is meant for it."""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
-        return host == "localhost"
+        return host.rstrip(".").lower() == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    # To connect to 0.0.0.0 or :: is to connect to this machine.
+    return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
 @dataclass

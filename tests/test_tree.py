@@ -26,16 +26,16 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "failure", "clock", "arrays", "files", "engines", "sse", "http1", "capture",
-    "columns", "archive", "record",
+    "__init__", "errors", "failure", "untrusted", "server_log", "clock", "arrays", "files", "engines",
+    "sse", "http1", "capture", "columns", "archive", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "secrecy", "host",
     "gguf", "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors",
     "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
-    "facts", "attainable", "endpoint", "control", "answers", "observe", "live", "measure", "reconcile",
-    "evidence",
+    "facts", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live", "measure",
+    "reconcile", "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
     "launch_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
@@ -74,7 +74,8 @@ PACKAGES = {
 # fmt: on
 
 # A child process must end whatever happens in it, and say why.
-CATCHES_ALL = {("runner.py", "BaseException")}
+# A sensor's driver or library raises what it likes, and none of it is worth a run.
+CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception")}
 MOST_PARAMETERS = 8
 
 
