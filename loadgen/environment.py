@@ -31,6 +31,12 @@ _KEY = (
     r"(?:[a-z0-9]+[-_.])*"
     r"(?:api_?keys?|key|key[-_]id|token|secret|password|passwd|passphrase|credentials?|auth|authorization)"
 )
+# What is a secret whatever stands before it.
+_CREDENTIALS = (
+    re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.IGNORECASE),
+    re.compile(r"(?<=://)()[^/\s@]+(?=@)"),
+    re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
+)
 _SECRETS = (
     # --api-key A B: every word up to the next flag
     re.compile(
@@ -43,9 +49,7 @@ _SECRETS = (
         r"(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;}'\"]+)",
         re.IGNORECASE,
     ),
-    re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.IGNORECASE),
-    re.compile(r"(?<=://)()[^/\s@]+(?=@)"),
-    re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
+    *_CREDENTIALS,
 )
 _SECRET_FLAG = re.compile(rf"--?{_KEY}", re.IGNORECASE)
 _SECRET_NAME = re.compile(_KEY, re.IGNORECASE)
@@ -121,6 +125,13 @@ def is_secret(name: str) -> bool:
 def hide(text: str) -> str:
     """A text without the values that look like secrets: of keys and tokens, in URLs, behind Bearer."""
     for secret in _SECRETS:
+        text = secret.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def hide_credentials(text: str) -> str:
+    """A text without what is a key or a password by its own form, whatever it is called."""
+    for secret in _CREDENTIALS:
         text = secret.sub(rf"\1{HIDDEN}", text)
     return text
 

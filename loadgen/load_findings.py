@@ -54,26 +54,31 @@ def _failures(case: Case, above: float, most: float) -> str:
 
 def answer_lengths(case: Case) -> str:
     """Answers are not as long as they were made to be."""
-    return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF) if case.ignores_eos else ""
+    # Where there is no usage, messages are counted: too few are a cut answer, or tokens that nobody counted.
+    return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if case.ignores_eos else ""
 
 
 def early_ends(case: Case) -> str:
     """Answers are shorter than allowed, as they may be."""
-    return "" if case.ignores_eos else _answers(case, ANSWER_SHORT, math.inf)
+    return "" if case.ignores_eos else _answers(case, ANSWER_SHORT, math.inf, counted=False)
 
 
-def _answers(case: Case, low: float, high: float) -> str:
+def _answers(case: Case, low: float, high: float, counted: bool) -> str:
     records = case.records
-    known = case.each.ok & (records.usage > 0) & (records.planned_output > 0)
+    by_usage = records.usage > 0
+    known = case.each.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
+    known &= by_usage | counted
     planned, got = records.planned_output[known], records.output_tokens[known]
     if not len(got) or low <= got.sum() / planned.sum() <= high:
         return ""
     reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(known).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
+    messages = int((known & ~by_usage).sum())
+    how = f"; no usage for {messages} of them, so their messages were counted" if messages else ""
     return (
         f"{got.mean():.1f} tokens an answer of {planned.mean():.1f} asked "
         f"({percent(got.sum() / planned.sum())}), {int((got < planned).sum())} of {len(got)} shorter; "
-        f"finish reasons: {ends}"
+        f"finish reasons: {ends}{how}"
     )
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 import msgspec
 
-from loadgen.environment import HIDDEN, hide, is_secret
+from loadgen.environment import HIDDEN, hide, hide_credentials, is_secret
 from loadgen.errors import LoadgenError
 
 # What is shorter is no key but a placeholder as `EMPTY`, and a word that may stand anywhere.
@@ -50,14 +50,16 @@ class Secrets(msgspec.Struct, frozen=True):
             text = text.replace(form, HIDDEN)
         end = text.rstrip(_CUT_MARKS)
         for form in self.forms:
+            if form[:_LEAST_CUT] not in end[-len(form) :]:
+                continue
             for length in range(min(len(form) - 1, len(end)), _LEAST_CUT - 1, -1):
                 if end.endswith(form[:length]):
                     return end[:-length] + HIDDEN + text[len(end) :]
         return text
 
     def hide(self, text: str) -> str:
-        """A text without these secrets, nor anything else that looks like one."""
-        return hide(self.conceal(text))
+        """A text of a server's without these secrets, nor others that are known by their form."""
+        return hide_credentials(self.conceal(text))
 
     def mask(self, value: Any) -> Any:
         """A value of JSON without these secrets, nor texts under names of secrets."""
@@ -80,7 +82,7 @@ class Secrets(msgspec.Struct, frozen=True):
         try:
             yield
         except LoadgenError as error:
-            error.args = (self.hide(str(error)), *error.args[1:])
+            error.args = (self.conceal(str(error)), *error.args[1:])
             raise
 
 

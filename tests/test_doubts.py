@@ -212,6 +212,33 @@ def test_first_tokens_stamped_as_late_as_later_ones_are_told_of_however_few_the_
 
 
 @pytest.mark.parametrize(
+    ("every", "counted", "doubts"),
+    [
+        (1, 2, {"answer-lengths"}),
+        (8, 2, {"answer-lengths"}),
+        (REQUESTS, 2, set()),  # one alone: the mean is off by less than 1 %
+        (8, OUTPUT, set()),
+        (1, -1, set()),  # not streamed: nothing was counted
+    ],
+)
+def test_answers_without_usage_are_as_long_as_their_messages(
+    every: int, counted: int, doubts: set[str]
+) -> None:
+    case = run(changed(closed(), every, usage=False, output_tokens=counted), window=None)
+    assert names(case) == doubts
+    said = BY_DOUBT["answer-lengths"].find(case)
+    assert ("; no usage for" in said) == bool(doubts)
+
+
+def test_messages_that_were_counted_for_want_of_usage_are_said_to_be() -> None:
+    case = run(changed(closed(), 4, usage=False, output_tokens=2), window=None)
+    assert BY_DOUBT["answer-lengths"].find(case) == (
+        "8.8 tokens an answer of 11.0 asked (79.5 %), 80 of 320 shorter; finish reasons: length 320; "
+        "no usage for 80 of them, so their messages were counted"
+    )
+
+
+@pytest.mark.parametrize(
     ("late_ms", "worst_ms", "doubts"),
     [(9.0, 9.0, {"reads-late"}), (0.5, 11.0, {"reads-late"}), (0.5, 9.0, set())],
     ids=["late", "once away for more than a gap", "not late"],
