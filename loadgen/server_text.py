@@ -40,5 +40,8 @@ def words(body: bytes) -> str:
 
 def _said(said: Any) -> str:
     while isinstance(said, dict):
-        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
+        inner = next((said[key] for key in ("error", "message", "detail") if said.get(key)), None)
+        if inner is None:
+            break
+        said = inner
     return said if isinstance(said, str) else msgspec.json.encode(said).decode()

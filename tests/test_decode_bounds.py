@@ -152,7 +152,7 @@ def test_an_answer_in_one_piece_is_bounded_too(
     [
         (DEEP, "500: [[["),
         (b'{"detail":' + DEEP, '500: {"detail":[[['),
-        (b'{"detail":' + b'{"a":' * 700 + b"1" + b"}" * 701, "500: {'a': {'a': "),
+        (b'{"detail":' + b'{"a":' * 700 + b"1" + b"}" * 701, '500: {"a":{"a":'),
         (b'{"detail":%b}' % (b"9" * 5000), '500: {"detail":999'),
         (b'{"detail":%b}' % (b"9" * 4000), "500: 999"),
         (b'{"detail":1e999}', '500: {"detail":1e999}'),
