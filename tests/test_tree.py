@@ -26,10 +26,10 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "failure", "clock", "arrays", "engines", "sse", "http1", "capture", "record",
-    "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
-    "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "rest", "wire",
-    "portable", "runner", "ranks", "peaks", "goodput",
+    "__init__", "errors", "printing", "failure", "clock", "arrays", "engines",
+    "sse", "http1", "capture", "record", "arrival", "vocabulary", "prompts", "text_prompts", "dialect",
+    "generate", "counting", "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot",
+    "pool", "stalls", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "host", "gguf",
     "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors", "samples",
     "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
@@ -72,7 +72,8 @@ PACKAGES = {
 }
 # fmt: on
 
-# A child process must end whatever happens in it, and say why.
+# A child process must end whatever happens in it, and say why. What is made of a measured run is made part by
+# part, and an exception that nobody foresaw must cost its part alone, which names it.
 CATCHES_ALL = {("runner.py", "BaseException")}
 MOST_PARAMETERS = 8
 
