@@ -26,7 +26,7 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "printing", "failure", "clock", "arrays", "engines",
+    "__init__", "errors", "printing", "sections", "failure", "clock", "arrays", "engines",
     "sse", "http1", "capture", "record", "arrival", "vocabulary", "prompts", "text_prompts", "dialect",
     "generate", "counting", "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot",
     "pool", "stalls", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
@@ -35,7 +35,8 @@ ORDER = [
     "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
     "facts", "attainable", "endpoint", "control", "answers", "observe", "live", "measure", "reconcile",
     "evidence",
-    "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
+    "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
+    "server_doubts", "client_doubts", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
     "launch_flags", "flags", "reported", "others", "comparison", "audit", "page",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
@@ -74,7 +75,7 @@ PACKAGES = {
 
 # A child process must end whatever happens in it, and say why. What is made of a measured run is made part by
 # part, and an exception that nobody foresaw must cost its part alone, which names it.
-CATCHES_ALL = {("runner.py", "BaseException")}
+CATCHES_ALL = {("runner.py", "BaseException"), ("sections.py", "Exception")}
 MOST_PARAMETERS = 8
 
 
