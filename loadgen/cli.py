@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.errors import LoadgenError, UsageError
+from loadgen.errors import ExitCode, LoadgenError, UsageError
+from loadgen.printing import flushed, printed
 
 _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
@@ -31,8 +32,9 @@ verbs:
   selftest   measure this client against a server that does nothing but tell the truth
   engine     start the embedded engine on its own
 
-`loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing could be measured,
-2 the command is wrong, 3 the verdict is INVALID (with --strict), 130 interrupted.
+`loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing was measured or the run was
+cut short, 2 the command is wrong, 3 the verdict is INVALID (with --strict), 4 figures were produced and not
+everything could be written, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 
@@ -119,11 +121,8 @@ def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
     code = main()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (BrokenPipeError, ValueError):  # the reader of our output went away
-        code = code or 1
+    if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a reader that went away, a full disk
+        code = code or ExitCode.UNWRITTEN
     os._exit(code)
 
 
@@ -142,11 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
         return VERBS[verb](words[1:])
     except LoadgenError as error:
-        print(f"loadgen: {error}", file=sys.stderr)
+        printed(f"loadgen: {error}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("loadgen: interrupted", file=sys.stderr)
-        return 130
+        printed("loadgen: interrupted", sys.stderr)
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away
-        return 1
+        return ExitCode.UNWRITTEN

@@ -18,11 +18,13 @@ LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and at all
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
+RESENT = 0.01  # of the requests
 
 
 def cut_short(case: Case) -> str:
     """The run ended before its plan, not because it was asked to."""
-    return _partial(case) if case.facts.cut_short and not case.facts.interrupted else ""
+    asked = case.facts.interrupted or case.facts.stop_rule
+    return _partial(case) if case.facts.partial and not asked else ""
 
 
 def interrupted(case: Case) -> str:
@@ -31,7 +33,12 @@ def interrupted(case: Case) -> str:
 
 
 def _partial(case: Case) -> str:
-    return f"{case.facts.cut_short}: {case.metrics.completed} of {case.facts.requests} requests ended well"
+    return f"{case.facts.partial}: {case.metrics.completed} of {case.facts.requests} requests ended well"
+
+
+def stopped_by_rule(case: Case) -> str:
+    """A rule that was given ended the run before its plan."""
+    return _partial(case) if case.facts.stop_rule and not case.facts.interrupted else ""
 
 
 def many_failures(case: Case) -> str:
@@ -56,6 +63,26 @@ def answer_lengths(case: Case) -> str:
     """Answers are not as long as they were made to be."""
     # Where there is no usage, messages are counted: too few are a cut answer, or tokens that nobody counted.
     return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if case.ignores_eos else ""
+
+
+def many_resent(case: Case) -> str:
+    """Many requests met a connection that the server was closing."""
+    return _resent(case, RESENT, 1.0)
+
+
+def resent(case: Case) -> str:
+    """Some did."""
+    return _resent(case, 0.0, RESENT)
+
+
+def _resent(case: Case, above: float, most: float) -> str:
+    count, sent = int((case.records.resends > 0).sum()), max(case.metrics.requests, 1)
+    if not above < count / sent <= most:
+        return ""
+    return (
+        f"{count} of {sent} requests ({percent(count / sent)}) were sent again: the server had closed the "
+        "idle connection that they went out on"
+    )
 
 
 def early_ends(case: Case) -> str:
@@ -98,7 +125,7 @@ def prompt_lengths(case: Case) -> str:
 def concurrency_not_held(case: Case) -> str:
     """Between ramp and drain fewer requests were under way than asked."""
     held = case.held_concurrency
-    if not case.closed or case.facts.cut_short or (held is not None and held >= HELD * case.asked):
+    if not case.closed or case.facts.partial or (held is not None and held >= HELD * case.asked):
         return ""
     turn = f"{case.metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
     if held is None:
@@ -165,8 +192,10 @@ def prefix_cache(case: Case) -> str:
 
 
 def identical_prompts(case: Case) -> str:
-    """The plan asks the same more than once."""
+    """The same was asked more than once."""
     repeated, requests = case.facts.repeated_prompts, case.facts.requests
+    if case.facts.prompt_replaced and requests > 1:
+        return f"--extra-body replaces the prompt: all {requests} are the same, and a prefix cache knows them"
     if repeated <= REPEATED * requests:
         return ""
     return f"{repeated} of {requests} prompts equal an earlier one: a prefix cache need not compute them"

@@ -26,8 +26,8 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "failure", "untrusted", "server_log", "clock", "arrays", "files", "engines",
-    "sse", "http1", "capture", "columns", "archive", "record",
+    "__init__", "errors", "printing", "sections", "failure", "untrusted", "server_log", "clock", "arrays",
+    "files", "engines", "sse", "http1", "capture", "columns", "archive", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
@@ -36,7 +36,8 @@ ORDER = [
     "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
     "facts", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live", "measure",
     "reconcile", "evidence",
-    "load_findings", "server_findings", "client_findings", "roofline_findings", "doubts", "verdict", "result",
+    "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
+    "server_doubts", "client_doubts", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
     "launch_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
@@ -73,9 +74,10 @@ PACKAGES = {
 }
 # fmt: on
 
-# A child process must end whatever happens in it, and say why.
-# A sensor's driver or library raises what it likes, and none of it is worth a run.
-CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception")}
+# A child process must end whatever happens in it, and say why. A sensor's driver or library raises what it
+# likes, and none of it is worth a run. What is made of a measured run is made part by part, and an exception
+# that nobody foresaw must cost its part alone, which names it.
+CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception"), ("sections.py", "Exception")}
 MOST_PARAMETERS = 8
 
 

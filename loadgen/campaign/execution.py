@@ -220,7 +220,7 @@ def _trouble(run: Result) -> str:
         first = next((failure for failure in run.records.failures if failure is not None), None)
         said = f", the first with {first.kind}: {first.detail}" if first is not None else ""
         return f"every request failed{said}"
-    return f"cut short: {run.facts.cut_short}" if run.facts.cut_short else ""
+    return f"cut short: {run.facts.partial}" if run.facts.partial else ""
 
 
 def _death(session: Session, failed: bool) -> str:
