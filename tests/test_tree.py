@@ -26,7 +26,7 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "printing", "sections", "failure", "clock", "arrays", "engines",
+    "__init__", "errors", "printing", "sections", "failure", "stop_rules", "clock", "arrays", "engines",
     "sse", "http1", "capture", "record", "arrival", "vocabulary", "prompts", "text_prompts", "dialect",
     "generate", "counting", "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot",
     "pool", "stalls", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
@@ -38,7 +38,7 @@ ORDER = [
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
     "server_doubts", "client_doubts", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags", "reported", "others", "comparison", "audit", "page",
+    "launch_flags", "stop_flags", "flags", "reported", "others", "comparison", "audit", "page",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
@@ -204,6 +204,7 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
         "servers",
         "jetson",
         "roofline",
+        "reliability",
     ],
 )
 def test_the_docs_are_there(name: str) -> None:
