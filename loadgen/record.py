@@ -42,6 +42,7 @@ class Record(msgspec.Struct):
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
     server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled (vLLM's `metrics`)
     server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
+    http_status: int = UNKNOWN  # of the response
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages that came in one read with an earlier one
@@ -79,8 +80,9 @@ _SCALARS = (
     "lag_max_ns",
     "server_queue_ns",
     "server_ttft_ns",
+    "http_status",
 )
-_LATER = ("server_queue_ns", "server_ttft_ns")  # files without them are older
+_LATER = ("server_queue_ns", "server_ttft_ns", "http_status")  # files without them are older
 
 
 class Records(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ ORDER = [
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
     "server_doubts", "client_doubts", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "stop_flags", "flags", "reported", "others", "comparison", "audit", "page",
+    "launch_flags", "stop_flags", "flags", "reported", "others", "comparison", "audit", "page", "export",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
