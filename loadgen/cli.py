@@ -29,6 +29,7 @@ verbs:
   campaign   checkpoints × servers × profiles from one file, each cell several times
   compare    runs, campaigns and others' results in one table, with a verdict on each difference
   audit      look for what cannot be in anyone's published figures
+  export     write a run's requests, a row each, as JSON lines, CSV or Parquet
   selftest   measure this client against a server that does nothing but tell the truth
   engine     start the embedded engine on its own
 
@@ -111,6 +112,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "report": _main_of("loadgen.page.verb"),
     "compare": _main_of("loadgen.comparison.verb"),
     "audit": _main_of("loadgen.audit.verb"),
+    "export": _main_of("loadgen.export"),
     "campaign": _main_of("loadgen.campaign.verb"),
     "selftest": _main_of("loadgen.selftest"),
     "engine": _main_of("loadgen_servers.engine.cli"),

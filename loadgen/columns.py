@@ -45,8 +45,9 @@ BOUNDS = {
     "server_queue_ns": (-1, LONGEST_NS),
     "server_ttft_ns": (-1, LONGEST_NS),
     "impossible_stamps": _MAYBE,
+    "http_status": _MAYBE,
 }
-LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps")  # -1 where a file is older than they are
+LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status")  # not in older files
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 

@@ -54,6 +54,7 @@ class Decoder:
         record, arrival_ns, lag_ns = _timed(capture)
         stream = self._plain(capture)
         answer = stream.answer if stream else _unframed(capture)
+        record.http_status = answer.status or UNKNOWN  # 0: there was no head
         if answer.status != 200:
             failure: Failure | None = _no_answer(answer)
             whole = False

@@ -14,6 +14,8 @@ from loadgen.environment import hide
 from loadgen.errors import UsageError
 from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
+from loadgen.stop_flags import add_stop_flags
+from loadgen.stop_rules import DRAIN_S, Tolerance
 
 _UNSET: Any = argparse.SUPPRESS
 
@@ -116,6 +118,11 @@ class Options(msgspec.Struct, frozen=True):
     result_filename: str | None = None
     metadata: tuple[str, ...] = ()
     run_dir: str | None = None
+    save_requests: bool = False
+    max_failures: Tolerance | None = None
+    max_consecutive_failures: int | None = None  # None: the default rule, see stop_rules
+    max_duration_s: float | None = None
+    drain_timeout_s: float = DRAIN_S
 
     @property
     def saves(self) -> bool:
@@ -229,6 +236,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _workload_flags(parser.add_argument_group("workload"))
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
+    add_stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
     _output_flags(parser.add_argument_group("output"))
     return parser
@@ -368,6 +376,7 @@ def _output_flags(group: Group) -> None:
     add("--save-result", action="store_true", help="also write vLLM's result JSON")
     add("--save-detailed", action="store_true", help="with every request's times and text in it")
     add("--append-result", action="store_true", help="append to the file instead")
+    add("--save-requests", action="store_true", help="also write requests.jsonl, a row per request")
     add("--result-dir", metavar="DIR", help="for --save-result (default: here)")
     add("--result-filename", metavar="FILE")
     add("--run-dir", metavar="DIR", help="where run directories go (default: runs)")

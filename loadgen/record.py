@@ -51,6 +51,7 @@ class Record(msgspec.Struct):
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
     server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled (vLLM's `metrics`)
     server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
+    http_status: int = UNKNOWN  # of the response
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages that came in one read with an earlier one

@@ -26,8 +26,8 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "printing", "sections", "failure", "untrusted", "server_log", "clock", "arrays",
-    "files", "engines", "sse", "http1", "capture", "columns", "archive", "record",
+    "__init__", "errors", "printing", "sections", "failure", "stop_rules", "untrusted", "server_log", "clock",
+    "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
@@ -39,7 +39,8 @@ ORDER = [
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
     "server_doubts", "client_doubts", "doubts", "verdict", "result",
     "rungs", "repeats", "report",
-    "launch_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
+    "launch_flags", "stop_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
+    "export",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
@@ -206,6 +207,7 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
         "servers",
         "jetson",
         "roofline",
+        "reliability",
     ],
 )
 def test_the_docs_are_there(name: str) -> None:
