@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from loadgen import archive
 from loadgen.arrays import Bool, Int64
-from loadgen.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, words_of
+from loadgen.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, release, words_of
 from loadgen.failure import Failure, FailureKind
 from loadgen.files import write_whole
 
 T = TypeVar("T")
 UNKNOWN = -1
+BLOCK = 1 << 20  # messages that are worked on at once
 _NONE = np.zeros(0, np.int64)
 _FIRST_FRAMES = 23  # columns of the first journals
 _WORDS = ("failure_kind", "failure_detail", "finish_reason")
@@ -78,6 +79,16 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     texts: list[bytes | None]
 
 
+class Block(msgspec.Struct, frozen=True):
+    """The messages of requests `first` to `last`, the latter not included."""
+
+    first: int
+    last: int
+    start: Int64  # of the block's own arrays, int64[last - first + 1]
+    arrival_ns: Int64
+    tokens: Int64
+
+
 class Records(msgspec.Struct, frozen=True):
     """Every request of a run, sorted by plan index.
 
@@ -106,6 +117,44 @@ class Records(msgspec.Struct, frozen=True):
     def ok(self) -> Bool:
         """Which requests succeeded, bool[requests]."""
         return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
+
+    @property
+    def in_one_block(self) -> bool:
+        """Whether all messages can be worked on at once."""
+        return len(self.arrival_ns) <= BLOCK
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The requests of each block: at most BLOCK messages together, unless they are of one request."""
+        if self.in_one_block:
+            return [(0, len(self))]
+        spans, first = [], 0
+        while first < len(self):
+            last = int(self.start.searchsorted(self.start[first] + BLOCK, side="right")) - 1
+            spans.append((first, max(last, first + 1)))
+            first = spans[-1][1]
+        return spans
+
+    def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[Block]:
+        """The messages block by block, or those of some of `spans()`; mapped ones are let go of behind it."""
+        for first, last in self.spans() if spans is None else spans:
+            begin, end = self.start[first], self.start[last]
+            yield Block(
+                first=first,
+                last=last,
+                start=self.start[first : last + 1] - begin,
+                arrival_ns=self.arrival_ns[begin:end],
+                tokens=self.tokens[begin:end],
+            )
+            release(self.arrival_ns)
+            release(self.tokens)
+
+    def message_tokens(self) -> Int64:
+        """What the messages of each request carried, int64[requests]."""
+        carried = [_NONE]
+        for block in self.blocks():
+            before = _starts(block.tokens)
+            carried.append(before[block.start[1:]] - before[block.start[:-1]])
+        return np.concatenate(carried)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Records:

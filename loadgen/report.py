@@ -14,7 +14,8 @@ from loadgen import as_run, attainable, block, fingerprint, reconcile, sensing, 
 from loadgen.block import Layout
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
-from loadgen.metrics import ClientHealth, Metrics, compute
+from loadgen.health import ClientHealth
+from loadgen.metrics import Metrics, compute
 from loadgen.printing import encodable
 from loadgen.profile import Profile
 from loadgen.result import Result
