@@ -17,11 +17,12 @@ from loadgen.credentials import Credentials, credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
+from loadgen.local import Local
 from loadgen.plan import Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.roofline import preset
-from loadgen.run import Local, Session
+from loadgen.run import Session
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
 from loadgen_servers.embedded import Embedded, EngineFailed

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
-from loadgen import __version__
+from loadgen import __version__, signals
 from loadgen.errors import ExitCode, LoadgenError, UsageError
 from loadgen.printing import flushed, printed
 
@@ -122,9 +122,10 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
-    code = main()
-    if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a reader that went away, a full disk
-        code = code or ExitCode.UNWRITTEN
+    with signals.caught(signals.stop):
+        code = main()
+        if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
+            code = code or ExitCode.UNWRITTEN
     os._exit(code)
 
 
@@ -145,9 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LoadgenError as error:
         printed(f"loadgen: {error}", sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        printed("loadgen: interrupted", sys.stderr)
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt as stop:
+        number = signals.number_of(stop)
+        printed(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
+        return signals.exit_code(number)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away
-        return ExitCode.UNWRITTEN
+        return ExitCode.FIGURES  # whoever read our output has read enough

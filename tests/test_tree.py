@@ -26,8 +26,9 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "printing", "sections", "failure", "stop_rules", "untrusted", "server_log", "clock",
-    "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive", "record",
+    "__init__", "errors", "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
+    "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
+    "record", "journal",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
@@ -35,10 +36,11 @@ ORDER = [
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "secrecy", "host",
     "gguf", "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors",
     "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
-    "facts", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live", "measure",
+    "facts", "local", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live",
+    "measure",
     "reconcile", "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
-    "server_doubts", "client_doubts", "doubts", "verdict", "result",
+    "server_doubts", "client_doubts", "doubts", "verdict", "result", "followup",
     "rungs", "repeats", "report",
     "launch_flags", "stop_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
     "export",
@@ -80,6 +82,7 @@ PACKAGES = {
 # likes, and none of it is worth a run. What is made of a measured run is made part by part, and an exception
 # that nobody foresaw must cost its part alone, which names it.
 CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception"), ("sections.py", "Exception")}
+CATCHES_ALL |= {("execution.py", "Exception"), ("run.py", "BaseException")}
 MOST_PARAMETERS = 8
 
 

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     asked = _asked(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = Path(asked.places[0])
-    if len(asked.places) == 1 and not forms and (not first.exists() or (first / result.RESULT).exists()):
+    if len(asked.places) == 1 and not forms and (not first.exists() or result.is_run(first)):
         print(report.render(result.load(first), explain=asked.explain, layout=asked.layout))
         return 0
     if asked.explain and not forms:
