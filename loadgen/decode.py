@@ -80,8 +80,9 @@ class Decoder:
         answer, events, messages = stream.answer, stream.events, stream.messages
         weighed = _weighed(messages, events.lines)
         counted = count(messages, weighed)
-        malformed = stream.malformed or too_many(counted.total, len(answer.body))
-        if malformed and not stream.malformed:
+        excess = too_many(counted.total, len(answer.body))
+        malformed = stream.malformed or excess
+        if excess:
             weighed = without_usage(weighed)
             counted = count(messages, weighed)
         _note_usage(record, weighed.usage)
