@@ -50,7 +50,7 @@ class Decoder:
         stream = self._plain(capture)
         answer = stream.answer if stream else _unframed(capture)
         if answer.status != 200:
-            failure: Failure | None = _no_answer(answer)
+            failure: Failure | None = _no_answer(answer, capture.retry_after)
             whole = False
         elif not self.streamed:
             failure, whole = self._whole(record, answer)
@@ -214,10 +214,12 @@ def _in_one_piece(answer: Unframed) -> bool:
     return answer.body[:1] == b"{" or _kind(answer) == "application/json"
 
 
-def _no_answer(answer: Unframed) -> Failure:
+def _no_answer(answer: Unframed, retry_after: str) -> Failure:
     if answer.status:
         words = _words(answer.body)
-        return Failure(FailureKind.HTTP_STATUS, f"{answer.status}: {words}" if words else str(answer.status))
+        said = f"{answer.status}: {words}" if words else str(answer.status)
+        wait = _shorten(answer.headers.get("retry-after", retry_after))
+        return Failure(FailureKind.HTTP_STATUS, f"{said} (Retry-After: {wait})" if wait else said)
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
