@@ -20,7 +20,7 @@ DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
 _OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
 _LONGEST_NAME = 200  # characters of a name of the hub, which has 96
 _MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
-_MOST_IDS = 1 << 24  # the greatest id; the largest vocabulary has some 300 000
+_MOST_IDS = 1 << 22  # the greatest id; the largest vocabulary has some 300 000
 _CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiece its byte tokens
 
 
