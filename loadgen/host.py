@@ -109,7 +109,7 @@ def throttled(before: HostState, after: HostState) -> tuple[str, ...]:
         rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
     counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
     now = dict.fromkeys((*after.held, *after.gpu_reasons))
-    return (*counted, *now)
+    return tuple(untrusted.text(said) for said in (*counted, *now))
 
 
 def _counted(path: str) -> str:
