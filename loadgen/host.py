@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.environment import bare_variables
+
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
 _COUNTERS = (
@@ -70,7 +72,12 @@ class Machine:
             return ""
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_COMMAND_S,
+                check=False,
+                env=bare_variables(),
             )
         except (OSError, subprocess.SubprocessError):
             return ""

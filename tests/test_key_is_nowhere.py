@@ -242,7 +242,7 @@ def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
     with ScriptedServer(api(lambda _: stream())) as server:
         path = written(tmp_path, {"name": "x", "base_url": server.base_url}, repeats=1)
         words = ["--base-url", server.base_url, *LOAD] if verb == "bench" else [str(path)]
-        assert cli.main([verb, *words]) == (2 if verb == "bench" else 1)
+        assert cli.main([verb, *words]) == 2
         assert server.asked == []
     said = "".join(capfd.readouterr())
     assert "OPENAI_API_KEY holds no API key: a key is one word of printable ASCII" in said
@@ -295,7 +295,7 @@ def test_a_key_in_the_body_is_sent_and_not_shown(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     flag = "--chat-template-kwargs" if by == "template" else "--extra-body"
-    words = [flag, json.dumps(body)]
+    words = [flag, json.dumps(body), *(["--backend", "openai-chat"] if by == "template" else [])]
     if by == "profile":
         place = tmp_path.parent / f"{tmp_path.name}.toml"
         lines = [f"{name} = {json.dumps(value).replace(': ', ' = ')}" for name, value in body.items()]
@@ -304,7 +304,8 @@ def test_a_key_in_the_body_is_sent_and_not_shown(
     with ScriptedServer(api(sometimes(ANSWERS["500"]))) as server:
         words = ["bench", "--base-url", server.base_url, *LOAD, *SAVED, *words]
         monkeypatch.setattr("sys.argv", ["loadgen", *words])
-        assert cli.main(words) == 0
+        # What is no chat is no answer to one.
+        assert cli.main(words) == (1 if by == "template" else 0)
         assert cli.main([*words, "--print-request"]) == 0
         assert all(KEY.encode() in asked.body for asked in server.asked if asked.body)
     nowhere(tmp_path, capfd)
@@ -381,7 +382,6 @@ def test_no_server_that_is_started_here_has_it(
 def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    line = f"{engine_command()} --server-env"
     words = [
         "bench",
         "--quiet",
@@ -393,6 +393,6 @@ def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(
     monkeypatch.setattr("sys.argv", ["loadgen", *words, *LOAD])
     with watched(also_environments=True) as processes:
         assert cli.main([*words, *LOAD]) == 0
-    assert any(KEY in said for said in processes.values()), line
+    assert any(KEY in said for said in processes.values())
     assert cli.main([*words, "--dry-run"]) == 0
     nowhere(tmp_path, capfd)
