@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 CODE = sorted(
@@ -212,10 +214,43 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
         "jetson",
         "roofline",
         "reliability",
+        "security",
     ],
 )
 def test_the_docs_are_there(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").stat().st_size > 500
+
+
+@pytest.mark.parametrize("path", named(CODE))
+def test_nothing_that_comes_from_outside_is_run(path: Path) -> None:
+    """No pickle, no eval or exec, no shell."""
+    assert not imported(path) & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        assert called not in ("eval", "exec", "compile", "__import__"), f"line {node.lineno}"
+        of = ast.unparse(node.func)
+        assert of not in ("os.system", "os.popen", "subprocess.getoutput"), f"line {node.lineno}"
+        for word in node.keywords:
+            said = ast.unparse(word.value)
+            assert (word.arg, said) not in (("shell", "True"), ("allow_pickle", "True")), (
+                f"line {node.lineno}"
+            )
+
+
+def test_what_is_locked_is_all_that_is_needed_by_hash_and_names_no_host() -> None:
+    text = (ROOT / "requirements" / "ci.txt").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    locked: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=[a-z])", text)[1:]:
+        name, _, rest = entry.partition("==")
+        locked.setdefault(name, []).append(re.split(r"[\s;]", rest)[0])
+        assert "--hash=sha256:" in entry, name
+    for one in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["test"]]):
+        assert locked[one.name], one.name
+        assert all(one.specifier.contains(version) for version in locked[one.name]), one.name
+    assert not re.search(r"://|--index|--find-links|--trusted", text)
 
 
 def test_the_readme_names_only_flags_that_exist() -> None:
