@@ -16,6 +16,7 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
+from loadgen.places import place
 from loadgen.plan import Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
@@ -84,7 +85,7 @@ def _headers(options: Options) -> dict[str, str]:
 
 
 def _embedded(options: Options, stack: ExitStack) -> tuple[Access, Local]:
-    config = None if options.model_config is None else Path(options.model_config).expanduser()
+    config = None if options.model_config is None else place(options.model_config)
     arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]

@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
+from loadgen.bounds import shown
 from loadgen.errors import LoadgenError, UsageError
+from loadgen.plain_text import plain
 
 _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
@@ -115,6 +117,16 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+def _readable(words: Sequence[str]) -> None:
+    """Raises UsageError of an argument that is no UTF-8: it could neither be sent nor written down."""
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            said = word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            raise UsageError(f"argument {number}, {shown(said)}, is not UTF-8: write it in UTF-8") from None
+
+
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
@@ -138,11 +150,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"loadgen {__version__}")
         return 0
     try:
+        _readable(words)
         if verb not in VERBS:
-            raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
+            raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
         return VERBS[verb](words[1:])
     except LoadgenError as error:
-        print(f"loadgen: {error}", file=sys.stderr)
+        print(f"loadgen: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("loadgen: interrupted", file=sys.stderr)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 
+from loadgen.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
 from loadgen.errors import UsageError
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 
+_FRAMING = (
+    "content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection", "te", "trailer",
+    "upgrade", "expect",
+)  # fmt: skip
+_MOST_REPEATS = 10_000
+_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
+_LONGEST = 20  # digits that are looked at
 _UNSET: Any = argparse.SUPPRESS
 
 _ONLY_RANDOM = "only --dataset-name random is built"
@@ -60,7 +68,8 @@ class Parser(argparse.ArgumentParser):
     """Argparse whose errors are this tool's."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; {self.prog} --help lists the flags")
+        said = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        raise UsageError(f"{said}; {self.prog} --help lists the flags")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -133,6 +142,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
     headers = _pairs("--header", values.pop("header", []))
+    _refuse_framing(headers)
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
@@ -184,13 +194,20 @@ def _pairs(flag: str, pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _refuse_framing(headers: Mapping[str, str]) -> None:
+    """Raises UsageError of a header that says where a request ends or how a connection is used."""
+    for name in headers:
+        if name.lower() in _FRAMING:
+            raise UsageError(f"--header {name}: how a request is framed is the client's: leave it out")
+
+
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a JSON object")
     return value
 
 
@@ -220,7 +237,7 @@ def _target_flags(group: Group) -> None:
     add = group.add_argument
     add("--base-url", metavar="URL", help="for example http://localhost:8000; https works too")
     add("--host", help="with --port, instead of --base-url")
-    add("--port", type=int)
+    add("--port", type=whole(0, 65535))
     add(
         "--endpoint",
         metavar="PATH",
@@ -234,7 +251,12 @@ def _target_flags(group: Group) -> None:
     add("--model", help="default: the first that /v1/models names")
     add("--served-model-name", metavar="NAME", help="the name requests carry, where it is not --model")
     add("--tokenizer", metavar="DIR", help="where token ids or text prompts come from")
-    add("--vocab-size", type=int, metavar="N", help="draw ids below N, where no tokenizer or config tells")
+    add(
+        "--vocab-size",
+        type=whole(1, MOST_IDS),
+        metavar="N",
+        help="draw ids below N, where no tokenizer or config tells",
+    )
     add(
         "--header",
         nargs="+",
@@ -243,7 +265,7 @@ def _target_flags(group: Group) -> None:
         help="sent with every request, never stored",
     )
     add("--insecure", action="store_true", help="accept any TLS certificate")
-    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
+    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=real(0, MOST_SECONDS), metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
     add(
         "--preset",
@@ -270,7 +292,7 @@ def _workload_flags(group: Group) -> None:
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
     add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
-    add("--seed", type=int, help="default: drawn, printed and recorded")
+    add("--seed", type=whole(-MOST_SEED, MOST_SEED), help="default: drawn, printed and recorded")
     add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
         help="ids: exactly N random token ids (default where the API takes them)")  # fmt: skip
 
@@ -344,8 +366,8 @@ def _output_flags(group: Group) -> None:
 
 
 def _repeats(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs: give 1 or more")
+    if not text.isdecimal() or not 0 < int(text[:_LONGEST]) <= _MOST_REPEATS:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of runs: give 1 to {_MOST_REPEATS}")
     return int(text)
 
 
@@ -353,5 +375,5 @@ def _warmups(text: str) -> int | str:
     if text == "wave":
         return text
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor `wave`")
-    return int(text)
+        raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `wave`")
+    return whole(0, MOST_REQUESTS)(text)

@@ -14,6 +14,7 @@ from loadgen.block import Layout
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.metrics import ClientHealth, Metrics, compute
+from loadgen.plain_text import plain
 from loadgen.profile import Profile
 from loadgen.result import Result
 
@@ -38,7 +39,7 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
         *map(_wrapped, _sensed(result)),
         *map(_wrapped, fingerprint.lines(facts.fingerprint) if facts.fingerprint is not None else ()),
     ]
-    return "\n".join(lines)
+    return plain("\n".join(lines))
 
 
 def _block(result: Result, layout: Layout) -> str:

@@ -18,6 +18,7 @@ from loadgen.arrays import Int64
 from loadgen.block import BlockFacts, percentile_name
 from loadgen.errors import UsageError
 from loadgen.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
+from loadgen.plain_text import file_name
 from loadgen.record import Records
 
 OURS = "loadgen"
@@ -49,8 +50,9 @@ class ResultFacts(msgspec.Struct, frozen=True):
         rate = self.traffic.request_rate_per_s
         limit = self.traffic.max_concurrency
         concurrency = "" if limit is None else f"-concurrency{limit}"
-        model = self.model_id.split("/")[-1]
-        return f"{self.label or self.backend}-{float(rate)}qps{concurrency}-{model}-{self.date}.json"
+        model = file_name(self.model_id.split("/")[-1])
+        label = file_name(self.label or self.backend)
+        return f"{label}-{float(rate)}qps{concurrency}-{model}-{self.date}.json"
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:

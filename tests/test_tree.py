@@ -26,7 +26,8 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "failure", "clock", "arrays", "engines", "sse", "http1", "capture", "record",
+    "__init__", "errors", "places", "bounds", "plain_text", "csv_text",
+    "failure", "clock", "arrays", "engines", "sse", "http1", "capture", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
     "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "rest", "wire",
     "portable", "runner", "ranks", "peaks", "goodput",
@@ -48,7 +49,7 @@ PACKAGES = {
         "bound", "preset", "subject",
     ],
     "others": [
-        "text", "numbers", "blocks", "headings", "commands", "pages", "documents", "vllm", "sglang", "aiperf",
+        "text", "numbers", "blocks", "headings", "documents", "commands", "pages", "vllm", "sglang", "aiperf",
         "guidellm", "own", "sheets", "sources",
     ],
     "comparison": [
