@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__, signals
+from loadgen.bounds import shown
 from loadgen.errors import ExitCode, LoadgenError, UsageError
+from loadgen.plain_text import plain
 from loadgen.printing import flushed, printed
 
 _HELP = f"""\
@@ -119,6 +121,16 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+def _readable(words: Sequence[str]) -> None:
+    """Raises UsageError of an argument that is no UTF-8: it could neither be sent nor written down."""
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            said = word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            raise UsageError(f"argument {number}, {shown(said)}, is not UTF-8: write it in UTF-8") from None
+
+
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
@@ -140,11 +152,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"loadgen {__version__}")
         return 0
     try:
+        _readable(words)
         if verb not in VERBS:
-            raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
+            raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
         return VERBS[verb](words[1:])
     except LoadgenError as error:
-        printed(f"loadgen: {error}", sys.stderr)
+        printed(f"loadgen: {plain(str(error))}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
         number = signals.number_of(stop)

@@ -15,7 +15,7 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.fingerprint import Fingerprint
 from loadgen.goodput import parse_goodput
 from loadgen.metrics import Ask, parse_percentile_metrics, parse_percentiles
-from loadgen.profile import Profile
+from loadgen.profile import Profile, check_body
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.sensing import Sensed
 from loadgen.server_settings import ServerSettings
@@ -167,3 +167,4 @@ def check(profile: Profile) -> None:
     asked(profile)
     shown(profile)
     Trim.parse(profile.warmup, profile.cooldown)
+    check_body(profile)

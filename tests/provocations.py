@@ -280,6 +280,11 @@ def a_share_of_a_core(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(client_findings, "CORES", 0.2)
 
 
+def another_prompt(patch: pytest.MonkeyPatch) -> None:
+    """Requests carry two ids, whatever was planned, as behind a proxy that cuts prompts."""
+    patch.setattr(TokenIds, "prompt", lambda self, i: [1001, 1002])
+
+
 def slow_drawing(patch: pytest.MonkeyPatch) -> None:
     """A prompt takes 5 ms to build, as long ones do."""
     drawn = TokenIds.prompt

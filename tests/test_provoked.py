@@ -65,10 +65,7 @@ PROVOCATIONS = {
         engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
     ),
     "another prompt than was planned": Provocation(
-        engine(),
-        f"""{FOUR} --extra-body '{{"prompt": [1001, 1002]}}'""",
-        {"prompt-lengths", "identical-prompts"},  # and the same one each time
-        may=frozenset({"prefix-cache"}),
+        engine(), FOUR, {"prompt-lengths"}, played=made.another_prompt
     ),
     "few prompts that there are": Provocation(
         engine(),

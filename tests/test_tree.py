@@ -28,7 +28,8 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
+    "__init__", "errors", "places", "bounds", "plain_text", "csv_text",
+    "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
     "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
     "record", "journal",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
@@ -44,8 +45,8 @@ ORDER = [
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
     "server_doubts", "client_doubts", "doubts", "verdict", "result", "followup",
     "rungs", "repeats", "report",
-    "launch_flags", "stop_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
-    "export",
+    "launch_flags", "stop_flags", "refused_flags", "flags", "credentials", "reported", "others",
+    "comparison", "audit", "page", "export",
     "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
@@ -56,7 +57,7 @@ PACKAGES = {
         "bound", "preset", "subject",
     ],
     "others": [
-        "text", "numbers", "blocks", "headings", "commands", "pages", "documents", "vllm", "sglang", "aiperf",
+        "text", "numbers", "blocks", "headings", "documents", "commands", "pages", "vllm", "sglang", "aiperf",
         "guidellm", "own", "sheets", "sources",
     ],
     "comparison": [
