@@ -27,7 +27,7 @@ TEXT = [
 # fmt: off
 ORDER = [
     "__init__", "errors", "failure", "clock", "arrays", "files", "engines", "sse", "http1", "capture",
-    "columns", "archive", "record",
+    "columns", "archive", "spill", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
     "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "rest", "wire",
     "portable", "runner", "ranks", "peaks", "goodput",
