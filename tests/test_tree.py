@@ -31,7 +31,7 @@ ORDER = [
     "__init__", "errors", "places", "bounds", "plain_text", "csv_text",
     "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
     "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
-    "record", "journal",
+    "spill", "record", "journal",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
