@@ -159,7 +159,7 @@ def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
     if not run.records.ok.any():
         live.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING
-    if facts.cut_short:
+    if facts.partial:
         return ExitCode.NOTHING
     if strict and run.verdict.level is Level.INVALID:
         return ExitCode.INVALID

@@ -113,7 +113,7 @@ class Journal:
     def records(self, spill: Path | None = None) -> Records:
         """Every request so far, sorted by plan index; long columns may lie in a file under `spill`."""
         self._flush()
-        return Records.joined(Parts(self._kept))
+        return Records.joined(Parts(self._kept), spill)
 
     def remove(self) -> None:
         """Take the file away: all of it is kept elsewhere by now."""

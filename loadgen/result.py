@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -85,17 +86,15 @@ class Result:
             burstiness=facts.profile.burstiness,
             metadata=parse_metadata(facts.metadata),
             save_detailed=detailed,
-            ours=self._ours(),
+            ours=facts.model_dump(mode="json"),
+            # What follows from the facts is computed again by whoever reads the file.
+            derived={
+                "verdict": lambda: verdict.json(self.verdict),
+                "steady_state": lambda: steady.json(self.steady),
+                "reconciliation": lambda: [asdict(row) for row in self.reconciled],
+            },
+            request_id_prefix=facts.request_id_prefix,
         )
-
-    def _ours(self) -> dict[str, Any]:
-        """The facts, and what follows from them: that is computed again by whoever reads the file."""
-        return {
-            **self.facts.model_dump(mode="json"),
-            "verdict": verdict.json(self.verdict),
-            "steady_state": steady.json(self.steady),
-            "reconciliation": [asdict(row) for row in self.reconciled],
-        }
 
 
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
@@ -198,12 +197,16 @@ def _recovered(directory: Path) -> Result:
     if not found.facts:
         raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
     known = _facts(directory, json.loads(found.facts))
-    records = Records.joined(journal.parts(path))
+    spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
+    records = Records.joined(journal.parts(path), spill)
     where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
-    planned = max(known.requests, len(records))
-    update: dict[str, Any] = {"recovered": f"read from {where}", "requests": planned}
+    update: dict[str, Any] = {"requests": max(known.requests, len(records)), "under_way": False}
     if known.under_way:
-        update |= {"cut_short": "the client was killed while the run was under way", "under_way": False}
+        update["recovered"] = (
+            f"the client ended without a word while the run was under way; read from {where}"
+        )
+    else:  # nothing that was measured is missing
+        update["notes"] = (*known.notes, f"the client ended before its report was written; read from {where}")
     return Result(known.model_copy(update=update), records)
 
 

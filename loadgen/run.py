@@ -106,7 +106,7 @@ class Session(msgspec.Struct, frozen=True):
         failures = [failure for failure in outcome.records.failures if failure is not None]
         if failures:
             raise MeasureError(
-                f"{self.access.base_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+                f"{self.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
             )
 
     def keep(self, run: Result, directory: Path, explain: bool = False, layout: str | None = None) -> Kept:
@@ -215,8 +215,9 @@ class Session(msgspec.Struct, frozen=True):
             name = signals.NAMES.get(outcome.signal)
             why = f"stopped by {name} before it was taken" if name else "every request failed"
             return {"fingerprint": Fingerprint.none(why)}
+        hide = self.access.secrets.hide
         self.fingerprints[made.path] = answers.ask(
-            self.access, self.root.tls, self.subject, made, display.show
+            self.access, self.root.tls, self.subject, made, display.show, hide
         )
         return {"fingerprint": self.fingerprints[made.path]}
 
