@@ -16,12 +16,12 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
-from loadgen.job import check_headers
 from loadgen.plan import Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.roofline import preset
 from loadgen.run import Local, Session
+from loadgen.sendable import check_headers
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
 from loadgen_servers.embedded import Embedded, EngineFailed

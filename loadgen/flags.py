@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from loadgen.errors import UsageError
-from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
+from loadgen.sendable import check_headers, check_path, check_request_id_prefix
 
 _UNSET: Any = argparse.SUPPRESS
 

@@ -26,7 +26,8 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "failure", "clock", "arrays", "engines", "sse", "http1", "capture", "record",
+    "__init__", "errors", "sendable",
+    "failure", "clock", "arrays", "engines", "sse", "http1", "capture", "record",
     "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting", "server_settings",
     "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls", "deadlines", "outgoing",
     "rest", "wire",
