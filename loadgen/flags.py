@@ -13,9 +13,9 @@ import msgspec
 from loadgen.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
 from loadgen.environment import hide
 from loadgen.errors import UsageError
-from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 from loadgen.refused_flags import ONLY_RANDOM, OTHER_DATASETS, REFUSED
+from loadgen.sendable import check_headers, check_path, check_request_id_prefix
 from loadgen.stop_flags import add_stop_flags
 from loadgen.stop_rules import DRAIN_S, Tolerance
 

@@ -217,7 +217,7 @@ class Session(msgspec.Struct, frozen=True):
             return {"fingerprint": Fingerprint.none(why)}
         hide = self.access.secrets.hide
         self.fingerprints[made.path] = answers.ask(
-            self.access, self.root.tls, self.subject, made, display.show, hide
+            self.access, self.root.tls, self.subject, made, display.show, hide=hide
         )
         return {"fingerprint": self.fingerprints[made.path]}
 

@@ -16,7 +16,8 @@ from loadgen.errors import UsageError
 from loadgen.failure import FailureKind
 from loadgen.flags import parse
 from loadgen.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
-from loadgen.job import Limits, check_headers, check_path, check_request_id_prefix
+from loadgen.job import Limits
+from loadgen.sendable import check_headers, check_path, check_request_id_prefix
 from loadgen.stalls import Stalls, last_token_read, unfinished
 from scripted_server import chunk, job_of, target_of, token
 
