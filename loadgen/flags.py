@@ -170,7 +170,7 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
         named = _HEADER.fullmatch(pair)
         if named is None:
             raise UsageError(
-                f"--header: value {number} is no NAME=VALUE (it is not shown): write 'NAME=VALUE' in quotes"
+                f"--header: value {number} (not shown) is no header: write NAME=VALUE in ASCII, in quotes"
             )
         found[named[1]] = named[2]
     check_headers(found.items())
