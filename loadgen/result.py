@@ -202,11 +202,10 @@ def _recovered(directory: Path) -> Result:
     where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
     update: dict[str, Any] = {"requests": max(known.requests, len(records)), "under_way": False}
     if known.under_way:
-        update["recovered"] = (
-            f"the client ended without a word while the run was under way; read from {where}"
-        )
+        update["recovered"] = f"the client was ended while the run was under way; read from {where}"
     else:  # nothing that was measured is missing
-        update["notes"] = (*known.notes, f"the client ended before its report was written; read from {where}")
+        why = f"the client ended before its report was written; read from {where}"
+        update["notes"] = (*known.notes, why)
     return Result(known.model_copy(update=update), records)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +16,6 @@ from msgspec.structs import replace
 from loadgen import (
     answers,
     as_run,
-    calibration,
     control,
     export,
     host,
@@ -27,13 +27,14 @@ from loadgen import (
     server_log,
     signals,
 )
+from loadgen.calibrate import at_the_pace_of
 from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
 from loadgen.endpoint import Access, Served
 from loadgen.environment import HIDDEN, command_line, describe, git_state
 from loadgen.errors import MeasureError, UsageError
-from loadgen.facts import Client, Facts, Server, asked
+from loadgen.facts import Client, Facts, Server
 from loadgen.fingerprint import Fingerprint
 from loadgen.flags import Options
 from loadgen.followup import Step, bounded, calibrated, counted, followed_up, sensed, throttled, with_outcome
@@ -42,7 +43,6 @@ from loadgen.journal import Journal
 from loadgen.live import Display
 from loadgen.local import Local
 from loadgen.measure import Manner, Outcome, Watch, measure, never
-from loadgen.metrics import compute
 from loadgen.observe import Observer
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.portable import is_loopback
@@ -51,11 +51,11 @@ from loadgen.record import Records
 from loadgen.result import Result
 from loadgen.roofline.subject import Flags
 from loadgen.runner import DEFAULT_TRANSPORT
+from loadgen.secrecy import Secrets
 from loadgen.sections import Broken, guarded
 from loadgen.sensing import Sensing
 from loadgen.stop_rules import StopRules
 
-_LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them all
 _IDLE_S = 1.0  # of power at rest, where there is a sensor of it
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
@@ -137,13 +137,24 @@ class Session(msgspec.Struct, frozen=True):
         target = self._target(made)
         shown = tuple((name, HIDDEN) for name, _ in target.headers)
         head = replace(target, headers=shown).request_head(len(body), "0")
-        return head.decode("latin-1").replace("\r\n", "\n") + body.decode()
+        known = self._secrets(workload)
+        shown_body = json.dumps(known.mask(json.loads(body)), ensure_ascii=False)
+        return known.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
+
+    def _secrets(self, workload: Profile) -> Secrets:
+        """Those of the command, and those in a workload's body."""
+        return self.access.secrets | Secrets.of(tables=(workload.extra_body, workload.chat_template_kwargs))
 
     def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        """Measure one profile; its result, and the empty directory that is to hold it.
+        """Measure one profile; its result, and the directory that holds its journal and is to hold it all.
 
-        Raises UsageError or MeasureError, and leaves no directory then.
+        Raises UsageError or MeasureError; where nothing was measured there is no directory then.
         """
+        known = self._secrets(workload)
+        with known.kept():
+            return replace(self, access=replace(self.access, secrets=known))._run(workload, seed)
+
+    def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         made = plan.make(workload, self.subject, seed)
         self._check_fits(made)
         started = result.now()
@@ -172,7 +183,7 @@ class Session(msgspec.Struct, frozen=True):
         sensing = self._sensing()
         warmed = self._warm_up(made, manner, display)
         if self.options.selftest:
-            _measure_client(made.profile, manner.transport, warmed)
+            at_the_pace_of(made.profile, manner.transport, warmed)
         known = self._facts(made, started, sensing).model_copy(
             update={
                 "warmups": len(warmed),
@@ -182,6 +193,7 @@ class Session(msgspec.Struct, frozen=True):
                 "under_way": True,
             }
         )
+        known = self._masked(known)
         journal.facts(known.dumped())
         before = host.snapshot() if is_loopback(self.root.host) else None
         observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
@@ -189,7 +201,7 @@ class Session(msgspec.Struct, frozen=True):
             observer.before(_REST_S if len(warmed) else 0.0)
         with self._traced() as trace:
             outcome = self._watched(made, manner, display, journal, observer, sensing)
-            known = with_outcome(known, outcome, journal.error, made.total)
+            known = self._masked(with_outcome(known, outcome, journal.error, made.total))
             journal.facts(known.dumped())
             journal.finish()
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
@@ -203,7 +215,11 @@ class Session(msgspec.Struct, frozen=True):
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
             ("the roofline", lambda facts: bounded(facts, roofline_flags(self.options))),
         )
-        return Result(followed_up(known, steps), outcome.records)
+        return Result(self._masked(followed_up(known, steps)), outcome.records)
+
+    def _masked(self, known: Facts) -> Facts:
+        """The facts without secrets: they are written as they are."""
+        return Facts.model_validate(self.access.secrets.mask(known.model_dump()))
 
     def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
         """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
@@ -363,20 +379,6 @@ class Session(msgspec.Struct, frozen=True):
 def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
     with first, second:
         yield
-
-
-def _measure_client(workload: Profile, transport: str, warmed: Records) -> None:
-    """Let the client measure itself at the load to come, whose pace the warm-up tells; it is remembered."""
-    from loadgen.selftest import Load, measure_client, table  # no other run pays for it
-
-    pace = compute(warmed, asked(workload))
-    load = Load.of(workload)
-    if pace.itl.n:
-        tokens = round(pace.total_output_tokens / pace.health.messages)
-        load = Load.of(workload, max(pace.itl.mean_ms, _LEAST_INTERVAL_MS), max(tokens, 1))
-    found = measure_client(load, [transport])
-    calibration.remember(found.values())
-    print("\n".join((f"self-test at {load.words}:", *table(found[transport]))), flush=True)
 
 
 def roofline_flags(options: Options) -> Flags:

@@ -47,7 +47,7 @@ ORDER = [
     "rungs", "repeats", "report",
     "launch_flags", "stop_flags", "refused_flags", "flags", "credentials", "reported", "others",
     "comparison", "audit", "page", "export",
-    "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
+    "selftest", "calibrate", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
 # A package is one noun whose modules stand together; what it exports to those right of it is any of them.
