@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from loadgen import checkpoint
 from loadgen.checkpoint import Checkpoint
+from loadgen.credentials import Credentials, credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
@@ -45,26 +46,49 @@ def attach(options: Options, asked: ServerSettings, workload: Profile, stack: Ex
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
+    known = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
+    with known.secrets.kept():
+        return _attached(options, asked, workload, stack, known)
+
+
+def _tables(asked: ServerSettings) -> dict[str, object]:
+    """What a server is told that may be secret."""
+    return {"arguments": asked.arguments, "environment": asked.environment}
+
+
+def _attached(
+    options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
+) -> Session:
     if options.launching.wanted:
-        return _launched(options, asked, workload, stack)
+        return _launched(options, asked, workload, stack, known)
     if options.base_url is not None:
         if options.preset is not None:
             raise UsageError(
                 "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
             )
-        access = Access(_base_url(options), _headers(options), options.insecure)
+        access = Access(
+            _base_url(options),
+            known.headers,
+            options.insecure,
+            options.ca_cert,
+            options.client_cert,
+            options.client_key,
+            known.secrets,
+        )
         return _session(options, access, _local(access), options.ready_check_timeout_s)
-    access, local = _embedded(options, stack)
+    access, local = _embedded(options, stack, known)
     return _session(options, access, local, _EMBEDDED_WAIT_S)
 
 
-def _launched(options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack) -> Session:
+def _launched(
+    options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
+) -> Session:
     from loadgen.launched import launched  # nobody else needs what starts servers
 
     if options.model is not None and os.path.exists(options.model):
         # A server names its model as it was given: whole, wherever it runs.
         options = replace(options, model=os.path.abspath(options.model))
-    access, local = stack.enter_context(launched(options, asked))
+    access, local = stack.enter_context(launched(options, asked, known))
     session = _session(options, access, local, 0.0)
     try:
         session.first_token(workload)
@@ -74,16 +98,7 @@ def _launched(options: Options, asked: ServerSettings, workload: Profile, stack:
     return session
 
 
-def _headers(options: Options) -> dict[str, str]:
-    """Those of every request, the user's key among them: it never goes to a server of our own."""
-    headers = dict(options.headers)
-    key = os.environ.get("OPENAI_API_KEY")
-    if key and not any(name.lower() == "authorization" for name in headers):
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
-
-
-def _embedded(options: Options, stack: ExitStack) -> tuple[Access, Local]:
+def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[Access, Local]:
     config = None if options.model_config is None else Path(options.model_config).expanduser()
     arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
@@ -93,7 +108,7 @@ def _embedded(options: Options, stack: ExitStack) -> tuple[Access, Local]:
         listening = embedded.start()
     except EngineFailed as error:
         raise UsageError(f"the embedded engine did not start: {error}") from None
-    return Access(listening.base_url, dict(options.headers)), Local(lambda: [])
+    return Access(listening.base_url, known.headers, secrets=known.secrets), Local(lambda: [])
 
 
 def _local(access: Access) -> Local | None:
@@ -151,4 +166,4 @@ def _checkpoint(place: str) -> Checkpoint | None:
 
 def _model_directory(options: Options) -> str | None:
     """--model where it is a directory: then its tokenizer is there, as `vllm bench serve` has it."""
-    return options.model if options.model and Path(options.model).is_dir() else None
+    return options.model if options.model and os.path.isdir(options.model) else None

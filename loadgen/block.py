@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.distribution import Distribution
 from loadgen.errors import UsageError
-from loadgen.metrics import Distribution, Metrics
+from loadgen.metrics import Metrics
 from loadgen.server_settings import nearest
 
 Figures = Mapping[str, Any]

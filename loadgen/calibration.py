@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from loadgen import untrusted
 from loadgen.arrays import Int64
 from loadgen.peaks import peak_concurrency
 from loadgen.ranks import median, percentiles
@@ -23,6 +24,10 @@ from loadgen.record import Records
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
 # What moves the client's figures; the rest of the environment may change under a calibration.
 _DECIDING = ("cpu", "cpus", "machine", "platform", "python", "loadgen", "httpx", "httptools", "numpy")
+_MOST_BYTES = 1 << 20  # of the cache; each self-test has half a kilobyte
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Error(BaseModel):
@@ -30,17 +35,17 @@ class Error(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    median_us: float  # of the absolute error, as the others
-    p99_us: float
-    max_us: float
-    p99_percent: float  # of the true value's median
+    median_us: NotNegative  # of the absolute error, as the others
+    p99_us: NotNegative
+    max_us: NotNegative
+    p99_percent: NotNegative  # of the true value's median
 
     @classmethod
     def of(cls, said_ns: Int64, true_ns: Int64) -> Self:
-        """The error of these pairs, at least one; the true values' median must not be 0."""
+        """The error of these pairs, at least one; a true median under 1 ns counts as 1 ns."""
         off_us = np.abs(said_ns - true_ns) / 1e3
         median_us, p99_us = percentiles(off_us, (50, 99))
-        percent = 100 * p99_us / (float(median(true_ns)) / 1e3)
+        percent = 100 * p99_us / (max(float(median(true_ns)), 1.0) / 1e3)
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
 
     def percent(self, value_us: float) -> float:
@@ -132,17 +137,17 @@ class Calibration(BaseModel):
     measured: datetime
     environment: str  # a digest of machine and software: another one makes it void
     transport: str
-    streams: int
-    interval_ms: float  # between messages of a stream
-    tokens_per_message: int = 1
+    streams: int = Field(ge=1)
+    interval_ms: Positive  # between messages of a stream
+    tokens_per_message: int = Field(default=1, ge=1)
     ttft: Error
     gap: Error  # between successive messages of a stream
     e2e: Error
-    events_per_read: float  # messages seen in one read, 1 at best
-    capacity_tokens_per_s: float  # most with P99 gap error under 5 %
-    capacity_streams: int  # most held at `interval_ms` so
+    events_per_read: NotNegative  # messages seen in one read, 1 at best
+    capacity_tokens_per_s: NotNegative  # most with P99 gap error under 5 %; 0: no load was held
+    capacity_streams: int = Field(ge=0)  # most held at `interval_ms` so
     capacity_bounded: bool = True  # a higher load failed; False: none was tried, there may be more
-    cpu_us_per_token: float  # of the capturing process
+    cpu_us_per_token: NotNegative  # of the capturing process
 
     @property
     def capacity_messages_per_s(self) -> float:
@@ -150,8 +155,15 @@ class Calibration(BaseModel):
         return self.capacity_tokens_per_s / self.tokens_per_message
 
     def headroom(self, messages_per_s: float) -> float:
-        """How often a run of this rate fits into the capacity."""
+        """How often a run of this rate fits into the capacity; 0 where no load was held."""
         return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
+
+    def share(self, messages_per_s: float) -> float:
+        """The share of the capacity that a run of this rate takes; infinite where no load was held."""
+        if messages_per_s <= 0:
+            return 0.0
+        capacity = self.capacity_messages_per_s
+        return messages_per_s / capacity if capacity else float("inf")
 
 
 class _Cache(BaseModel):
@@ -190,7 +202,7 @@ def remember(found: Iterable[Calibration]) -> bool:
     cache = _Cache(calibrations=tuple({**older, **fresh}.values()))
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside.write_text(cache.model_dump_json(indent=1), "utf-8")
         beside.replace(path)
     except OSError as error:
@@ -205,7 +217,7 @@ def _read() -> _Cache:
     """The cache; empty, and a line of why, where the file is damaged."""
     path = cache_path()
     try:
-        return _Cache.model_validate_json(path.read_bytes())
+        return _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
     except FileNotFoundError:
         return _Cache()
     except OSError as error:

@@ -12,6 +12,8 @@ from loadgen.arrays import Int64
 from loadgen.failure import Failure
 
 NO_STAMP = bytes(16)
+_TOLERANCE_NS = 100_000  # of the offset's own measurement
+_IMPOSSIBLE_NS = 1 << 61  # away: more than any other
 A_READ = 3  # entries of a read in what `Capture.fill` takes
 
 
@@ -39,7 +41,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     sent_ns: int  # right before the first byte went to the kernel; 0: never sent
     end_ns: int  # when the response was over, user space
     connect_ns: int = 0  # TCP and TLS set-up paid for this request; 0: the connection was open
-    resends: int = 0  # the server had closed the idle connection: sent again on a fresh one
+    resends: int = 0  # the server had closed the idle connection: sent again, `sent_ns` is the first time
     framed: bool = True  # the bytes are a whole HTTP/1.1 response; else the body alone, status apart
     status: int = 0  # HTTP status where the bytes do not hold it
     failure: Failure | None = None  # what the transport knows; decoding may find more
@@ -48,6 +50,8 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     seen_ns: bytes = b""
     kernel: bytes = b""
     realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
+    earlier_offsets_ns: tuple[int, ...] = ()  # what it was before, where the clock was stepped meanwhile
+    retry_after: str = ""  # the header of that name where the bytes do not hold it
 
     def fill(self, got: Sequence[Any]) -> None:
         """Take reads as the wire gathers them: of each its bytes, the kernel's timespec, the stamp (ns)."""
@@ -66,4 +70,21 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         """When the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
         timespec = np.frombuffer(self.kernel, np.int64).reshape(-1, 2)
         wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]
-        return np.where(wall_ns == 0, 0, wall_ns - self.realtime_offset_ns)
+        found_ns = wall_ns - self.realtime_offset_ns
+        if self.earlier_offsets_ns:
+            found_ns = self._in_force(wall_ns, found_ns)
+        return np.where(wall_ns == 0, 0, found_ns)
+
+    def _in_force(self, wall_ns: Int64, found_ns: Int64) -> Int64:
+        """Each timestamp by the offset in force when it was taken: none is later than the client's own, and
+        of those that are not, the nearest is meant."""
+        user_ns = self.user_ns()
+
+        def away(by_ns: Int64) -> Int64:
+            lag_ns = user_ns - by_ns
+            return np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
+
+        for offset_ns in self.earlier_offsets_ns:
+            other_ns = wall_ns - offset_ns
+            found_ns = np.where(away(other_ns) < away(found_ns), other_ns, found_ns)
+        return found_ns

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from loadgen.capture import A_READ, Capture
-from loadgen.job import Health
+from loadgen.job import Fault, Health
 
 _LENGTH = struct.Struct("=Q")
 _BUFFER_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 18
-Message = Capture | Health
+Message = Capture | Health | Fault
 
 
 def pair() -> tuple[Outbox, Inbox]:
@@ -82,12 +82,12 @@ class Outbox:
         self.blocked = bool(self._partial)
         return not self.blocked
 
-    def finish(self, health: Health) -> None:
-        """Deliver everything that waits and then `health`, however long the reader takes."""
+    def finish(self, last: Health | Fault) -> None:
+        """Deliver everything that waits and then `last`, however long the reader takes."""
         self.sock.setblocking(True)
         while self._partial or self._waiting:
             self.flush_some()
-        self._load(health)
+        self._load(last)
         self.sock.sendall(self._partial)
         self.sock.close()
 

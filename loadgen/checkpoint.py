@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from loadgen import gguf
+from loadgen import gguf, untrusted
 from loadgen.errors import UsageError
 
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
@@ -21,6 +21,8 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_leng
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _PICKLED = re.compile(r"(?:pytorch_)?model.*\.bin|consolidated.*\.bin")  # no optimizer, no training_args
+_LONGEST_PATH = 4096  # characters
+_MOST_JSON_BYTES = 64 << 20  # the index of the largest models has some 20
 _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-of-\d{5})?\.gguf$", re.I)
 
 
@@ -45,22 +47,26 @@ class Checkpoint(BaseModel):
 def read(path: str) -> Checkpoint | None:
     """What a path on this machine holds; None where there is nothing (a hub name).
 
-    Raises UsageError where something is there, and is no checkpoint that can be read.
+    The path may be the server's word: only a directory's known files and a .gguf file are opened, and
+    only where they are regular files. Raises UsageError where something is there, and is no checkpoint
+    that can be read.
     """
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
+    if not os.path.exists(place):
+        return None
     try:
-        if not place.exists():
-            return None
-        if place.is_file():
+        if not os.path.isdir(place):
             return _gguf([place], path)
-        if (place / "config.json").is_file():
+        if os.path.isfile(place / "config.json"):
             return _transformers(place, path)
         parts = sorted(place.glob("*.gguf"))
+        if not parts:
+            raise UsageError(f"{path} is no model: no config.json and no .gguf in it")
+        return _gguf(parts, path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: the model cannot be read") from None
-    if not parts:
-        raise UsageError(f"{path} is no model: no config.json and no .gguf in it")
-    return _gguf(parts, path)
+    except (ValueError, RecursionError):  # a null byte in a name, words nested too deep to be repeated
+        raise UsageError(f"{path}: what its files say makes no sense: the model is broken") from None
 
 
 def quantized(config: Mapping[str, Any], directory: Path) -> tuple[str, str]:
@@ -86,10 +92,10 @@ def _transformers(directory: Path, path: str) -> Checkpoint:
     places = _places(config)
     dtype = _first(places, ("dtype", "torch_dtype"), str, "").removeprefix("torch.")
     word, detail = quantized(config, directory)
-    return Checkpoint(
+    return _checkpoint(
         path=path,
         config_digest=_digest(raw),
-        architecture=next((str(name) for name in _list(config.get("architectures"))), ""),
+        architecture=next((name for name in _list(config.get("architectures")) if isinstance(name, str)), ""),
         model_type=_first((config,), ("model_type",), str, ""),
         dtype=dtype,
         quantization=word,
@@ -107,7 +113,7 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
     family = str(told.get("general.architecture", ""))
     named = _GGUF_NAME.search(parts[0].name)
     kind = named[1].upper() if named else head.kind()
-    return Checkpoint(
+    return _checkpoint(
         path=path,
         config_digest=_digest(head.raw),
         model_type=family,
@@ -117,6 +123,12 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
         hidden_size=_whole(told.get(f"{family}.embedding_length")),
         weight_bytes=sum(part.stat().st_size for part in parts),
     )
+
+
+def _checkpoint(**declared: Any) -> Checkpoint:
+    """What is declared, its texts bounded."""
+    bounded = {name: untrusted.text(said) for name, said in declared.items() if isinstance(said, str)}
+    return Checkpoint(**{**declared, **bounded, "path": untrusted.text(declared["path"], _LONGEST_PATH)})
 
 
 def _quantization(places: Iterable[Mapping[str, Any]], directory: Path) -> tuple[str, str]:
@@ -204,7 +216,11 @@ def _weight_bytes(directory: Path) -> int | None:
     """The size of one copy of the weights: many repositories hold them twice, in two formats."""
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        named = {str(name) for name in _mapping(_json(index)[1].get("weight_map")).values()}
+        # Beside the index: a name that leads elsewhere names no part of this model.
+        told = {
+            name for name in _mapping(_json(index)[1].get("weight_map")).values() if isinstance(name, str)
+        }
+        named = {name for name in told if ".." not in Path(name).parts and not Path(name).is_absolute()}
         if sizes := [(directory / name).stat().st_size for name in named if (directory / name).is_file()]:
             return sum(sizes)
     tensors = list(directory.glob("*.safetensors"))
@@ -217,11 +233,11 @@ def _weight_bytes(directory: Path) -> int | None:
 def _json(path: Path) -> tuple[bytes, dict[str, Any]]:
     """A file's bytes and the object in them; raises UsageError where there is none."""
     try:
-        raw = path.read_bytes()
-        found = json.loads(raw)
+        raw = untrusted.file_bytes(path, _MOST_JSON_BYTES)
+        found = untrusted.json_value(raw)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: the model cannot be read") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UsageError(f"{path} is no JSON: the model is broken or only half copied") from None
     if not isinstance(found, dict):
         raise UsageError(f"{path} holds no object: the model is broken")
@@ -231,11 +247,12 @@ def _json(path: Path) -> tuple[bytes, dict[str, Any]]:
 def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:
     """The first of these names that any place holds, of that type; else `default`."""
     values = (place.get(name) for place in places for name in names)
-    return next((one for one in values if isinstance(one, kind) and not isinstance(one, bool)), default)
+    right = (one for one in values if isinstance(one, kind) and not isinstance(one, bool))
+    return next((one for one in right if not isinstance(one, int) or _whole(one) is not None), default)
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return untrusted.whole(value) if isinstance(value, int) else None
 
 
 def _mapping(value: object) -> dict[str, Any]:

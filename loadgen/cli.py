@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.errors import LoadgenError, UsageError
+from loadgen.errors import ExitCode, LoadgenError, UsageError
+from loadgen.printing import flushed, printed
 
 _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
@@ -28,11 +29,13 @@ verbs:
   campaign   checkpoints × servers × profiles from one file, each cell several times
   compare    runs, campaigns and others' results in one table, with a verdict on each difference
   audit      look for what cannot be in anyone's published figures
+  export     write a run's requests, a row each, as JSON lines, CSV or Parquet
   selftest   measure this client against a server that does nothing but tell the truth
   engine     start the embedded engine on its own
 
-`loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing could be measured,
-2 the command is wrong, 3 the verdict is INVALID (with --strict), 130 interrupted.
+`loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing was measured or the run was
+cut short, 2 the command is wrong, 3 the verdict is INVALID (with --strict), 4 figures were produced and not
+everything could be written, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 
@@ -109,6 +112,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "report": _main_of("loadgen.page.verb"),
     "compare": _main_of("loadgen.comparison.verb"),
     "audit": _main_of("loadgen.audit.verb"),
+    "export": _main_of("loadgen.export"),
     "campaign": _main_of("loadgen.campaign.verb"),
     "selftest": _main_of("loadgen.selftest"),
     "engine": _main_of("loadgen_servers.engine.cli"),
@@ -119,11 +123,8 @@ def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
     code = main()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (BrokenPipeError, ValueError):  # the reader of our output went away
-        code = code or 1
+    if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a reader that went away, a full disk
+        code = code or ExitCode.UNWRITTEN
     os._exit(code)
 
 
@@ -142,11 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
         return VERBS[verb](words[1:])
     except LoadgenError as error:
-        print(f"loadgen: {error}", file=sys.stderr)
+        printed(f"loadgen: {error}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("loadgen: interrupted", file=sys.stderr)
-        return 130
+        printed("loadgen: interrupted", sys.stderr)
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away
-        return 1
+        return ExitCode.UNWRITTEN

@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
+from loadgen import exchange
 from loadgen.endpoint import Access
 from loadgen.engines import Engine
 from loadgen.errors import MeasureError, UsageError
+from loadgen.exchange import Answer
 
 _ANSWER_S = 10.0
 _TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minutes for a large one
 _BUSY_S = 5.0
 _AGAIN_S = 0.25
-_SAID = 200  # characters of an answer's text
 _NO_SUCH_PATH = (404, 405)
 _REFUSED = (401, 403)
 
@@ -39,23 +38,22 @@ async def _reset(access: Access, tls: ssl.SSLContext | None, engine: Engine, bus
     deadline_s = loop.time() + busy_s
     async with access.client(tls, _ANSWER_S) as client:
         while True:
-            try:
-                answer = await client.post(engine.reset_path)
-            except httpx.HTTPError as error:
-                return f"{engine.reset_path}: {error or type(error).__name__}"
+            answer = await exchange.ask(client, "POST", engine.reset_path, _ANSWER_S)
+            if answer.trouble:
+                return answer.why
             busy = _busy(answer)
             if not busy:
-                return "" if answer.status_code == 200 else _refusal(answer, engine, engine.reset_needs)
+                return "" if answer.status == 200 else _refusal(answer, engine, engine.reset_needs)
             if loop.time() >= deadline_s:
                 return f"{engine.reset_path}: {busy}"
             await asyncio.sleep(_AGAIN_S)
 
 
-def _busy(answer: httpx.Response) -> str:
+def _busy(answer: Answer) -> str:
     """Why a server could not empty its cache now; vLLM says so in its body, older ones not at all."""
-    if answer.status_code == 400:
-        return _text(answer) or "requests are still running"
-    if answer.status_code == 200 and _json(answer).get("success") is False:
+    if answer.status == 400:
+        return answer.words or "requests are still running"
+    if answer.object.get("success") is False:
         return "requests still hold a part of the cache"
     return ""
 
@@ -91,20 +89,21 @@ def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, director
             _tell(access, tls, engine, (engine.trace_stop_path, None))
         except (UsageError, MeasureError) as error:
             trace.trouble = str(error)
+        except KeyboardInterrupt:  # the wait for it is given up, not what was measured
+            trace.trouble = "stopped by Ctrl-C before it was written"
 
 
 def server_info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     """What the server says of how it runs; empty where it does not say (vLLM: outside its dev mode)."""
-    return asyncio.run(_info(access, tls, engine)) if engine.info_path else {}
+    try:
+        return asyncio.run(_info(access, tls, engine)) if engine.info_path else {}
+    except OSError:  # not even a socket of ours
+        return {}
 
 
 async def _info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     async with access.client(tls, _ANSWER_S) as client:
-        try:
-            answer = await client.get(engine.info_path)
-        except httpx.HTTPError:
-            return {}
-    return _json(answer) if answer.status_code == 200 else {}
+        return (await exchange.ask(client, "GET", engine.info_path, _ANSWER_S)).object
 
 
 def _tell(
@@ -112,39 +111,26 @@ def _tell(
 ) -> None:
     path, body = request
 
-    async def post() -> httpx.Response:
+    async def post() -> Answer:
         async with access.client(tls, _TRACE_S) as client:
-            return await client.post(path, json=body)
+            return await exchange.ask(client, "POST", path, _TRACE_S, body=body)
 
     try:
         answer = asyncio.run(post())
-    except httpx.HTTPError as error:
-        raise MeasureError(f"{path}: {error or type(error).__name__}; look into the server's log") from None
-    if answer.status_code != 200:
-        fault = UsageError if answer.status_code in _NO_SUCH_PATH else MeasureError
+    except OSError as error:  # not even a socket of ours
+        raise MeasureError(f"{path} cannot be asked: {error.strerror}") from None
+    if answer.trouble:
+        raise MeasureError(f"{answer.why}; look into the server's log")
+    if answer.status != 200:
+        fault = UsageError if answer.status in _NO_SUCH_PATH else MeasureError
         raise fault(_refusal(answer, engine, engine.trace_needs))
 
 
-def _refusal(answer: httpx.Response, engine: Engine, needs: str) -> str:
+def _refusal(answer: Answer, engine: Engine, needs: str) -> str:
     """Why a control request was refused, and what to do."""
-    path, status = answer.request.url.path, answer.status_code
+    path, status = answer.path, answer.status
     if status in _REFUSED:
         return f"{path}: refused ({status}): set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'"
     if status in _NO_SUCH_PATH and needs:
         return f"{engine.name} has no {path} ({status}): start it with {needs}"
-    return f"{path} answers {status}" + (f": {said}" if (said := _text(answer)) else "")
-
-
-def _text(answer: httpx.Response) -> str:
-    """An answer's own words, on one line."""
-    error = _json(answer).get("error")
-    said = error.get("message") if isinstance(error, dict) else error
-    return " ".join((said if isinstance(said, str) else answer.text).split())[:_SAID]
-
-
-def _json(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        found = answer.json()
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return f"{path} answers {status}" + (f": {said}" if (said := answer.words) else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -10,18 +11,40 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.dialect import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usage
 
+# Finish reasons of an answer that is not all it would have been, and what each means.
+FAILED_ENDS: Final = {
+    "abort": "the server stopped this request",
+    "aborted": "the server stopped this request",
+    "cancelled": "the server stopped this request",
+    "canceled": "the server stopped this request",
+    "timeout": "the server's own time limit for this request passed",
+    "error": "the server failed while it answered",
+    "content_filter": "a filter of the server cut this answer",
+    "content-filter": "a filter of the server cut this answer",
+    "insufficient_system_resource": "the server had no room left for this request",
+}
+# Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.
+SILENT_TOKENS: Final = 1 << 20
+
 
 class Weighed(msgspec.Struct, frozen=True):
     """A stream's messages up to the first that says something went wrong."""
 
     kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
-    finish_reason: str  # the last one; "abort" where any choice has it
-    why: str  # what the server says of an abort
+    finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
+    why: str  # what the server says of it
     usage: Usage | None  # the last one
     usage_at: list[int]  # messages with choices that bring usage along
     own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
     ids: bool  # some message lists its token ids
+    remarks: list[int]  # messages without choices: `dialect.remark` tells what they say
     fault: str | None
+
+    @property
+    def failed_end(self) -> str:
+        """Why the finish reason makes the answer a failure; "" where it does not."""
+        meaning = FAILED_ENDS.get(self.finish_reason, "")
+        return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
 
 
 def weigh(messages: Sequence[Message]) -> Weighed:
@@ -29,12 +52,15 @@ def weigh(messages: Sequence[Message]) -> Weighed:
     kinds = bytearray()
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
+    remarks: list[int] = []
     for message in messages:
         choices = message.choices
-        if message.error is not None or message.message is not None:
+        if message.error is not None:
             fault = message.fault()
             if fault is not None:
                 break
+        if choices is None:
+            remarks.append(len(kinds))
         if message.usage is not None:
             usage, own_usage = message.usage, not choices
             if choices:
@@ -43,10 +69,25 @@ def weigh(messages: Sequence[Message]) -> Weighed:
         for choice in choices or ():
             kind = max(kind, choice.carries()) if kind else choice.carries()
             ids = ids or choice.token_ids is not None
-            if choice.finish_reason is not None and reason != "abort":
+            if choice.finish_reason and reason not in FAILED_ENDS:
                 reason, why = choice.finish_reason, message.why()
         kinds.append(kind)
-    return Weighed(kinds, reason, why, usage, usage_at, own_usage, ids, fault)
+    return Weighed(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
+
+
+def too_many(total: int, body_bytes: int) -> str:
+    """What is wrong with a count of an answer's tokens that its bytes cannot have carried; "" if they can.
+
+    A token leaves a byte at least, but for those that are not shown.
+    """
+    if total <= body_bytes + SILENT_TOKENS:
+        return ""
+    return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
+
+
+def without_usage(weighed: Weighed) -> Weighed:
+    """The same, but for a usage that is not to be believed."""
+    return msgspec.structs.replace(weighed, usage=None, usage_at=[], own_usage=False)
 
 
 class Count(msgspec.Struct, frozen=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
 import msgspec
 
 from loadgen.errors import UsageError
+from loadgen.server_text import NOT_JSON, words
 
 # What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
@@ -17,21 +18,28 @@ ENDING: Final = 2  # an empty text with a finish reason: a last special token, o
 MAYBE: Final = 3  # an empty text: incomplete UTF-8, a special token, or nothing
 TOKEN: Final = 4  # text
 
+# The bounds of what a server counts: beyond them its message is malformed. Sums of any run stay in 64 bits.
+MOST: Final = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # vLLM's -1: not counted
+Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+
+_NOTHING_SAID = (b"", b"null", b"false")
+_NO_MESSAGE = "an error without a message"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
-_LINE_END = re.compile(rb"[\r\n]|\Z")
 
 
 class PromptDetails(msgspec.Struct, gc=False):
     """Of `usage.prompt_tokens`."""
 
-    cached_tokens: int | None = None
+    cached_tokens: CountOrNone | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
     """The server's own counts."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
 
 
@@ -46,17 +54,17 @@ class Fault(msgspec.Struct, gc=False):
     """The `error` object of an answer."""
 
     message: str | None = None
-    code: int | str | None = None
+    code: Code | str | None = None
 
     def __str__(self) -> str:
-        parts = (str(part) for part in (self.code, self.message) if part is not None)
-        return ": ".join(parts) or "an error without a message"
+        parts = (str(part).strip() for part in (self.code, self.message) if part is not None)
+        return ": ".join(filter(None, parts)) or _NO_MESSAGE
 
 
 class Choice(msgspec.Struct, gc=False):
     """One choice of a message, in whichever dialect."""
 
-    index: int = 0
+    index: Count = 0
     finish_reason: str | None = None
     token_ids: list[int] | None = None
 
@@ -77,9 +85,7 @@ class Message(msgspec.Struct, gc=False):
 
     choices: Sequence[Choice] | None = None
     usage: Usage | None = None
-    error: Fault | str | None = None
-    message: str | None = None  # of `{"object": "error", "message": …}`
-    code: int | str | None = None
+    error: Fault | str | bool | None = None
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
 
     def timing(self) -> Timing | None:
@@ -88,7 +94,7 @@ class Message(msgspec.Struct, gc=False):
             return None
         try:
             return _TIMING.decode(self.metrics)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NOT_JSON:
             return None
 
     def why(self) -> str:
@@ -96,11 +102,41 @@ class Message(msgspec.Struct, gc=False):
         return ""
 
     def fault(self) -> str | None:
-        """What the server says went wrong; None if nothing did."""
-        if self.error is not None:
-            return str(self.error)
-        if self.message is not None and self.choices is None:
-            return str(Fault(self.message, self.code))
+        """What the server says went wrong, never blank; None if nothing did."""
+        if self.error is None or self.error is False:
+            return None
+        said = "" if self.error is True else str(self.error).strip()
+        return said or _NO_MESSAGE
+
+
+class Remark(msgspec.Struct, gc=False):
+    """What an event without choices may say: `{"object": "error", "message": …}`, or `{"detail": …}`.
+
+    Such events are rare, and every field of Message costs time in all the others.
+    """
+
+    code: msgspec.Raw = msgspec.Raw()
+    message: msgspec.Raw = msgspec.Raw()
+    detail: msgspec.Raw = msgspec.Raw()  # FastAPI's: text, a list, an object
+
+    def fault(self) -> str | None:
+        """As `Message.fault`."""
+        for said in (bytes(self.message), bytes(self.detail)):
+            if said not in _NOTHING_SAID:
+                code = bytes(self.code)
+                parts = ("" if code in _NOTHING_SAID else words(code), words(said))
+                return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
+        return None
+
+
+_REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
+
+
+def remark(line: bytes) -> str | None:
+    """What a message without choices says went wrong; None if nothing did."""
+    try:
+        return _REMARK.decode(line).fault()
+    except NOT_JSON:
         return None
 
 
@@ -269,7 +305,7 @@ def token_seen(dialect: Dialect, tail: bytes) -> bool:
     for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
         try:
             (message,) = dialect.messages(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        except (*NOT_JSON, ValueError):
             continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
         if any(choice.carries() >= ENDING for choice in message.choices or ()):
             return True
@@ -277,8 +313,4 @@ def token_seen(dialect: Dialect, tail: bytes) -> bool:
 
 
 def _datas_backwards(text: bytes) -> Iterator[bytes]:
-    end = len(text)
-    while (begin := text.rfind(b"data:", 0, end)) >= 0:
-        line_end = _LINE_END.search(text, begin)
-        yield text[begin + 5 : line_end.start() if line_end else end]
-        end = begin
+    return (line[5:] for line in reversed(text.splitlines()) if line.startswith(b"data:"))

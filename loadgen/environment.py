@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from loadgen import __version__
+from loadgen import __version__, untrusted
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
 _SETTINGS = {
@@ -23,12 +23,19 @@ _SETTINGS = {
 }
 HIDDEN = "***"
 _GIT_S = 1.0
+_LONGEST_LINE = 4096  # bytes
 _ROOT = Path(__file__).resolve().parent.parent
 
 # A name whose last word says that its value is nobody's business; `max-tokens` and `TOKENIZERS_…` are none.
 _KEY = (
     r"(?:[a-z0-9]+[-_.])*"
     r"(?:api_?keys?|key|key[-_]id|token|secret|password|passwd|passphrase|credentials?|auth|authorization)"
+)
+# What is a secret whatever stands before it.
+_CREDENTIALS = (
+    re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.IGNORECASE),
+    re.compile(r"(?<=://)()[^/\s@]+(?=@)"),
+    re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
 )
 _SECRETS = (
     # --api-key A B: every word up to the next flag
@@ -42,11 +49,11 @@ _SECRETS = (
         r"(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;}'\"]+)",
         re.IGNORECASE,
     ),
-    re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.IGNORECASE),
-    re.compile(r"(?<=://)()[^/\s@]+(?=@)"),
-    re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
+    *_CREDENTIALS,
 )
 _SECRET_FLAG = re.compile(rf"--?{_KEY}", re.IGNORECASE)
+_SECRET_NAME = re.compile(_KEY, re.IGNORECASE)
+_HEADER = re.compile(r"\s*[\w!#$%&'*+.^`|~-]+(?=\s*[=:])")
 
 
 def describe() -> dict[str, str]:
@@ -102,15 +109,29 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
             header, hiding = name == "--header", _SECRET_FLAG.fullmatch(name) is not None
             words.append(f"{name}={HIDDEN}" if given and (header or hiding) else hide(word))
         elif header:
-            words.append(f"{re.split('[=:]', word, maxsplit=1)[0]}={HIDDEN}")
+            named = _HEADER.match(word)  # without a name all of it may be the key
+            words.append(f"{named[0]}={HIDDEN}" if named else HIDDEN)
         else:
             words.append(HIDDEN if hiding else hide(word))
     return words
 
 
+def is_secret(name: str) -> bool:
+    """Whether a key, a header or a variable is named as secrets are: api_key, authToken; not max_tokens."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
+    return _SECRET_NAME.fullmatch(words) is not None
+
+
 def hide(text: str) -> str:
     """A text without the values that look like secrets: of keys and tokens, in URLs, behind Bearer."""
     for secret in _SECRETS:
+        text = secret.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def hide_credentials(text: str) -> str:
+    """A text without what is a key or a password by its own form, whatever it is called."""
+    for secret in _CREDENTIALS:
         text = secret.sub(rf"\1{HIDDEN}", text)
     return text
 
@@ -130,8 +151,8 @@ def _platform() -> str:
 
 def _os_name() -> str:
     try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
+        return untrusted.text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
+    except (OSError, ValueError):  # no such file, or none of UTF-8
         return platform.system()
 
 
@@ -149,12 +170,15 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
-    board = _first_line(Path("/proc/device-tree/model")).rstrip("\0")  # ARM: no name of the processor
-    return next(named, board or platform.machine())
+    board = _first_line(Path("/proc/device-tree/model"))  # ARM: no name of the processor
+    return untrusted.text(next(named, board or platform.machine()))
 
 
 def _first_line(path: Path) -> str:
+    """A system's file of one line, whatever its bytes; "" where there is none."""
     try:
-        return path.read_text("utf-8").strip()
-    except OSError:
+        with path.open("rb") as file:
+            line = file.read(_LONGEST_LINE).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ""
+    return untrusted.text(line.strip().rstrip("\0"))

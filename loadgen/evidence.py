@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen import steady
-from loadgen.arrays import Bool, Float64, Int64
+from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.failure import FailureKind
@@ -88,7 +88,7 @@ def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> flo
     """How many of these intervals hold at once, on average over a window (Little's law)."""
     low, high = window
     inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
-    return float(inside.clip(0).sum()) / (high - low)
+    return float(total(inside.clip(0))) / (high - low)
 
 
 def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 
 import msgspec
+
+from loadgen import untrusted
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started"})  # the others only grow
@@ -16,6 +17,9 @@ _GREATEST = ("kv_cache_usage", "started")  # of several engines these are not ad
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
 _REPEATED_GAUGE = (*_REPEATED, "priority")  # beside the whole, what each priority has of it
 _LONGEST_WORDS = 60
+# The parser's time grows with the square of a line: real lines have some hundred characters, and few models
+# and engines behind one port come to more lines than these.
+_LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
 
 
 class Meaning(msgspec.Struct, frozen=True):
@@ -131,7 +135,13 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Se
     meanings = NAMES[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
-    return Selection(whose, tuple(line for line in lines if _name(line) in meanings))
+    selected = tuple(line for line in lines if _name(line) in meanings)
+    longest = max(selected, key=len, default="")
+    if len(longest) > _LONGEST_LINE:
+        return Selection(trouble=f"/metrics has a line of {len(longest)} characters: {_words(longest)!r}")
+    if len(selected) > _MOST_LINES or sum(map(len, selected)) > _MOST_CHARS:
+        return Selection(trouble=f"/metrics has {len(selected)} lines of {whose}'s: too many to be read")
+    return Selection(whose, selected)
 
 
 def parse(selection: Selection) -> Snapshot:
@@ -148,21 +158,33 @@ def parse(selection: Selection) -> Snapshot:
             (sample,) = family.samples
         except ValueError:
             return Snapshot(trouble=f"/metrics is malformed in {_words(line)!r}")
-        meaning = meanings[sample.name]
+        meaning = meanings.get(sample.name)
+        if meaning is None:
+            return Snapshot(trouble=f"/metrics is malformed in {_words(line)!r}")
         repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         part = labels.pop(meaning.label, "") if meaning.label else meaning.part
-        series = labels.pop("model_name", ""), meaning.quantity, part
-        if math.isnan(sample.value):
-            continue
+        if untrusted.number(sample.value) is None or (meaning.label == "le" and not _bounds(part)):
+            continue  # no count, and no bucket, that a server can have
+        series = (
+            untrusted.text(labels.pop("model_name", "")),
+            meaning.quantity,
+            untrusted.text(part),
+        )
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, sample.value), sample.value)
-    values = {series: _together(series[1], list(places.values())) for series, places in rows.items()}
+    sums = {series: _together(series[1], list(places.values())) for series, places in rows.items()}
+    values = {series: value for series, value in sums.items() if untrusted.number(value) is not None}
     return Snapshot(
         selection.names,
         counters={series: value for series, value in values.items() if series[1] not in GAUGES},
         gauges={series: value for series, value in values.items() if series[1] in GAUGES},
     )
+
+
+def _bounds(part: str) -> bool:
+    """Whether it is a bucket's upper bound in seconds: a number, or +Inf."""
+    return untrusted.number(part) is not None or part in ("+Inf", "Inf", "inf")
 
 
 def _together(quantity: str, values: Sequence[float]) -> float:

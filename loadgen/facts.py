@@ -23,6 +23,7 @@ from loadgen.window import ServerWindow
 
 # 1: the first.
 FORMAT = 1
+_PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
 class Server(BaseModel):
@@ -64,6 +65,7 @@ class Client(BaseModel):
     clock_step_ms: float
     late_bodies: int
     backlog_bytes: int
+    stopped_s: float = 0.0  # the longest time it did not run at all: suspended, or its container paused
 
 
 class Facts(BaseModel):
@@ -91,6 +93,11 @@ class Facts(BaseModel):
     notes: tuple[str, ...] = ()
     cut_short: str = ""  # why the run was not carried to its end
     interrupted: bool = False
+    stop_rule: str = ""  # which rule (--max-failures, --max-duration, …) ended it, in words
+    recovered: str = ""  # why only its journal is left, where it was not carried to its end
+    unfinished: int = 0  # requests under way when the client was killed, of which nothing else is known
+    journal_error: str = ""  # why the journal could not be written in full
+    request_id_prefix: str | None = None  # of each x-request-id, its index follows; None: not kept
     label: str | None = None
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
@@ -108,6 +115,17 @@ class Facts(BaseModel):
     fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
     ceiling: Ceiling | None = None  # what the machine could do at best
     no_ceiling: str = ""  # why that is not known, and what to pass
+
+    @property
+    def partial(self) -> str:
+        """Why these are not all of the plan's requests, in words; "" where they are."""
+        return self.cut_short or self.stop_rule or self.recovered
+
+    @property
+    def prompt_replaced(self) -> bool:
+        """Whether --extra-body puts one prompt in the place of every planned one."""
+        fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
+        return bool(fields & set(self.profile.extra_body))
 
     def ask(self) -> Ask:
         """What the metrics are asked for."""

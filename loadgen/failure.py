@@ -14,13 +14,14 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"  # --request-timeout passed
     STALL = "stall"  # --stall-timeout passed without a token (pings do not count)
     HTTP_STATUS = "http-status"  # any status but 200
-    IN_BAND = "in-band-error"  # a `data: {"error": …}` after a 200
-    ABORTED = "aborted"  # finish_reason "abort": the server was being stopped
+    IN_BAND = "in-band-error"  # a `data: {"error": …}`, `event: error` or the like after a 200
+    ABORTED = "aborted"  # a finish_reason such as abort, error, content_filter: the server ended it early
     TRUNCATED = "truncated"  # the stream ended before its end
-    MALFORMED = "malformed"  # bytes that are not HTTP, SSE or the API's JSON
+    MALFORMED = "malformed"  # bytes that are not HTTP, SSE or the API's JSON; numbers that cannot be
     NOT_STREAMED = "not-streamed"  # a stream was asked for and one whole body came
     EMPTY = "empty"  # a complete answer without a token
     CANCELLED = "cancelled"  # stopped by Ctrl-C while under way
+    LOST = "lost"  # the capturing process died while this request was under way
 
 
 class Failure(msgspec.Struct, frozen=True):

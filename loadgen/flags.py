@@ -10,12 +10,17 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from loadgen.environment import hide
 from loadgen.errors import UsageError
+from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
+from loadgen.stop_flags import add_stop_flags
+from loadgen.stop_rules import DRAIN_S, Tolerance
 
 _UNSET: Any = argparse.SUPPRESS
 
 _ONLY_RANDOM = "only --dataset-name random is built"
+_CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 _OTHER_DATASETS = (
     "--random-mm-",
     "--sharegpt-",
@@ -56,6 +61,9 @@ REFUSED = {
 }
 
 
+_HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
+
+
 class Parser(argparse.ArgumentParser):
     """Argparse whose errors are this tool's."""
 
@@ -75,7 +83,12 @@ class Options(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     vocab_size: int | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
+    api_key_env: str | None = None  # None: OPENAI_API_KEY where it is set; "": no key
+    api_key_file: str | None = None
     insecure: bool = False
+    ca_cert: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
     ready_check_timeout_s: float = 0.0
     seed: int | None = None
     request_id_prefix: str | None = None
@@ -105,6 +118,11 @@ class Options(msgspec.Struct, frozen=True):
     result_filename: str | None = None
     metadata: tuple[str, ...] = ()
     run_dir: str | None = None
+    save_requests: bool = False
+    max_failures: Tolerance | None = None
+    max_consecutive_failures: int | None = None  # None: the default rule, see stop_rules
+    max_duration_s: float | None = None
+    drain_timeout_s: float = DRAIN_S
 
     @property
     def saves(self) -> bool:
@@ -132,12 +150,22 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
-    headers = _pairs("--header", values.pop("header", []))
+    headers = _headers(values.pop("header", []))
+    check_path(values.get("endpoint") or "")
+    check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
+    certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
+    if certificate is not None and base_url is None:
+        raise UsageError(f"{certificate} is for a server that is there already: pass its https --base-url")
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
+    # They are written into every result as they are given.
+    if "metadata" in options:
+        options["metadata"] = tuple(map(hide, options["metadata"]))
+    if "label" in options:
+        options["label"] = hide(options["label"])
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(
@@ -170,17 +198,17 @@ def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
     raise UsageError(f"unknown flag {flag}{nearest(flag, known)}; {parser.prog} --help lists the flags")
 
 
-def _pairs(flag: str, pairs: Sequence[str]) -> dict[str, str]:
+def _headers(pairs: Sequence[str]) -> dict[str, str]:
+    """Headers written NAME=VALUE, or as curl has them; no word of one that is refused is shown."""
     found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"{flag} {pair!r}: write NAME=VALUE")
-        if not pair.isascii() or not pair.isprintable():
-            raise UsageError(f"{flag} {name!r}: one line of ASCII, please")
-        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name.strip()):
-            raise UsageError(f"{flag} {name!r}: no name of a header; write NAME=VALUE")
-        found[name.strip()] = value.strip()
+    for number, pair in enumerate(pairs, 1):
+        named = _HEADER.fullmatch(pair)
+        if named is None:
+            raise UsageError(
+                f"--header: value {number} is no NAME=VALUE (it is not shown): write 'NAME=VALUE' in quotes"
+            )
+        found[named[1]] = named[2]
+    check_headers(found.items())
     return found
 
 
@@ -190,7 +218,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{hide(text)!r} is not a JSON object")
     return value
 
 
@@ -208,12 +236,20 @@ def bench_parser() -> argparse.ArgumentParser:
     _workload_flags(parser.add_argument_group("workload"))
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
+    add_stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
     _output_flags(parser.add_argument_group("output"))
     return parser
 
 
 Group = argparse._ArgumentGroup
+
+
+def add_key_flags(group: argparse._ActionsContainer) -> None:
+    """The flags that say where the API key is; none takes the key itself, which other users would see."""
+    add = group.add_argument
+    add("--api-key-env", metavar="NAME", help="variable that holds the API key (default OPENAI_API_KEY)")
+    add("--api-key-file", metavar="FILE", help="file that holds it, instead")
 
 
 def _target_flags(group: Group) -> None:
@@ -240,9 +276,13 @@ def _target_flags(group: Group) -> None:
         nargs="+",
         action="extend",
         metavar="NAME=VALUE",
-        help="sent with every request, never stored",
+        help="sent with every request, never stored; of a key, other users see it in `ps`",
     )
+    add_key_flags(group)
     add("--insecure", action="store_true", help="accept any TLS certificate")
+    add("--ca-cert", metavar="FILE", help="trust the authorities in it (PEM), besides the system's")
+    add("--client-cert", metavar="FILE", help="our own certificate (PEM), for servers that ask for one")
+    add("--client-key", metavar="FILE", help="its key, where that is not in the same file")
     add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
     add(
@@ -336,6 +376,7 @@ def _output_flags(group: Group) -> None:
     add("--save-result", action="store_true", help="also write vLLM's result JSON")
     add("--save-detailed", action="store_true", help="with every request's times and text in it")
     add("--append-result", action="store_true", help="append to the file instead")
+    add("--save-requests", action="store_true", help="also write requests.jsonl, a row per request")
     add("--result-dir", metavar="DIR", help="for --save-result (default: here)")
     add("--result-filename", metavar="FILE")
     add("--run-dir", metavar="DIR", help="where run directories go (default: runs)")

@@ -12,6 +12,8 @@ from loadgen.dialect import (
     NOTHING,
     TOKEN,
     Choice,
+    Count,
+    CountOrNone,
     Fault,
     Message,
     PromptDetails,
@@ -30,9 +32,9 @@ class Finish(msgspec.Struct, gc=False):
 class MetaInfo(msgspec.Struct, gc=False):
     """`meta_info`: the counts are of the answer so far, whatever the text is."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count = 0
+    cached_tokens: CountOrNone | None = None
     finish_reason: Finish | None = None
 
 
@@ -42,8 +44,8 @@ class Answer(msgspec.Struct, gc=False):
     text: str | None = None
     output_ids: msgspec.Raw = msgspec.Raw()  # unread: all of a stream's are the square of its length
     meta_info: MetaInfo | None = None
-    index: int = 0
-    error: Fault | str | None = None
+    index: Count = 0
+    error: Fault | str | bool | None = None
 
     def listed(self) -> int:
         """How many ids it lists."""

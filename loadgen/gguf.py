@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen import untrusted
 from loadgen.errors import UsageError
 
 # What the model is comes first; behind it the tokenizer's arrays, of which nothing is wanted.
@@ -42,8 +43,7 @@ class Head(msgspec.Struct, frozen=True):
 def read_head(path: Path) -> Head:
     """The head of a GGUF file; raises UsageError where it is none."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_HEAD_BYTES)
+        raw = untrusted.file_head(path, _HEAD_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: the model cannot be read") from None
     if raw[:4] != b"GGUF" or len(raw) < 24:

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen import untrusted
+
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
 _COUNTERS = (
@@ -22,6 +24,7 @@ _COOLING = "/sys/class/thermal/cooling_device*"
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _HELD = 0.9  # of a clock: below it the machine is not what its data sheet says
 _COMMAND_S = 5.0
+_MOST_BYTES = 1 << 20
 _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", re.M)
 
 # NVML's reasons that are no throttling: idle, a clock that was asked for, the power limit under full load.
@@ -60,8 +63,9 @@ class Machine:
     def read(self, path: str) -> str:
         """A small file's text."""
         try:
-            return Path(path).read_text("utf-8", "replace").strip()
-        except OSError:
+            with Path(path).open("rb") as file:
+                return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
+        except (OSError, ValueError):
             return ""
 
     def run(self, *command: str) -> str:
@@ -72,7 +76,7 @@ class Machine:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False
             )
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, ValueError, subprocess.SubprocessError):
             return ""
         return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
@@ -154,7 +158,7 @@ def _jetson(source: Source) -> list[str]:
         re.M,
     )
     for name, *figures in clocks:
-        low, high, now = (int(figure) for figure in figures)
+        low, high, now = (_number(figure) for figure in figures)
         if low == high and now < _HELD * high:
             said.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
     return said
@@ -174,10 +178,10 @@ def _gpu(source: Source) -> tuple[dict[str, int], tuple[str, ...]]:
         counters.update(
             {f"gpu{gpu}.{name}": _number(n) for name, n in zip(_GPU_COUNTERS, counts, strict=False)}
         )
-        mask = int(active, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", active) else 0
+        mask = int(active, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", active) else 0
         reasons += [f"GPU {gpu}: {name}" for bit, name in GPU_REASONS.items() if mask & bit]
     return counters, tuple(reasons)
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return untrusted.digits(text) or 0

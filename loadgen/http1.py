@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Protocol
 
 import httptools
@@ -13,8 +14,13 @@ from loadgen.arrays import Int64
 HEAD_END = b"\r\n\r\n"
 LONGEST_TAIL = len(HEAD_END)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_LONGEST_HEAD_BYTES = 65536
+LONGEST_HEAD_BYTES = 65536
+_SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
+_LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
+SWITCHED = "the server switched protocols, though nobody asked it to"
+# A first chunk in order, or not all of its size has come; of anything else the parser says what it is.
+_FIRST_SIZE = re.compile(rb"[0-9a-fA-F]{0,8}(?:\Z|[\r;])")
 
 Headers = dict[str, str]
 
@@ -44,6 +50,14 @@ class Framing(Protocol):
 
     def done(self, reads: Reads) -> bool: ...
 
+    def begins_well(self, rest: bytes) -> bool:
+        """Whether the first bytes of the body can be of this framing."""
+        ...
+
+    def checked(self, reads: Reads) -> bool:
+        """Have the parser look at what it has not seen; whether the response is over, or broken."""
+        ...
+
 
 class Chunked(msgspec.Struct):
     """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
@@ -61,10 +75,16 @@ class Chunked(msgspec.Struct):
             last = b"".join(reads.since(-len(_LAST_CHUNK)))
         if not last.endswith(self.tail):
             return False
-        return last.endswith(_LAST_CHUNK) or self._asked(reads)
+        return last.endswith(_LAST_CHUNK) or self.checked(reads)
 
-    def _asked(self, reads: Reads) -> bool:
-        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell."""
+    def begins_well(self, rest: bytes) -> bool:
+        return _FIRST_SIZE.match(rest) is not None
+
+    def checked(self, reads: Reads) -> bool:
+        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell.
+
+        It is given each byte once. Of a chunk size that is no number it says so, where `done` would wait.
+        """
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
         begin, self._fed = self._fed, len(reads)
@@ -92,6 +112,12 @@ class ContentLength(msgspec.Struct):
         self._counted = len(reads)
         return self._received >= self.total
 
+    def begins_well(self, rest: bytes) -> bool:
+        return True
+
+    def checked(self, reads: Reads) -> bool:
+        return False
+
 
 class UntilClose(msgspec.Struct, frozen=True):
     """Ends when the server closes the connection."""
@@ -100,6 +126,12 @@ class UntilClose(msgspec.Struct, frozen=True):
     broken: ClassVar[bool] = False
 
     def done(self, reads: Reads) -> bool:
+        return False
+
+    def begins_well(self, rest: bytes) -> bool:
+        return True
+
+    def checked(self, reads: Reads) -> bool:
         return False
 
 
@@ -112,6 +144,12 @@ class NoBody(msgspec.Struct, frozen=True):
     def done(self, reads: Reads) -> bool:
         return True
 
+    def begins_well(self, rest: bytes) -> bool:
+        return True
+
+    def checked(self, reads: Reads) -> bool:
+        return False
+
 
 class Head(msgspec.Struct):
     """A response's status line and headers, with lower-case names."""
@@ -121,6 +159,11 @@ class Head(msgspec.Struct):
     keep_alive: bool = False
     length: int = 0  # bytes, with any 1xx heads before it
     framing: Framing = msgspec.field(default_factory=UntilClose)
+    rest: bytes = b""  # what of the body came in the read that ended the head
+    ended: bool = False  # the parser has seen all of it
+
+    def on_headers_complete(self) -> None:
+        self.ended = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -132,31 +175,84 @@ class Malformed(msgspec.Struct, frozen=True):
     detail: str
 
 
-def read_head(raw: bytes | bytearray) -> Head | Malformed | None:
-    """The head of the final response, 1xx ones skipped; None while it is incomplete."""
-    if raw[:5] != b"HTTP/"[: len(raw)]:
-        return Malformed(f"not an HTTP response: {bytes(raw[:40])!r}")
-    begin = 0
-    while True:
-        end = raw.find(HEAD_END, begin) + len(HEAD_END)
-        if end < len(HEAD_END):
-            if len(raw) - begin > _LONGEST_HEAD_BYTES:
-                return Malformed(f"a response head of more than {_LONGEST_HEAD_BYTES} bytes")
-            return None
-        head = Head(length=end)
-        parser = httptools.HttpResponseParser(head)
+class Heads:
+    """Looks for the head of the final response while it arrives, 1xx ones skipped.
+
+    Every byte is looked at once, and what is no HTTP is known by its first bytes: the parser is fed as
+    they come, not when an empty line has been seen.
+    """
+
+    __slots__ = ("_begin", "_fed", "_head", "_length", "_parser", "_skipped", "_tail")
+
+    def __init__(self) -> None:
+        self._fed = self._length = self._skipped = 0  # reads; bytes; 1xx heads
+        self._begin = b""  # of the whole answer
+        self._tail = b""  # of the head under way: the end mark may lie in two reads
+        self._renew()
+
+    def _renew(self) -> None:
+        self._head, self._tail = Head(), b""
+        self._parser = httptools.HttpResponseParser(self._head)
+
+    def read(self, reads: Reads) -> Head | Malformed | None:
+        """The head, once it is whole among the reads so far; None while it is not."""
+        new = reads.since(self._fed)
+        self._fed = len(reads)
+        return self.feed(new[0] if len(new) == 1 else b"".join(new))
+
+    def feed(self, data: bytes) -> Head | Malformed | None:
+        """As `read`, with the bytes that came since."""
+        if len(self._begin) < _SHOWN_BYTES:
+            self._begin += data[: _SHOWN_BYTES - len(self._begin)]
+            if self._begin[:5] != b"HTTP/"[: len(self._begin)]:
+                return Malformed(f"not an HTTP response: {self._begin!r}")
+        while data:
+            held = len(self._tail)
+            end = (self._tail + data).find(HEAD_END) + len(HEAD_END) - held
+            whole = end >= len(HEAD_END) - held
+            piece = data[:end] if whole else data
+            self._length += len(piece)
+            if self._length > LONGEST_HEAD_BYTES:
+                more = ", with the 1xx ones before it" if self._skipped else ""
+                return Malformed(f"a response head of more than {LONGEST_HEAD_BYTES} bytes{more}")
+            if fault := self._fault(piece, whole):
+                return Malformed(fault)
+            if not whole:
+                self._tail = (self._tail + data)[1 - len(HEAD_END) :]
+                return None
+            if self._parser.get_status_code() >= _FINAL:
+                return self._finished(data[end:])
+            data = data[end:]
+            self._skipped += 1
+            self._renew()
+        return None
+
+    def _fault(self, piece: bytes, whole: bool) -> str:
+        """Give the parser a piece of a head; what is wrong with it, or nothing."""
         try:
-            parser.feed_data(bytes(raw[begin:end]))
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            return Malformed("the server switched protocols, though nobody asked it to")
+            return SWITCHED
         except httptools.HttpParserError as error:
-            return Malformed(str(error))
-        head.status = parser.get_status_code()
-        if head.status >= 200:
-            head.keep_alive = parser.should_keep_alive()
-            head.framing = _framing(head.status, head.headers, end)
-            return head
-        begin = end
+            return str(error)
+        if not whole:
+            return "the head's lines do not end as HTTP's do" if self._head.ended else ""
+        status = self._parser.get_status_code()
+        if status == SWITCHING:
+            return SWITCHED
+        return f"a status of {status:03d}" if status < _LEAST else ""
+
+    def _finished(self, rest: bytes) -> Head:
+        head, parser = self._head, self._parser
+        head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
+        head.keep_alive = parser.should_keep_alive()
+        head.framing = _framing(head.status, head.headers, self._length)
+        return head
+
+
+def read_head(raw: bytes) -> Head | Malformed | None:
+    """The head of the final response, 1xx ones skipped; None while it is incomplete."""
+    return Heads().feed(raw)
 
 
 def _framing(status: int, headers: Headers, head_length: int) -> Framing:
@@ -243,7 +339,7 @@ def unframe(raw: bytes, read_ends: Int64) -> Unframed:
             if response.complete:
                 break
     except httptools.HttpParserUpgrade:
-        malformed = "the server switched protocols, though nobody asked it to"
+        malformed = SWITCHED
     except httptools.HttpParserError as error:
         malformed = None if response.complete else str(error)
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen import untrusted
 from loadgen.reading import Absent, Key, Questions, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
@@ -84,7 +85,7 @@ class Board:
             "jetson_power_mode": self._power_mode(),
             "power_rails": " + ".join(self.total),
         }
-        return {name: said for name, said in facts.items() if said}
+        return {name: untrusted.text(said) for name, said in facts.items() if said}
 
     def read(self, pids: Sequence[int]) -> Reading:
         """One look: a file each; the monitors' are read over I²C."""
@@ -121,7 +122,7 @@ class Board:
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
-        number = re.search(r"pmode:(\d+)", _text(self.root / "var/lib/nvpmodel/status"))
+        number = re.search(r"pmode:(\d{1,9})\b", _text(self.root / "var/lib/nvpmodel/status"))
         if number is None:
             return ""
         modes = _text(self.root / "etc/nvpmodel.conf")
@@ -158,7 +159,7 @@ def _children(directory: Path, pattern: str) -> list[Path]:
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace").strip().strip("\0")
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 
@@ -167,4 +168,7 @@ def _number(path: Path) -> int:
     text = path.read_text("ascii", "replace").strip()
     if not text:
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-    return int(text)
+    number = int(text)
+    if abs(number) > untrusted.MOST:
+        raise ValueError(f"{untrusted.text(text, 40)} is beyond what it can be")
+    return number

@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import mmap
+import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.errors import UsageError
+from loadgen.failure import Failure, FailureKind
+
+# What a user may not set: the transport says where a request ends, where it goes, and what becomes of the
+# connection; two of one of these, and server and client disagree.
+_FRAMING = {"content-length", "transfer-encoding", "te", "trailer", "expect"}
+_CONNECTION = {"host", "connection", "keep-alive", "proxy-connection", "upgrade"}
+_OURS = _FRAMING | _CONNECTION | {"content-type", "x-request-id"}
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2
+_VALUE = re.compile(r"[\t -~]*")
+_PATH = re.compile(r"[!-~]*")
+_ID = re.compile(r"[ -~]*")
+
+
+def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") -> None:
+    """Raises UsageError that names the header, never its value, where one cannot be sent as it is meant."""
+    for name, value in headers:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{origin} {name!r}: not the name of a header; write NAME=VALUE")
+        if name.lower() in _OURS:
+            raise UsageError(f"{origin} {name}: set by the client itself for each request; leave it out")
+        if not _VALUE.fullmatch(value):
+            raise UsageError(
+                f"{origin} {name}: the value has a control character or is not ASCII "
+                "(a line end of a key's file?); give one line of ASCII"
+            )
+
+
+def check_path(path: str, origin: str = "--endpoint") -> None:
+    """Raises UsageError where a path cannot stand in a request line as it is."""
+    if not _PATH.fullmatch(path):
+        raise UsageError(f"{origin} {path!r}: has a blank or is not ASCII; percent-encode it (%20)")
+
+
+def check_request_id_prefix(prefix: str) -> None:
+    """Raises UsageError where a prefix of x-request-id cannot stand in a header."""
+    if not _ID.fullmatch(prefix):
+        raise UsageError(f"--request-id-prefix {prefix!r}: give printable ASCII")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -24,6 +63,12 @@ class Target(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
     tls: ssl.SSLContext | None = None
     delay_acks: bool = False  # it sends without waiting for them: every other message is soon enough
+
+    def __post_init__(self) -> None:
+        """Raises UsageError: no request can be made that says more, or other, than its parts."""
+        check_path(self.host, "--base-url")
+        check_path(self.path)
+        check_headers(self.headers)
 
     @property
     def authority(self) -> str:
@@ -53,6 +98,12 @@ class Limits(msgspec.Struct, frozen=True):
     request_timeout_ns: int = 0  # from sending to the end
     stall_timeout_ns: int = 0  # without a token, whatever else arrives
     connect_timeout_ns: int = 30_000_000_000
+    answer_bytes: int = 64 << 20  # of one answer, head included: more is no answer to what was asked
+
+    def too_long(self, announced: int = 0) -> Failure:
+        """The failure of an answer that has more bytes than one may have, or announces them."""
+        said = f"{announced} bytes announced, " if announced else ""
+        return Failure(FailureKind.MALFORMED, f"{said}more than {self.answer_bytes >> 20} MiB for one answer")
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -74,6 +125,10 @@ class Job(msgspec.Struct, frozen=True):
     rate_per_s: float = float("inf")
     duration_ns: int = 0
     http2: bool = False  # only the httpx transport speaks it
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where the prefix cannot be sent."""
+        check_request_id_prefix(self.request_id_prefix)
 
     def request(self, index: int) -> bytes:
         """The whole HTTP request of `index`, head and body."""
@@ -102,6 +157,13 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     clock_step_ns: int  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
     late_bodies: int  # requests whose body was not ready when they were due
     backlog_bytes: int  # most captures held back at once, waiting for the decoder
+    stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
+
+
+class Fault(msgspec.Struct, tag="fault", array_like=True):
+    """The last words of a capturing process that dies of an exception."""
+
+    words: str
 
 
 class Counters:
@@ -114,6 +176,10 @@ class Counters:
         """Say how many requests were sent and ended, and how many reads there were."""
         view = self._view
         view[0], view[1], view[2] = sent, ended, reads
+
+    def publish_sent(self, sent: int) -> None:
+        """Say how many requests were sent: at once, so that it holds of a process that was killed."""
+        self._view[0] = sent
 
     @property
     def sent(self) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from loadgen import clock, live, result, sensors
+from loadgen.credentials import Credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.environment import hide
 from loadgen.errors import MeasureError, UsageError
@@ -68,7 +69,9 @@ def dry_run(options: Options, settings: ServerSettings) -> str:
 
 
 @contextmanager
-def launched(options: Options, settings: ServerSettings) -> Iterator[tuple[Access, Local]]:
+def launched(
+    options: Options, settings: ServerSettings, known: Credentials
+) -> Iterator[tuple[Access, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
 
     Raises UsageError where it cannot be started, ServerDied where it ends or hangs. On leaving, every
@@ -81,8 +84,8 @@ def launched(options: Options, settings: ServerSettings) -> Iterator[tuple[Acces
         Path(options.run_dir or "runs"), f"{launch.name}-server", result.now()
     )
     before = sensors.device_memory_bytes()
-    startup = Startup(launch, _started(command, port, directory), clock.now_ns())
-    access = Access(f"http://127.0.0.1:{port}", dict(options.headers))
+    startup = Startup(launch, _started(command, port, directory, known.variables), clock.now_ns())
+    access = Access(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets)
     try:
         with startup.running:
             _until_ready(startup, access, options.quiet)
@@ -93,9 +96,9 @@ def launched(options: Options, settings: ServerSettings) -> Iterator[tuple[Acces
         _until_memory_is_back(before)
 
 
-def _started(command: Command, port: int, directory: Path) -> Running:
+def _started(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
     try:
-        return start(command, port, directory / LOG)
+        return start(command, port, directory / LOG, withheld=withheld)
     except LaunchError as error:
         (directory / LOG).unlink(missing_ok=True)
         result.remove_empty(directory)

@@ -18,11 +18,13 @@ LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and at all
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
+RESENT = 0.01  # of the requests
 
 
 def cut_short(case: Case) -> str:
     """The run ended before its plan, not because it was asked to."""
-    return _partial(case) if case.facts.cut_short and not case.facts.interrupted else ""
+    asked = case.facts.interrupted or case.facts.stop_rule
+    return _partial(case) if case.facts.partial and not asked else ""
 
 
 def interrupted(case: Case) -> str:
@@ -31,7 +33,12 @@ def interrupted(case: Case) -> str:
 
 
 def _partial(case: Case) -> str:
-    return f"{case.facts.cut_short}: {case.metrics.completed} of {case.facts.requests} requests ended well"
+    return f"{case.facts.partial}: {case.metrics.completed} of {case.facts.requests} requests ended well"
+
+
+def stopped_by_rule(case: Case) -> str:
+    """A rule that was given ended the run before its plan."""
+    return _partial(case) if case.facts.stop_rule and not case.facts.interrupted else ""
 
 
 def many_failures(case: Case) -> str:
@@ -54,26 +61,51 @@ def _failures(case: Case, above: float, most: float) -> str:
 
 def answer_lengths(case: Case) -> str:
     """Answers are not as long as they were made to be."""
-    return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF) if case.ignores_eos else ""
+    # Where there is no usage, messages are counted: too few are a cut answer, or tokens that nobody counted.
+    return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if case.ignores_eos else ""
+
+
+def many_resent(case: Case) -> str:
+    """Many requests met a connection that the server was closing."""
+    return _resent(case, RESENT, 1.0)
+
+
+def resent(case: Case) -> str:
+    """Some did."""
+    return _resent(case, 0.0, RESENT)
+
+
+def _resent(case: Case, above: float, most: float) -> str:
+    count, sent = int((case.records.resends > 0).sum()), max(case.metrics.requests, 1)
+    if not above < count / sent <= most:
+        return ""
+    return (
+        f"{count} of {sent} requests ({percent(count / sent)}) were sent again: the server had closed the "
+        "idle connection that they went out on"
+    )
 
 
 def early_ends(case: Case) -> str:
     """Answers are shorter than allowed, as they may be."""
-    return "" if case.ignores_eos else _answers(case, ANSWER_SHORT, math.inf)
+    return "" if case.ignores_eos else _answers(case, ANSWER_SHORT, math.inf, counted=False)
 
 
-def _answers(case: Case, low: float, high: float) -> str:
+def _answers(case: Case, low: float, high: float, counted: bool) -> str:
     records = case.records
-    known = case.each.ok & (records.usage > 0) & (records.planned_output > 0)
+    by_usage = records.usage > 0
+    known = case.each.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
+    known &= by_usage | counted
     planned, got = records.planned_output[known], records.output_tokens[known]
     if not len(got) or low <= got.sum() / planned.sum() <= high:
         return ""
     reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(known).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
+    messages = int((known & ~by_usage).sum())
+    how = f"; no usage for {messages} of them, so their messages were counted" if messages else ""
     return (
         f"{got.mean():.1f} tokens an answer of {planned.mean():.1f} asked "
         f"({percent(got.sum() / planned.sum())}), {int((got < planned).sum())} of {len(got)} shorter; "
-        f"finish reasons: {ends}"
+        f"finish reasons: {ends}{how}"
     )
 
 
@@ -93,7 +125,7 @@ def prompt_lengths(case: Case) -> str:
 def concurrency_not_held(case: Case) -> str:
     """Between ramp and drain fewer requests were under way than asked."""
     held = case.held_concurrency
-    if not case.closed or case.facts.cut_short or (held is not None and held >= HELD * case.asked):
+    if not case.closed or case.facts.partial or (held is not None and held >= HELD * case.asked):
         return ""
     turn = f"{case.metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
     if held is None:
@@ -150,7 +182,7 @@ def prefix_cache(case: Case) -> str:
         found["the server's counters"] = (window.prefix_hits, window.prefix_queries)
     source, (hits, queries) = max(found.items(), key=lambda item: item[1][0] / max(item[1][1], 1))
     expected = profile.prefix_len / (profile.prefix_len + profile.input_len)
-    if hits <= (expected + CACHED) * queries:
+    if not queries or hits <= (expected + CACHED) * queries:  # hits of nothing looked up are no share of it
         return ""
     beyond = f", {percent(expected)} shared on purpose" if expected else ""
     return (
@@ -160,8 +192,10 @@ def prefix_cache(case: Case) -> str:
 
 
 def identical_prompts(case: Case) -> str:
-    """The plan asks the same more than once."""
+    """The same was asked more than once."""
     repeated, requests = case.facts.repeated_prompts, case.facts.requests
+    if case.facts.prompt_replaced and requests > 1:
+        return f"--extra-body replaces the prompt: all {requests} are the same, and a prefix cache knows them"
     if repeated <= REPEATED * requests:
         return ""
     return f"{repeated} of {requests} prompts equal an earlier one: a prefix cache need not compute them"

@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.decode import Decoder
 from loadgen.errors import UsageError
+from loadgen.generate import Generate
 from loadgen.job import Health, Job, Limits, Target
 from loadgen.live import Display, Progress
 from loadgen.plan import Plan
@@ -22,6 +23,9 @@ from loadgen.record import Record, Records
 from loadgen.runner import Run, start
 
 _SPARE_FILES = 64
+_LEAST_BYTES = 64 << 20  # that an answer may have
+_TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
+_BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
 UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
@@ -138,6 +142,7 @@ def _job(plan: Plan, manner: Manner) -> Job:
             request_timeout_ns=int(profile.request_timeout * 1e9),
             # A whole answer has no token to wait for: only --request-timeout ends it.
             stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
+            answer_bytes=_answer_bytes(plan),
         ),
         token_seen=plan.dialect.token_seen,
         request_id_prefix=manner.request_id_prefix,
@@ -145,6 +150,13 @@ def _job(plan: Plan, manner: Manner) -> Job:
         duration_ns=profile.duration_ns,
         http2=manner.http2,
     )
+
+
+def _answer_bytes(plan: Plan) -> int:
+    """How many bytes one answer may have: no server needs as many for the tokens that it was asked for."""
+    longest = int(plan.prompts.output_lens.max(initial=0))
+    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
+    return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
 
 
 def _allow_files(job: Job) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.arrays import Bool, Float64, Int64
+from loadgen.arrays import Bool, Float64, Int64, total
+from loadgen.distribution import Distribution
 from loadgen.errors import UsageError
 from loadgen.goodput import meets
-from loadgen.peaks import peak_concurrency, peak_tokens
-from loadgen.ranks import percentiles as ranked
-from loadgen.record import UNKNOWN, Records
+from loadgen.health import ClientHealth
+from loadgen.peaks import peak_concurrency, peak_of
+from loadgen.ranks import Piece
+from loadgen.record import UNKNOWN, Block, Records
 
 DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result
 SELECTABLE = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time")
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1e6
+_NONE = np.zeros(0, np.int64)
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -40,90 +43,11 @@ class Ask(msgspec.Struct, frozen=True):
             )
 
 
-class Distribution(msgspec.Struct, frozen=True):
-    """One latency over a run, in milliseconds; of nothing, `n` is 0 and the rest NaN.
-
-    `std_ms` is the population's (ddof 0), percentiles are linear between closest ranks: vLLM's choices.
-    """
-
-    n: int
-    mean_ms: float
-    median_ms: float
-    std_ms: float
-    min_ms: float
-    max_ms: float
-    percentiles_ms: dict[float, float]
-
-    @classmethod
-    def of(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
-        """The distribution of these nanoseconds, which are reordered in place."""
-        if not len(values_ns):
-            nan = float("nan")
-            return cls(0, nan, nan, nan, nan, nan, dict.fromkeys(percentiles, nan))
-        mean, std = float(values_ns.mean()), float(values_ns.std())
-        low, high = float(values_ns.min()), float(values_ns.max())
-        middle, *ranks = ranked(values_ns, (50, *percentiles))
-        return cls(
-            n=len(values_ns),
-            mean_ms=mean / _MS_NS,
-            median_ms=middle / _MS_NS,
-            std_ms=std / _MS_NS,
-            min_ms=low / _MS_NS,
-            max_ms=high / _MS_NS,
-            percentiles_ms={p: rank / _MS_NS for p, rank in zip(percentiles, ranks, strict=True)},
-        )
-
-
 class FailureTally(msgspec.Struct, frozen=True):
     """How often requests failed in one way, and what the first of them said."""
 
     count: int
     detail: str
-
-
-class ClientHealth(msgspec.Struct, frozen=True):
-    """What the client itself may have done to the figures, over every request."""
-
-    messages: int  # token messages of every request
-    shared_reads: int  # of these, how many came in one read with an earlier one, so share its stamp
-    reads: int  # reads from the sockets
-    unstamped_reads: int  # reads timed by the client's own clock, for want of a kernel stamp
-    lag_mean_ms: float  # kernel stamp → bytes in the client's hand, per stamped read; 0 without any
-    lag_max_ms: float  # the worst of these
-    shared_lag_ms: float  # mean lag of the reads that messages shared, by message; 0 without any
-    answers: int  # requests that brought a token
-    with_first: int  # messages that came in one read with the first of their answer: so late is its stamp
-    p99_gap_excess: float  # of P99 of the gaps, what is too much if messages of one read came evenly, 0 to 1
-    connects: int  # requests that had to open their connection first
-    resends: int  # requests sent again because the server had closed the idle connection
-
-    @property
-    def shared_share(self) -> float:
-        """Token messages that share a read's stamp with an earlier one, 0 to 1."""
-        return self.shared_reads / self.messages if self.messages else 0.0
-
-    @classmethod
-    def of(cls, records: Records, first_ns: Int64) -> ClientHealth:
-        """The health over these records; `first_ns` is PerRequest's, int64[requests]."""
-        stamped = int((records.reads - records.unstamped_reads).sum())
-        shared = int(records.shared_reads.sum())
-        answers = int(np.count_nonzero(first_ns != UNKNOWN))
-        like_first = records.arrival_ns == first_ns.repeat(np.diff(records.start))
-        return cls(
-            messages=len(records.arrival_ns),
-            shared_reads=shared,
-            reads=int(records.reads.sum()),
-            unstamped_reads=int(records.unstamped_reads.sum()),
-            lag_mean_ms=int(records.lag_sum_ns.sum()) / stamped / _MS_NS if stamped else 0.0,
-            lag_max_ms=int(records.lag_max_ns.max(initial=0)) / _MS_NS,
-            # A run of an earlier version has no such column: all UNKNOWN.
-            shared_lag_ms=int(records.shared_lag_ns.clip(0).sum()) / max(shared, 1) / _MS_NS,
-            answers=answers,
-            with_first=int(np.count_nonzero(like_first)) - answers,
-            p99_gap_excess=_p99_gap_excess(records) if shared else 0.0,
-            connects=int((records.connect_ns > 0).sum()),
-            resends=int(records.resends.sum()),
-        )
 
 
 class PerRequest(msgspec.Struct, frozen=True):
@@ -144,10 +68,12 @@ class PerRequest(msgspec.Struct, frozen=True):
         first_ns = np.full(len(records), UNKNOWN, np.int64)
         last_ns = np.where(ok, records.end_ns, UNKNOWN)
         if ask.streamed:
-            some = np.diff(records.start) > 0
-            first_ns[some] = records.arrival_ns[records.start[:-1][some]]
-            some &= ok
-            last_ns[some] = records.arrival_ns[records.start[1:][some] - 1]
+            for block in records.blocks():
+                rows = slice(block.first, block.last)
+                some = np.diff(block.start) > 0
+                first_ns[rows][some] = block.arrival_ns[block.start[:-1][some]]
+                some &= ok[rows]
+                last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
         return cls(
             ok=ok,
             first_ns=first_ns,
@@ -258,7 +184,7 @@ def parse_percentile_metrics(text: str) -> tuple[str, ...]:
 
 
 def compute(records: Records, ask: Ask) -> Metrics:
-    """The figures of these records; ten million tokens take half a gigabyte beside the records."""
+    """The figures of these records; it takes 200 MiB beside them, however many."""
     each = PerRequest.of(records, ask)
     ok = each.ok
     sent = records.sent_ns > 0
@@ -284,7 +210,7 @@ def compute(records: Records, ask: Ask) -> Metrics:
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
         peak_output_throughput_per_s=_peak_throughput(records, ok, duration_ns) if ask.streamed else None,
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
-        mean_concurrency=_per_s(int((end_ns - sent_ns).sum()) / _SECOND_NS, duration_s),
+        mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
         good=good,
         goodput_per_s=None if good is None else _per_s(good, duration_s),
         slo_attainment=None if good is None else good / max(len(records), 1),
@@ -300,8 +226,8 @@ def _per_s(count: float, duration_s: float) -> float:
 
 def _output_tokens(records: Records, ok: Bool) -> Int64:
     counted = np.where(ok, records.output_tokens, 0)
-    for i in np.flatnonzero(counted < 0).tolist():
-        counted[i] = records.tokens[records.start[i] : records.start[i + 1]].sum()
+    if (unknown := counted < 0).any():
+        counted[unknown] = records.message_tokens()[unknown]
     return counted
 
 
@@ -318,12 +244,8 @@ def _good(each: PerRequest, ask: Ask) -> int | None:
 
 
 def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
-    arrival_ns, tokens = records.arrival_ns, records.tokens
-    if not ok.all():
-        of_success = np.repeat(ok, np.diff(records.start))
-        arrival_ns, tokens = arrival_ns[of_success], tokens[of_success]
     window_ns = min(_SECOND_NS, duration_ns)
-    return _per_s(peak_tokens(arrival_ns, tokens, window_ns), window_ns / _SECOND_NS)
+    return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
 
 
 def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distribution]:
@@ -333,16 +255,12 @@ def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distrib
         return Distribution.of(values_ns, ask.metric_percentiles)
 
     ok, begun = each.ok, each.has_ttft
-    gap_ns, tokens = gaps(records, ok) if ask.streamed else (np.zeros(0, np.int64),) * 2
-    single = bool((tokens == 1).all())
-    # Before ITL, which reorders the gaps in place. With one token a message the two are the same.
-    token_time = None if single else of(np.repeat(gap_ns / np.maximum(tokens, 1), tokens))
-    itl = of(gap_ns)
+    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (of(_NONE),) * 2
     return {
         "ttft": of(each.ttft_ns[begun]),
         "tpot": of(each.tpot_ns()[each.has_tpot]),
         "itl": itl,
-        "token_time": token_time or itl,
+        "token_time": token_time,
         "e2el": of(each.e2el_ns[ok]),
         "queue_time": of((records.sent_ns - records.intended_ns)[ok]),
         "ttft_intended": of((each.first_ns - records.intended_ns)[begun]),
@@ -350,35 +268,43 @@ def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distrib
     }
 
 
-def gaps(records: Records, ok: Bool) -> tuple[Int64, Int64]:
+def gaps(block: Block | Records, ok: Bool) -> tuple[Int64, Int64]:
     """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
-    counts = np.diff(records.start)
+    counts = np.diff(block.start)
     keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1
-    keep[records.start[1:][counts > 0] - 1] = False  # not from one request to the next
+    keep[block.start[1:][counts > 0] - 1] = False  # not from one request to the next
     keep = keep[:-1]
-    return np.diff(records.arrival_ns)[keep], records.tokens[1:][keep]
+    return np.diff(block.arrival_ns)[keep], block.tokens[1:][keep]
 
 
-def _p99_gap_excess(records: Records) -> float:
-    """By how much of itself P99 of the gaps is too long, 0 to 1, if messages of one read came evenly.
+def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:
+    """ITL, and the same gaps per token: with one token a message they are the same."""
+    if not records.in_one_block:
+        return _of_many_gaps(records, ok, percentiles)
+    gap_ns, tokens = gaps(records, ok)
+    if (tokens == 1).all():
+        itl = Distribution.of(gap_ns, percentiles)
+        return itl, itl
+    # Before ITL, which reorders the gaps in place.
+    token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
+    return Distribution.of(gap_ns, percentiles), token_time
 
-    That is over the wait before the read. What came with an answer's first message has no such wait, and is
-    left out.
-    """
-    counts = np.diff(records.start)
-    begins = np.zeros(len(records.arrival_ns), np.bool_)
-    begins[records.start[:-1][counts > 0]] = True
-    wait_ns = np.diff(records.arrival_ns, prepend=0)
-    reads = np.flatnonzero(begins | (wait_ns != 0))  # the first message of each
-    later, messages = ~begins[reads], np.diff(reads, append=len(begins))
-    wait_ns, messages = wait_ns[reads[later]], messages[later]
-    apart_ns = np.repeat(wait_ns / messages, messages)
-    gap_ns = np.zeros(len(apart_ns), np.int64)
-    gap_ns[: len(wait_ns)] = wait_ns  # and nothing between messages of one read
-    if not len(gap_ns):
-        return 0.0
-    (measured_ns,), (true_ns,) = ranked(gap_ns, (99,)), ranked(apart_ns, (99,))
-    return 1 - true_ns / measured_ns if measured_ns else 0.0
+
+def _of_many_gaps(
+    records: Records, ok: Bool, percentiles: Sequence[float]
+) -> tuple[Distribution, Distribution]:
+    def per_message() -> Iterator[Piece]:
+        for block in records.blocks():
+            yield gaps(block, ok[block.first : block.last])[0], None
+
+    def per_token() -> Iterator[Piece]:
+        for block in records.blocks():
+            gap_ns, tokens = gaps(block, ok[block.first : block.last])
+            yield gap_ns / np.maximum(tokens, 1), tokens
+
+    single = all((gaps(block, ok[block.first : block.last])[1] == 1).all() for block in records.blocks())
+    itl = Distribution.of_pieces(per_message, percentiles)
+    return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
 
 
 def _failures(records: Records) -> dict[str, FailureTally]:

@@ -6,17 +6,19 @@ httpx at most a few times a second, and nothing is parsed before the run is over
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import ssl
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Container, Coroutine, Iterator
 from concurrent.futures import Future
 
 import httpx
 from asyncio_throttle.throttler import Throttler
 
-from loadgen import clock
+from loadgen import clock, exchange
 from loadgen.endpoint import Access
+from loadgen.errors import LoadgenError
 from loadgen.exposition import SAMPLED, Selection, Snapshot, parse, select
 from loadgen.reading import LOOKING
 from loadgen.window import ServerWindow, window
@@ -28,6 +30,7 @@ _BETWEEN_S = 0.2  # two looks that must agree
 _FIRST_S, _EVERY_S = 0.5, 1.0
 _LEAVE_S = 0.15
 _LARGEST_BYTES = 1 << 24
+_MOST_SAMPLES = 3600  # when there are more, every other one is dropped, and they are taken half as often
 
 
 class Observer:
@@ -38,12 +41,13 @@ class Observer:
         self.throttle = Throttler(rate_limit=_LOOKS_PER_S, period=1.0, retry_interval=0.05)
         self.began = Selection(trouble="nobody looked before the run")
         self.samples: list[tuple[float, Selection]] = []
+        self.every_s = _EVERY_S
         self.least_s = _ANSWER_S  # the quickest answer took; what others took longer was hardly their writing
 
     def before(self, rest_s: float = 0.0) -> str:
         """Look right before the run, having waited for the server to be at rest; why it cannot be, if so."""
-        self.samples = []
-        self.began, _ = asyncio.run(self._at_rest(rest_s) if rest_s else self._once())
+        self.samples, self.every_s = [], _EVERY_S
+        self.began, _ = _result(self._at_rest(rest_s) if rest_s else self._once())
         return self.began.trouble
 
     @contextlib.contextmanager
@@ -54,12 +58,17 @@ class Observer:
             return
         running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: the run goes on without samples
+            yield
+            return
         try:
             yield
         finally:
-            loop, task = running.result()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it ended by itself
+            # It may never have begun, or have ended by itself and closed its loop.
+            with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
+                loop, task = running.result(_LEAVE_S)
                 loop.call_soon_threadsafe(task.cancel)
             thread.join(_LEAVE_S)
 
@@ -67,7 +76,7 @@ class Observer:
         """The run's window, once nothing runs and the counters stand still, or as far as that comes."""
         if self.began.trouble:
             return ServerWindow(trouble=self.began.trouble)
-        ended, rested = asyncio.run(self._at_rest(_REST_S))
+        ended, rested = _result(self._at_rest(_REST_S))
         if ended.trouble:
             return ServerWindow(trouble=f"after the run {ended.trouble}")
         samples = [(at_s, parse(selection)) for at_s, selection in self.samples]
@@ -84,11 +93,18 @@ class Observer:
                 await asyncio.sleep(_FIRST_S)
                 while True:
                     selection = await self._look(client, SAMPLED)
-                    self.samples.append(((clock.now_ns() - began_ns) / 1e9, selection))
-                    await asyncio.sleep(max(_EVERY_S, self.least_s / LOOKING))
+                    self._keep((clock.now_ns() - began_ns) / 1e9, selection)
+                    await asyncio.sleep(max(self.every_s, self.least_s / LOOKING))
 
-        with contextlib.suppress(asyncio.CancelledError):
+        # Where there is not even a socket for it, the run goes on without samples.
+        with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
+
+    def _keep(self, at_s: float, selection: Selection) -> None:
+        self.samples.append((at_s, selection))
+        if len(self.samples) > _MOST_SAMPLES:
+            del self.samples[1::2]
+            self.every_s *= 2
 
     async def _once(self) -> tuple[Selection, bool]:
         async with self.access.client(self.tls, _ANSWER_S) as client:
@@ -114,18 +130,17 @@ class Observer:
     async def _look(self, client: httpx.AsyncClient, wanted: Container[str] | None = None) -> Selection:
         async with self.throttle:
             asked_ns = clock.now_ns()
-        try:
-            async with asyncio.timeout(_ANSWER_S), client.stream("GET", "/metrics") as answer:
-                body = bytearray()
-                async for piece in answer.aiter_bytes():
-                    body += piece
-                    if len(body) > _LARGEST_BYTES:
-                        return Selection(trouble=f"/metrics is larger than {_LARGEST_BYTES >> 20} MiB")
-            self.least_s = min(self.least_s, (clock.now_ns() - asked_ns) / 1e9)
-            # An answer holds itself by its stream, and while a run is decoded nothing collects cycles.
-            answer.stream = httpx.ByteStream(b"")
-        except TimeoutError:
-            return Selection(trouble=f"/metrics does not answer within {_ANSWER_S:g} s")
-        except httpx.HTTPError as error:
-            return Selection(trouble=f"/metrics does not answer: {str(error) or type(error).__name__}")
-        return select(answer.status_code, bytes(body), wanted)
+        answer = await exchange.ask(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)
+        if answer.trouble:
+            return Selection(trouble=answer.why)
+        self.least_s = min(self.least_s, (clock.now_ns() - asked_ns) / 1e9)
+        return select(answer.status, answer.body, wanted)
+
+
+def _result(looking: Coroutine[object, object, tuple[Selection, bool]]) -> tuple[Selection, bool]:
+    """What a look comes to; in words why there can be none."""
+    try:
+        return asyncio.run(looking)
+    except OSError as error:  # not even a socket of ours
+        looking.close()
+        return Selection(trouble=f"/metrics cannot be asked: {error.strerror}"), False

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Callable
 
 from loadgen.job import Target
-from loadgen.slot import Intake, Slot, State
+from loadgen.slot import READ_BYTES, Intake, Slot, State
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
 _EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP
-READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
 
 
 class Pool:
@@ -86,6 +85,12 @@ class Pool:
     def look_again(self, slot: Slot) -> None:
         """Have the epoll tell what there is of a slot now, told before or not, and then what comes."""
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
+
+    def put_off(self, late_ns: int) -> None:
+        """Give those that are being dialed so much more time."""
+        for slot in self.slots:
+            if slot.state is State.CONNECTING:
+                slot.connect_begin_ns += late_ns
 
     def give_up(self, slot: Slot) -> None:
         """Stop dialing for a slot that took too long."""

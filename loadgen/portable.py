@@ -18,19 +18,47 @@ import httpx
 from loadgen import clock
 from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.channel import Outbox
+from loadgen.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.failure import Failure, FailureKind
+from loadgen.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING
 from loadgen.job import Counters, Health, Job
 
 _HOUSEKEEP_S = 0.02
+_JUDGE_S = 0.1
+_KEPT_READS = 16  # of an answer that was too long
+_LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
 
 
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine: then no proxy of the environment is meant for it."""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
-        return host == "localhost"
+        return host.rstrip(".").lower() == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    # To connect to 0.0.0.0 or :: is to connect to this machine.
+    return bool(mapped.is_loopback or mapped.is_unspecified)
+
+
+@dataclass
+class _Link:
+    """A slot's connection: whether a byte came, which httpx does not say and a resend depends on."""
+
+    received: int = 0  # bytes
+    closed: bool = False  # by the server, in order
+
+    def tap(self, stream: Any) -> None:
+        """Count what is read of a network stream of httpcore's."""
+        read = stream.read
+
+        async def counted(*arguments: Any, **named: Any) -> bytes:
+            data: bytes = await read(*arguments, **named)
+            self.received += len(data)
+            self.closed = not data
+            return data
+
+        stream.read = counted
 
 
 @dataclass
@@ -40,27 +68,76 @@ class _Exchange:
     index: int
     slot: int
     intended_ns: int
+    link: _Link
     sent_ns: int = 0
+    excused_ns: int = 0
     connect_begin_ns: int = 0
     connect_ns: int = 0
     resends: int = 0
     status: int = 0
+    retry_after: str = ""
     reads: list[bytes] = field(default_factory=list)
     seen_ns: list[int] = field(default_factory=list)
+    size: int = 0  # bytes of the body
+    before: int = 0  # bytes that the connection had brought when this was sent
+    begun: bool = False
+    progress_ns: int = 0
+    looked_ns: int = 0
+    scanned: int = 0
+    inspect_ns: int = 0
+    limit: asyncio.Timeout | None = None  # set off by whoever gives it up
+    given_up: Failure | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.reads)
+
+    def since(self, count: int) -> list[bytes]:
+        return self.reads[count:]
+
+    def seen_at(self, read: int) -> int:
+        return self.seen_ns[read]
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """httpcore's own events: when it dialed, and when it was about to write the request."""
         if event == "connection.connect_tcp.started":
             self.connect_begin_ns = clock.now_ns()
+        elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self.link.tap(info["return_value"])
         elif event.endswith("send_request_headers.started"):
-            self.sent_ns = clock.now_ns()
-            if self.connect_begin_ns:
-                self.connect_ns = self.sent_ns - self.connect_begin_ns
+            self.note_sent()
+
+    def note_sent(self) -> None:
+        """Take the time of sending; where it is sent again, the first one: what was lost is part of it."""
+        now_ns = clock.now_ns()
+        if not self.resends:
+            self.sent_ns = now_ns
+        self.progress_ns, self.before = now_ns, self.link.received
+        if self.connect_begin_ns:
+            self.connect_ns = now_ns - self.connect_begin_ns
 
     @property
-    def unanswered(self) -> bool:
+    def came(self) -> int:
+        """Bytes of an answer, whatever they are."""
+        return self.link.received - self.before
+
+    @property
+    def resendable(self) -> bool:
         """Whether the server may have closed an idle connection just as we wrote; sent again once."""
-        return not (self.connect_begin_ns or self.resends or self.status)
+        fresh = self.connect_begin_ns or self.resends or self.came
+        return not fresh and closed_while_idle(self, clock.now_ns())
+
+    def lost(self, error: httpx.TransportError, http2: bool) -> Failure:
+        """How a request that was sent came to its end."""
+        if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
+            return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
+        ended = isinstance(error, httpx.NetworkError) or self.link.closed
+        if ended and not self.came:
+            told = error if isinstance(error, httpx.NetworkError) else None
+            return unanswered(self, clock.now_ns(), told)
+        malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
+        kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
+        return Failure(kind, str(error) or type(error).__name__)
 
     def capture(self, failure: Failure | None) -> Capture:
         """What is known of the exchange."""
@@ -75,6 +152,7 @@ class _Exchange:
             resends=self.resends,
             framed=False,
             status=self.status,
+            retry_after=self.retry_after,
             failure=failure,
             raw=raw,
             read_lengths=read_lengths,
@@ -92,8 +170,10 @@ class Portable:
         self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
         self.freed = asyncio.Event()
         self.sent = self.ended = self.reads = 0
-        self.begin_ns = self.token_ns = 0
-        self.queued: dict[int, tuple[_Exchange, asyncio.Timeout]] = {}  # without a token so far
+        self.begin_ns = 0
+        self.under_way: dict[int, _Exchange] = {}
+        self.links: list[_Link] = []
+        self.deadlines = Deadlines(job, self.under_way.values)
 
     def run(self) -> Health:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
@@ -106,6 +186,7 @@ class Portable:
             clock_step_ns=0,  # nothing here is stamped by a clock that is stepped
             late_bodies=0,
             backlog_bytes=self.outbox.most_bytes,
+            stopped_ns=self.deadlines.stopped_ns,
         )
 
     async def _run(self) -> None:
@@ -114,13 +195,13 @@ class Portable:
         for _ in range(self.job.first_slots):
             self._add_client()
         self.begin_ns = clock.now_ns()
-        housekeeping = asyncio.create_task(self._housekeep())
+        aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
         firing = asyncio.create_task(self._fire())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({firing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (firing, stopping, housekeeping):
+        for task in (firing, stopping, *aside):
             task.cancel()
-        outcomes = await asyncio.gather(firing, stopping, housekeeping, return_exceptions=True)
+        outcomes = await asyncio.gather(firing, stopping, *aside, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -134,11 +215,12 @@ class Portable:
             verify=target.tls if target.tls is not None else False,
             http2=self.job.http2,
             trust_env=not is_loopback(target.host),
-            timeout=None,
+            timeout=httpx.Timeout(None, connect=self.job.limits.connect_timeout_ns / 1e9),
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
         )
         self.idle.append((len(self.clients), self.begin_ns))
         self.clients.append(client)
+        self.links.append(_Link())
 
     async def _fire(self) -> None:
         """Start each request when it is due and a slot is free."""
@@ -158,28 +240,23 @@ class Portable:
                 due_ns = max(freed_ns, self.begin_ns)
                 if offsets_ns is not None:
                     due_ns = self.begin_ns + int(offsets_ns[index])
-                group.create_task(self._exchange(_Exchange(index, slot, due_ns)))
+                group.create_task(self._exchange(_Exchange(index, slot, due_ns, self.links[slot])))
 
     async def _exchange(self, exchange: _Exchange) -> None:
-        limit_ns = self.job.limits.request_timeout_ns
         self.sent += 1
+        self.counters.publish_sent(self.sent)
         failure: Failure | None = None
         try:
-            async with asyncio.timeout(limit_ns / 1e9 if limit_ns else None):
+            async with asyncio.timeout(None) as exchange.limit:
+                self.under_way[exchange.index] = exchange
                 try:
-                    failure = await self._stream(exchange)
-                except (httpx.NetworkError, httpx.RemoteProtocolError):
-                    if not exchange.unanswered:
-                        raise
-                    exchange.resends = 1
-                    failure = await self._stream(exchange)
+                    failure = await self._answer(exchange)
+                finally:
+                    del self.under_way[exchange.index]
         except TimeoutError:
-            failure = Failure(FailureKind.TIMEOUT, "no end within --request-timeout")
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            exchange.sent_ns = 0
-            failure = Failure(FailureKind.CONNECT, str(error))
-        except httpx.TransportError as error:
-            failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
+            if exchange.given_up is None:
+                raise
+            failure = exchange.given_up
         except asyncio.CancelledError:
             self.outbox.put(exchange.capture(Failure(FailureKind.CANCELLED, "stopped while under way")))
             raise
@@ -190,10 +267,23 @@ class Portable:
         self.idle.append((exchange.slot, clock.now_ns()))
         self.freed.set()
 
+    async def _answer(self, exchange: _Exchange) -> Failure | None:
+        """Read one response, of a request that may have to be sent again."""
+        try:
+            return await self._stream(exchange)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            if not exchange.resends:
+                exchange.sent_ns = 0
+            return Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
+        except httpx.TransportError as error:
+            if not exchange.resendable:
+                return exchange.lost(error, self.job.http2)
+        exchange.resends = 1
+        return await self._answer(exchange)
+
     async def _stream(self, exchange: _Exchange) -> Failure | None:
-        """Read one response; the stall deadline moves with each token, not with each byte."""
-        job, stall_ns = self.job, self.job.limits.stall_timeout_ns
-        client = self.clients[exchange.slot]
+        """Send a request and read its response; what is wrong with it, as far as that is known at once."""
+        job, client = self.job, self.clients[exchange.slot]
         request = client.build_request(
             "POST",
             job.target.url,
@@ -206,38 +296,48 @@ class Portable:
             ],
             extensions={"trace": exchange.trace},
         )
-        exchange.sent_ns = clock.now_ns()  # for a proxy that writes no headers of its own
-        loop, scanned = asyncio.get_running_loop(), 0
+        exchange.note_sent()  # for a proxy that writes no headers of its own
+        response = await client.send(request, stream=True)
         try:
-            async with asyncio.timeout(None) as deadline:
-                self.queued[exchange.index] = (exchange, deadline)
-                response = await client.send(request, stream=True)
-                try:
-                    exchange.status = response.status_code
-                    async for data in response.aiter_raw():
-                        exchange.seen_ns.append(clock.now_ns())
-                        exchange.reads.append(data)
-                        self.reads += 1
-                        if stall_ns and job.token_seen(b"".join(exchange.reads[scanned:])):
-                            scanned, self.token_ns = len(exchange.reads), clock.now_ns()
-                            self.queued.pop(exchange.index, None)
-                            deadline.reschedule(loop.time() + stall_ns / 1e9)
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            return Failure(FailureKind.STALL, "no token within --stall-timeout")
+            exchange.status = response.status_code
+            exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
+            if exchange.status == SWITCHING:
+                return Failure(FailureKind.MALFORMED, SWITCHED)
+            async for data in response.aiter_raw():
+                exchange.seen_ns.append(clock.now_ns())
+                exchange.reads.append(data)
+                exchange.size += len(data)
+                self.reads += 1
+                if exchange.size > job.limits.answer_bytes:
+                    del exchange.reads[_KEPT_READS:], exchange.seen_ns[_KEPT_READS:]
+                    return job.limits.too_long()
         finally:
-            self.queued.pop(exchange.index, None)
+            await response.aclose()
+        self.deadlines.stalls.token_ns = clock.now_ns()
         return None
 
-    def _end_stalled(self) -> None:
-        """Requests without a first token may be queued: they stall when nobody else gets one either."""
-        stall_ns, now_ns = self.job.limits.stall_timeout_ns, clock.now_ns()
-        for exchange, deadline in self.queued.values() if stall_ns else ():
-            if now_ns - max(exchange.sent_ns, self.token_ns) > stall_ns and not deadline.expired():
-                deadline.reschedule(asyncio.get_running_loop().time())
+    def _judge(self, now_ns: int) -> None:
+        """Give up on what has taken too long, or is no answer."""
+        for exchange in self.under_way.values():
+            failure = self.deadlines.timed_out(exchange, now_ns)
+            if not exchange.status and exchange.came > LONGEST_HEAD_BYTES:
+                said = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
+                failure = Failure(FailureKind.MALFORMED, said)
+            if failure is None and exchange.inspect_ns < now_ns:
+                exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
+                failure = self.deadlines.stalled(exchange, now_ns)
+            if failure is not None and exchange.given_up is None and exchange.limit is not None:
+                exchange.given_up = failure
+                exchange.limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _watch(self) -> None:
+        """Judge what is under way, a few times a second; not right after this process was stopped."""
+        judged_ns = clock.now_ns()
+        while True:
+            await asyncio.sleep(_JUDGE_S)
+            late_ns, judged_ns = clock.now_ns() - judged_ns - int(_JUDGE_S * 1e9), clock.now_ns()
+            if not self.deadlines.put_off(late_ns, judged_ns):
+                self._judge(judged_ns)
 
     async def _housekeep(self) -> None:
         """Hand captures over and publish the counters, a few at a time."""
@@ -245,7 +345,6 @@ class Portable:
             while self.outbox.flush_some():  # noqa: ASYNC110  # a turn for the streams between two captures
                 await asyncio.sleep(0)
             self.counters.publish(self.sent, self.ended, self.reads)
-            self._end_stalled()
             await asyncio.sleep(_HOUSEKEEP_S)
 
 

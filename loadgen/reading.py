@@ -7,6 +7,8 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
+from loadgen import untrusted
+
 T = TypeVar("T")
 
 # To be looked at may cost the server: vLLM's API process writes its metrics or its tokens, and who maps
@@ -51,7 +53,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Sensor(Protocol):
-    """A source of readings; nothing that it lacks or is refused raises."""
+    """A source of readings; nothing that it lacks or is refused raises; its own faults cost it alone."""
 
     def facts(self) -> dict[str, str]:
         """What stays as it is, for the environment."""
@@ -72,6 +74,48 @@ class Absent(msgspec.Struct, frozen=True):
 
     def read(self, pids: Sequence[int]) -> Reading:
         return Reading(missing=(self.why,))
+
+
+def guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    """What a sensor says; where it raises, whatever it raises, `otherwise` of the reason in words.
+
+    The only place where a sensor is asked, and one of few that catch everything: drivers and libraries
+    raise exceptions of their own, and none of them is worth a run.
+    """
+    try:
+        return ask()
+    except Exception as error:
+        said = untrusted.text(" ".join(str(error).split()), 200)
+        return otherwise(f"{what} failed: {type(error).__name__}" + (f": {said}" if said else ""))
+
+
+def named(sensor: object) -> str:
+    """A sensor as messages name it."""
+    return f"the sensor {type(sensor).__name__}"
+
+
+def asked(sensor: Sensor, pids: Sequence[int]) -> Reading:
+    """One sensor's reading of finite numbers; what it fails at, or says beyond them, is missing."""
+
+    def failed(why: str) -> Reading:
+        return Reading(missing=(why,))
+
+    return guarded(named(sensor), lambda: _possible(sensor, sensor.read(pids)), failed)
+
+
+def _possible(sensor: Sensor, reading: Reading) -> Reading:
+    odd = [key for key, value in reading.values.items() if not _plausible(value)]
+    if not odd:
+        return reading
+    known = {key: value for key, value in reading.values.items() if key not in odd}
+    what = ", ".join(" of ".join(filter(None, key)) for key in odd)
+    impossible = f"{named(sensor)} says what cannot be: {untrusted.text(what)}"
+    return Reading(known, reading.held_back, (*reading.missing, impossible))
+
+
+def _plausible(value: object) -> bool:
+    """Whether it is a number that a sensor can show: finite, and no further from 0 than 2⁵³."""
+    return isinstance(value, int | float) and untrusted.number(abs(value)) is not None
 
 
 class Questions:

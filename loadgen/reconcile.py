@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
-import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.metrics import Ask, Distribution, Metrics, PerRequest
+from loadgen.distribution import Distribution
+from loadgen.metrics import Ask, Metrics, PerRequest
 from loadgen.record import Records
 from loadgen.window import ServerLatency, ServerWindow
 
@@ -162,8 +162,7 @@ def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterato
     yield _row("requests finished", "", metrics.completed, window.finished)
     yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
     if metrics.failed:
-        failed = np.repeat(~records.ok, np.diff(records.start))
-        received = metrics.total_output_tokens + int(records.tokens[failed].sum())
+        received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
         yield _row("  with those of failures", "", received, window.generation_tokens)
     yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
     told = (records.cached_tokens >= 0) & (records.input_tokens > 0)

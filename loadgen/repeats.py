@@ -12,7 +12,8 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.block import percentile_name
-from loadgen.metrics import Distribution, Metrics
+from loadgen.distribution import Distribution
+from loadgen.metrics import Metrics
 from loadgen.steady import Steady, Unsteady
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further

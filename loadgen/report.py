@@ -5,50 +5,76 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen import as_run, attainable, block, fingerprint, reconcile, sensing, steady, verdict
 from loadgen.block import Layout
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
-from loadgen.metrics import ClientHealth, Metrics, compute
+from loadgen.health import ClientHealth
+from loadgen.metrics import Metrics, compute
+from loadgen.printing import encodable
 from loadgen.profile import Profile
 from loadgen.result import Result
+from loadgen.sections import Broken, guarded
 
 _WIDTH = 80
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """How the report is to be."""
+
+    explain: bool
+    layout: Layout
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One part of the report, made without the others: its name, and its lines of a run."""
+
+    name: str
+    lines: Callable[[Result, Wanted], Iterable[str]]
+    wrapped: bool = True  # False: they are laid out already
 
 
 def render(result: Result, explain: bool = False, layout: str | None = None) -> str:
     """The whole report: what was asked of whom, the block, the verdict, and what there is to say of it.
 
+    A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
-    facts = result.facts
-    metrics = result.metrics
-    lines = [
-        *_heading(facts),
-        _block(result, block.layout(layout)),
-        *map(_wrapped, verdict.explain(result.verdict) if explain else verdict.lines(result.verdict)),
-        *map(_wrapped, _remarks(facts, metrics)),
-        *steady.lines(result.steady),
-        *_reconciled(result),
-        *map(_wrapped, attainable.lines(facts, metrics)),
-        *map(_wrapped, _sensed(result)),
-        *map(_wrapped, fingerprint.lines(facts.fingerprint) if facts.fingerprint is not None else ()),
-    ]
-    return "\n".join(lines)
+    wanted = Wanted(explain, block.layout(layout))
+    text = "\n".join(line for section in SECTIONS for line in _made(section, result, wanted))
+    return encodable(text, "utf-8")
 
 
-def _block(result: Result, layout: Layout) -> str:
+def _made(section: Section, result: Result, wanted: Wanted) -> list[str]:
+    """The lines of a section, or the one that says why there are none."""
+    broken: list[Broken] = []
+    none: list[str] = []
+
+    def make() -> list[str]:
+        lines = section.lines(result, wanted)
+        return [_wrapped(line) if section.wrapped else line for line in lines]
+
+    lines = guarded(section.name, make, none, broken)
+    return lines + [_wrapped(f"section {one.name} failed: {one.why}; please report it") for one in broken]
+
+
+def _block(result: Result, wanted: Wanted) -> Iterator[str]:
     """The block; a layout that has its own percentiles shows these, and every latency of its own."""
-    metrics, facts = result.metrics, result.facts.block()
+    metrics, facts, layout = result.metrics, result.facts.block(), wanted.layout
     if layout.percentiles:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
     told = {"backend": result.facts.profile.backend, **block.beside(metrics)}
-    return block.render({**told, **block.figures(metrics, facts)}, layout)
+    yield block.render({**told, **block.figures(metrics, facts)}, layout)
+
+
+def _judged(result: Result, wanted: Wanted) -> list[str]:
+    return verdict.explain(result.verdict) if wanted.explain else verdict.lines(result.verdict)
 
 
 def _wrapped(line: str) -> str:
@@ -57,26 +83,35 @@ def _wrapped(line: str) -> str:
     )
 
 
-def _heading(facts: Facts) -> Iterator[str]:
-    server, profile = facts.server, facts.profile
-    if server.simulated:
-        yield _wrapped(
-            f"SIMULATED: the embedded engine answered, with the timing of {server.simulated}; no model ran"
+def _heading(result: Result, wanted: Wanted) -> Iterator[str]:
+    facts = result.facts
+    if facts.partial:
+        yield f"PARTIAL: {facts.partial}; the figures are of what had ended by then"
+    if facts.server.simulated:
+        yield (
+            f"SIMULATED: the embedded engine answered, with the timing of {facts.server.simulated}; "
+            "no model ran"
         )
-    if facts.cut_short:
-        yield _wrapped(f"PARTIAL: {facts.cut_short}; the figures are of what had ended by then")
+
+
+def _server(result: Result, wanted: Wanted) -> Iterator[str]:
+    server, profile = result.facts.server, result.facts.profile
     if profile.name:
-        yield _wrapped(f"{profile.name}: {profile.description}".rstrip(": "))
+        yield f"{profile.name}: {profile.description}".rstrip(": ")
     engine = f"{server.engine} {server.version}".strip()
-    yield _wrapped(f"server: {engine}, model {server.model}, {server.url}")
-    yield from map(_wrapped, _launched(facts))
+    yield f"server: {engine}, model {server.model}, {server.url}"
+
+
+def _workload(result: Result, wanted: Wanted) -> Iterator[str]:
+    facts = result.facts
     chosen = "given" if facts.seed_chosen else "drawn"
-    yield _wrapped(f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}")
-    yield _wrapped(f"requests: {_requests(facts)}")
+    yield f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
+    yield f"requests: {_requests(facts)}"
 
 
-def _launched(facts: Facts) -> Iterator[str]:
+def _launched(result: Result, wanted: Wanted) -> Iterator[str]:
     """How the server came to be, and what it says that it runs."""
+    facts = result.facts
     if facts.launched is not None:
         known = facts.launched
         yield f"started by {known.how}, ready after {known.ready_s:.1f} s: {shlex.join(known.command)}"
@@ -89,6 +124,8 @@ def _launched(facts: Facts) -> Iterator[str]:
 
 
 def _prompts(facts: Facts) -> str:
+    if facts.prompt_replaced:
+        return "as --extra-body says, the same in every request"
     if facts.prompt_format == "ids":
         return f"ids, exactly as many random token ids as planned, from {facts.ids_source}"
     return f"{facts.prompt_format}, text whose length depends on the server's tokenizer"
@@ -108,23 +145,29 @@ def _requests(facts: Facts) -> str:
     return ", ".join(said)
 
 
-def _remarks(facts: Facts, metrics: Metrics) -> Iterator[str]:
-    """What the block does not say."""
+def _failures(result: Result, wanted: Wanted) -> Iterator[str]:
+    """What became of the requests that the block does not count: failed, lost, or never sent."""
+    facts, metrics = result.facts, result.metrics
     for kind, tally in metrics.failures.items():
         yield f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
     missing = facts.requests - metrics.requests
-    if missing:
-        yield f"not sent: {missing} of {facts.requests} requests"
+    lost = min(facts.unfinished, max(missing, 0))
+    if lost:
+        yield f"lost: {lost} of {facts.requests} requests were under way when the client was killed"
+    if missing - lost > 0:
+        yield f"not sent: {missing - lost} of {facts.requests} requests"
+    resent = int((result.records.resends > 0).sum())
+    if resent:
+        yield f"sent again: {resent} requests, whose idle connection the server had closed"
+
+
+def _tokens(result: Result, wanted: Wanted) -> Iterator[str]:
+    metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need answers of more than one message: there were none"
     yield from _token_remarks(metrics)
-    yield _load_remark(facts.profile, metrics)
-    yield _health_remark(metrics.health, facts)
-    yield _calibration_remark(metrics, facts.calibration)
-    for note in facts.notes:
-        yield f"note: {note}"
 
 
 def _token_remarks(metrics: Metrics) -> Iterator[str]:
@@ -143,6 +186,10 @@ def _token_remarks(metrics: Metrics) -> Iterator[str]:
         yield f"input tokens: as planned, not as counted, for {metrics.planned_inputs} requests"
 
 
+def _load(result: Result, wanted: Wanted) -> Iterator[str]:
+    yield _load_remark(result.facts.profile, result.metrics)
+
+
 def _load_remark(profile: Profile, metrics: Metrics) -> str:
     held = f"concurrency: {metrics.mean_concurrency:.2f} held on average"
     if not metrics.queue_time.n:
@@ -151,6 +198,10 @@ def _load_remark(profile: Profile, metrics: Metrics) -> str:
         turn = f"{metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
         return f"{held} of {profile.max_concurrency}; {turn}"
     return f"{held}; requests left {metrics.queue_time.mean_ms:.2f} ms after they were due (mean)"
+
+
+def _client(result: Result, wanted: Wanted) -> Iterator[str]:
+    yield _health_remark(result.metrics.health, result.facts)
 
 
 def _health_remark(health: ClientHealth, facts: Facts) -> str:
@@ -166,6 +217,10 @@ def _health_remark(health: ClientHealth, facts: Facts) -> str:
     return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"
 
 
+def _calibration(result: Result, wanted: Wanted) -> Iterator[str]:
+    yield _calibration_remark(result.metrics, result.facts.calibration)
+
+
 def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
     if known is None:
         return "client error: not known on this machine; `loadgen selftest` measures it"
@@ -179,12 +234,16 @@ def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
     return f"{said}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
 
 
-def _sensed(result: Result) -> list[str]:
-    known = result.facts.sensed
-    return [] if known is None else sensing.render(known, result.metrics.total_output_tokens)
+def _notes(result: Result, wanted: Wanted) -> Iterator[str]:
+    for note in result.facts.notes:
+        yield f"note: {note}"
 
 
-def _reconciled(result: Result) -> Iterator[str]:
+def _steady(result: Result, wanted: Wanted) -> list[str]:
+    return steady.lines(result.steady)
+
+
+def _reconciled(result: Result, wanted: Wanted) -> Iterator[str]:
     window = result.facts.window
     if window is None:
         return
@@ -193,3 +252,38 @@ def _reconciled(result: Result) -> Iterator[str]:
         return
     yield f"the server's own figures ({window.names}), of the same run:"
     yield from reconcile.render(result.reconciled)
+
+
+def _roofline(result: Result, wanted: Wanted) -> Iterable[str]:
+    return attainable.lines(result.facts, result.metrics)
+
+
+def _sensed(result: Result, wanted: Wanted) -> list[str]:
+    known = result.facts.sensed
+    return [] if known is None else sensing.render(known, result.metrics.total_output_tokens)
+
+
+def _fingerprint(result: Result, wanted: Wanted) -> Iterable[str]:
+    known = result.facts.fingerprint
+    return [] if known is None else fingerprint.lines(known)
+
+
+SECTIONS = (
+    Section("heading", _heading),
+    Section("server", _server),
+    Section("launched", _launched),
+    Section("workload", _workload),
+    Section("block", _block, wrapped=False),
+    Section("verdict", _judged),
+    Section("failures", _failures),
+    Section("tokens", _tokens),
+    Section("load", _load),
+    Section("client", _client),
+    Section("calibration", _calibration),
+    Section("notes", _notes),
+    Section("steady-state", _steady, wrapped=False),
+    Section("reconciliation", _reconciled, wrapped=False),
+    Section("roofline", _roofline),
+    Section("sensors", _sensed),
+    Section("fingerprint", _fingerprint),
+)

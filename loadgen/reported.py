@@ -186,8 +186,8 @@ def _remarks(facts: Facts) -> Iterator[str]:
     """Where what is told is not what it seems to be."""
     if facts.server.simulated:
         yield f"SIMULATED with the timing of {facts.server.simulated}: no model ran"
-    if facts.cut_short:
-        yield f"PARTIAL: {facts.cut_short}"
+    if facts.partial:
+        yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:
         return
     engine = next((one for one in engines.ENGINES if one.name == facts.server.engine), engines.UNKNOWN)

@@ -6,16 +6,16 @@ import contextlib
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 from msgspec.structs import asdict
 
-from loadgen import reconcile, steady, verdict
+from loadgen import facts, reconcile, steady, verdict
 from loadgen.errors import UsageError
 from loadgen.evidence import Case
 from loadgen.facts import FORMAT, Facts
@@ -26,6 +26,7 @@ from loadgen.verdict import Verdict
 from loadgen.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result, write_result
 
 _LONGEST_DETAIL = 200
+_LARGEST_RESULT = 1 << 30
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
 
@@ -107,20 +108,34 @@ class Result:
 def load(directory: Path) -> Result:
     """The run in a directory; raises UsageError when it is not one, or of a newer format."""
     try:
-        stored = json.loads((directory / RESULT).read_text("utf-8"))
-        ours = stored[OURS]
+        ours = _stored(directory / RESULT)[OURS]
         version = ours.get("format")
         if version != FORMAT:
             raise UsageError(
                 f"{directory} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
             )
         known = {key: ours[key] for key in Facts.model_fields if key in ours}
-        return Result(Facts.model_validate(known), Records.load(directory / ARRIVALS))
+        found = Result(Facts.model_validate(known), Records.load(directory / ARRIVALS))
+        facts.check(found.facts.profile)
+        if not found.facts.profile.request_rate > 0:
+            raise ValueError(f"its request_rate is {found.facts.profile.request_rate}")
     except OSError as error:
-        raise UsageError(f"{directory} is no run directory: {error.filename}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        raise UsageError(
+            f"{directory} is no run directory: {error.filename or directory}: {error.strerror}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = " ".join(str(error).split())[:_LONGEST_DETAIL]
         raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {said}") from None
+    return found
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """The JSON of a file; one that is no regular file could keep us waiting, or never end."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_RESULT:
+        raise ValueError(f"{path.name} is no regular file of at most {_LARGEST_RESULT >> 20} MiB")
+    stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return stored
 
 
 def create_directory(base: Path, name: str, started: datetime) -> Path:

@@ -161,7 +161,7 @@ def _doubts(run: Result) -> str:
     """The verdict where it is not VALID, and what it rests on."""
     if run.verdict.level is Level.VALID:
         return ""
-    return f"{run.verdict.level.value}: {', '.join(one.doubt.name for one in run.verdict.grave)}"
+    return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
 
 
 def json(known: Row, run: str) -> dict[str, Any]:

@@ -10,15 +10,40 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from loadgen import clock
 from loadgen.capture import Capture
 from loadgen.channel import Inbox, Outbox, pair
-from loadgen.job import Counters, Health, Job, Transport
+from loadgen.failure import Failure, FailureKind
+from loadgen.job import Counters, Fault, Health, Job, Transport
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 _LOOK_S = 0.25
+_MOST_WORDS = 300  # characters of an exception
+_LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
+# The parent decides what these mean, and says stop; where it dies of one, the pipe's end says so.
+_PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Delivered:
+    """Which of a plan's requests have come back; they come nearly in order, so little is kept."""
+
+    def __init__(self) -> None:
+        self._first = 0  # that has not
+        self._beyond: set[int] = set()
+
+    def note(self, index: int) -> None:
+        """Count one."""
+        self._beyond.add(index)
+        while self._first in self._beyond:
+            self._beyond.remove(self._first)
+            self._first += 1
+
+    def missing(self, sent: int) -> list[int]:
+        """Those of the first `sent` requests that have not come back."""
+        return [index for index in range(self._first, sent) if index not in self._beyond]
 
 
 @dataclass
@@ -30,9 +55,15 @@ class Run:
     counters: Counters
     health: Health | None = None  # its last word
     died: str = ""  # how it ended where there was none
+    lost: int = 0  # requests that were sent and never came back, because it died
+    delivered: Delivered = field(default_factory=Delivered)
 
     def captures(self) -> Iterator[Capture | None]:
-        """Captures as they finish, and None a few times a second; ends when the run has."""
+        """Captures as they finish, and None a few times a second; ends when the run has.
+
+        What a process that died had sent and not delivered comes last, each as lost.
+        """
+        words = ""
         poll = select.poll()
         poll.register(self.inbox.sock, select.POLLIN)
         while not self.inbox.closed:
@@ -42,14 +73,25 @@ class Run:
             for message in self.inbox.messages():
                 if isinstance(message, Health):
                     self.health = message
+                elif isinstance(message, Fault):
+                    words = f": {message.words}"
                 else:
+                    self.delivered.note(message.index)
                     yield message
             yield None
         self.inbox.sock.close()
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         if self.health is None:
-            self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)})"
+            self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){words}"
+            yield from self._lost()
+
+    def _lost(self) -> Iterator[Capture]:
+        """Of each request that died with the process what is known: that it was sent, though not when."""
+        now_ns = clock.now_ns()
+        for index in self.delivered.missing(self.counters.sent):
+            self.lost += 1
+            yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
 
     def stop(self) -> None:
         """End what is under way; what has finished still comes."""
@@ -69,8 +111,7 @@ def start(job: Job, transport: str) -> Run:
     """Begin to send a job's requests from a process of their own."""
     outbox, inbox = pair()
     counters = Counters()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush_standard_streams()
     pid = os.fork()
     if pid:
         outbox.sock.close()
@@ -78,7 +119,8 @@ def start(job: Job, transport: str) -> Run:
         return Run(pid, inbox, counters)
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+        for name in _PARENTS:
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
         inbox.sock.close()
         gc.freeze()
         gc.disable()
@@ -88,10 +130,33 @@ def start(job: Job, transport: str) -> Run:
         code = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone: nobody to tell
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        _say_last_words(outbox, error)
     finally:
         os._exit(code)
+
+
+def _say_last_words(outbox: Outbox, error: BaseException) -> None:
+    """Give the parent what has finished, and the fault; the whole of it goes to standard error.
+
+    A traceback shows no values: no request, no key.
+    """
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exception(error)
+            sys.stderr.flush()
+    while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
+        error = error.exceptions[0]
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    outbox.finish(Fault(said[:_MOST_WORDS]))
+
+
+def _flush_standard_streams() -> None:
+    """Or the child would write what is buffered once more; a stream may be closed (`>&-`) or broken."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
 
 
 def _wire() -> Build:

@@ -15,6 +15,7 @@ from loadgen.arrays import Float64
 from loadgen.ranks import median
 from loadgen.reading import Quantity, Reading
 
+_LEAST_S = 1e-9
 _ENDS = 0.05  # of the window, or two periods: as long at most may power be unknown at either end of it
 
 
@@ -162,7 +163,7 @@ def _counted(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -
         return f"energy of {where}: its counter was read once"
     if (np.diff(counter_j) < 0).any():
         return f"energy of {where}: its counter went backwards"
-    first_w, last_w = (np.diff(counter_j) / np.diff(at_s))[[0, -1]]
+    first_w, last_w = (np.diff(counter_j) / np.diff(at_s).clip(_LEAST_S))[[0, -1]]
     began_j = np.interp(0.0, at_s, counter_j) - max(at_s[0], 0.0) * first_w
     ended_j = np.interp(duration_s, at_s, counter_j) + max(duration_s - at_s[-1], 0.0) * last_w
     return float(ended_j - began_j)
@@ -212,7 +213,7 @@ def energy(
     if len(rest) > 1:
         before = replace(window, samples=rest, begin_ns=rest[0].at_ns, end_ns=rest[-1].at_ns)
         idle, _ = _parts(before, wanted)
-        if len(idle) == len(wanted):
+        if len(idle) == len(wanted) and before.duration_s > 0:
             found = found.model_copy(update={"idle_w": sum(idle.values()) / before.duration_s})
     return found, ()
 

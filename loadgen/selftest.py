@@ -39,6 +39,7 @@ _STEP_S = 0.4  # how long one of the capacity search shall
 _SLOW = 1.2  # beyond this share of the interval the null server is at its end, not the client
 _MARGIN = 1.3  # a step with twice the streams takes longer
 _LEAST_MESSAGES = 4
+_LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _PATIENCE_S = 60.0
 _USUAL_STREAMS = 256
 
@@ -206,7 +207,7 @@ class _Steps:
 
 def _power_of_two(load: Load, cpu_us_per_token: float) -> int:
     """Streams that should take half a core, rounded down: where the search for the capacity begins."""
-    messages_per_s = 0.5e6 / (cpu_us_per_token * load.tokens_per_message)
+    messages_per_s = 0.5e6 / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
     streams = max(1, int(messages_per_s * load.interval_ms / 1e3))
     return 1 << (streams.bit_length() - 1)
 
@@ -223,7 +224,7 @@ def _calibrate(load: Load, transport: str, budget_s: float, environment: str) ->
             f"no answer came whole over {transport} at {load.words} ({seen.failed} of {seen.requests} "
             f"failed{'; ' * bool(seen.trouble)}{seen.trouble}): give fewer --streams"
         )
-    cpu_us_per_token = health.cpu_ns / 1e3 / seen.tokens
+    cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
     guess = _power_of_two(load, cpu_us_per_token)
     steps = _Steps(load, transport, begin_ns + int(budget_s * 1e9))
     if seen.held(load.streams):

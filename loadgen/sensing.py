@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from loadgen import clock
-from loadgen.reading import Quantity, Reading, Sensor
+from loadgen.reading import Quantity, Reading, Sensor, asked, guarded
 from loadgen.samples import Energy, Level, Sample, Spread, Window, energy
 
 _LEAST_PERIOD_S = 0.1
 _POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w"))
+_MOST_SAMPLES = 1 << 15  # with more, every other one is dropped, and they are taken half as often
 _PIDS_S = 5.0  # to look for processes costs a walk through all of the machine's
 _LEAVE_S = 2.0
 _GIB = 1 << 30
@@ -87,39 +88,69 @@ class Sensing:
     def sensed(self, begin_ns: int, end_ns: int) -> Sensed:
         """What the samples between two times of CLOCK_MONOTONIC come to."""
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
-        found = summary(window, tuple(self.rested), self.before_bytes)
+
+        def failed(why: str) -> Sensed:
+            return Sensed(
+                duration_s=window.duration_s,
+                period_s=self.period_s,
+                samples=len(self.samples),
+                cpu_ms_per_sample=0.0,
+                missing=(why,),
+            )
+
+        rested = tuple(self.rested)
+        found = guarded("to sum the samples up", lambda: summary(window, rested, self.before_bytes), failed)
         return found.model_copy(update={"missing": (*self.trouble, *found.missing)})
 
     @contextlib.contextmanager
     def _sampling(self, into: list[Sample]) -> Iterator[None]:
         over = threading.Event()
         thread = threading.Thread(target=self._sample, args=(into, over), name="sensing", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.trouble = (f"the sensors were not read: {error}",)
+            yield
+            return
         try:
             yield
         finally:
             over.set()
             thread.join(_LEAVE_S)
             if thread.is_alive():
-                self.trouble = (f"a sensor did not answer within {_LEAVE_S:g} s of the end",)
+                self.trouble = (*self.trouble, f"a sensor did not answer within {_LEAVE_S:g} s of the end")
 
     def _sample(self, into: list[Sample], over: threading.Event) -> None:
         """Look at begin + n periods, missing those that a slow sensor slept through, and once at the end."""
-        began_ns, period_ns = clock.now_ns(), int(self.period_s * 1e9)
-        pids, pids_due_ns = tuple(self.pids()), began_ns + int(_PIDS_S * 1e9)
+        began_ns = clock.now_ns()
+        pids, pids_due_ns = self._server(()), began_ns + int(_PIDS_S * 1e9)
         while True:
             into.append(self._look(pids))
+            if len(into) > _MOST_SAMPLES:
+                del into[1::2]
+                self.period_s *= 2
+            period_ns = int(self.period_s * 1e9)
             if over.is_set():
                 return
             now_ns = clock.now_ns()
             if now_ns >= pids_due_ns:
-                pids, pids_due_ns = tuple(self.pids()), now_ns + int(_PIDS_S * 1e9)
+                pids, pids_due_ns = self._server(pids), now_ns + int(_PIDS_S * 1e9)
             over.wait((period_ns - (clock.now_ns() - began_ns) % period_ns) / 1e9)
+
+    def _server(self, known: tuple[int, ...]) -> tuple[int, ...]:
+        """The server's processes now; those that are known already where to look for them fails."""
+
+        def failed(why: str) -> tuple[int, ...]:
+            if why not in self.trouble:
+                self.trouble = (*self.trouble, why)
+            return known
+
+        return guarded("to look for the server's processes", lambda: tuple(self.pids()), failed)
 
     def _look(self, pids: tuple[int, ...]) -> Sample:
         # Stamped before: the sensors of power come first, and one of memory may take long after them.
         at_ns, cpu_ns = clock.now_ns(), time.thread_time_ns()
-        reading = Reading.merged(sensor.read(pids) for sensor in self.sensors)
+        reading = Reading.merged(asked(sensor, pids) for sensor in self.sensors)
         return Sample(at_ns, time.thread_time_ns() - cpu_ns, reading)
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from loadgen import clock
 from loadgen.capture import A_READ, NO_STAMP, Capture
-from loadgen.failure import Failure
-from loadgen.http1 import Framing
-from loadgen.job import Target
+from loadgen.failure import Failure, FailureKind
+from loadgen.http1 import ContentLength, Framing, Heads, Malformed
+from loadgen.job import Limits, Target
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
+READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
 _RECORD_BYTES = 16384
+MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
 _TIMESPEC = struct.Struct("qq")
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
@@ -103,22 +105,16 @@ class Intake:
         return self.got[count * A_READ :: A_READ]
 
     @property
-    def reads(self) -> list[bytes]:
-        return self.since(0)
-
-    @property
-    def seen_ns(self) -> list[int]:
-        return self.got[2::A_READ]
-
-    @property
     def stamped(self) -> bool:
         """Whether the kernel gave the last read a stamp."""
         return bool(self.got[-2] != NO_STAMP)
 
-    def last_arrival_ns(self, offset_ns: int) -> int:
-        """When the last read arrived, by the kernel's stamp where it has one."""
+    def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
+        """When the last read arrived, by the kernel's stamp where it has one that is possible."""
         seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
-        return seconds * 1_000_000_000 + nanoseconds - offset_ns if seconds else int(self.got[-1])
+        seen_ns = int(self.got[-1])
+        arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+        return arrival_ns if seconds and sent_ns <= arrival_ns <= seen_ns else seen_ns
 
 
 class Slot:
@@ -127,16 +123,24 @@ class Slot:
     __slots__ = (
         "acks_delayed",
         "begun",
+        "bytes",
+        "bytes_of",
         "connect_begin_ns",
         "connect_ns",
         "connected_ns",
+        "excused_ns",
         "fd",
         "framing",
         "freed_ns",
+        "full_reads",
+        "heads",
         "index",
+        "inspect_ns",
         "intake",
         "intended_ns",
         "keep_alive",
+        "looked_ns",
+        "most_reads",
         "number",
         "pending",
         "progress_ns",
@@ -168,12 +172,17 @@ class Slot:
         """Forget the request and what came back for it."""
         self.index = -1
         self.request = b""
-        self.intended_ns = self.sent_ns = self.resends = 0
+        self.intended_ns = self.sent_ns = self.excused_ns = self.resends = 0
         self.intake.clear()
+        self.heads: Heads | None = None  # while the response's head is incomplete
         self.framing: Framing | None = None
         self.keep_alive = True
         self.begun = False  # a token was seen
-        self.scanned = self.progress_ns = 0
+        self.scanned = self.progress_ns = self.looked_ns = self.inspect_ns = 0
+        self.full_reads = self.bytes = self.bytes_of = (
+            0  # so many bytes came in so many reads, when last counted
+        )
+        self.most_reads = 0  # more, and the bytes are to be counted again
         self.acks_delayed = False
 
     def dial(self, target: Target) -> None:
@@ -232,18 +241,56 @@ class Slot:
         self.sock, self.fd, self.state = None, -1, State.CLOSED
         self.pending = memoryview(b"")
 
-    def last_token_read(self, token_seen: Callable[[bytes], bool]) -> int | None:
-        """The read in which the last token came whole, if one came since `scanned`.
+    @property
+    def count(self) -> int:
+        """How many reads there were."""
+        return len(self.intake)
 
-        A message may begin in one read and end in a later one, so reads are not judged one by one.
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`."""
+        return self.intake.since(count)
+
+    def seen_at(self, read: int) -> int:
+        """When a read was in hand (ns)."""
+        return int(self.intake.got[read * A_READ + 2])
+
+    def begin_response(self, limits: Limits) -> Failure | bool:
+        """Look for the response's head: what is wrong with it, or whether the response is over with it."""
+        self.heads = self.heads or Heads()
+        head = self.heads.read(self.intake)
+        if head is None:
+            return False
+        if isinstance(head, Malformed):
+            return Failure(FailureKind.MALFORMED, head.detail)
+        framing = head.framing
+        if isinstance(framing, ContentLength) and framing.total > limits.answer_bytes:
+            return limits.too_long(framing.total)
+        self.heads, self.framing, self.keep_alive = None, framing, head.keep_alive
+        self.intake.tail = framing.tail
+        # Bytes that are no chunk are over too: decoding says what is wrong with them.
+        odd = not framing.begins_well(head.rest)
+        return framing.done(self.intake) or (odd and framing.checked(self.intake))
+
+    def is_over(self, now_ns: int, quiet_ns: int) -> bool:
+        """Whether a response that goes on for long is over, though no read ended so: it is broken, mostly.
+
+        Asked of the parser where nothing came for a while, or what came last ends in mid-line.
         """
-        reads, since = self.intake.reads, range(self.scanned, len(self.intake))
-        begin = next((i for i in reversed(since) if token_seen(b"".join(reads[i:]))), None)
-        if begin is None:
-            return None
-        return next(i for i in since if i >= begin and token_seen(b"".join(reads[begin : i + 1])))
+        framing, intake = self.framing, self.intake
+        if framing is None:
+            return False
+        quiet = now_ns - intake.got[-1] > quiet_ns
+        return (quiet or not intake.since(-1)[0].endswith(b"\n")) and framing.checked(intake)
 
-    def capture(self, failure: Failure | None, end_ns: int, offset_ns: int) -> Capture:
+    def outgrows(self, limit_bytes: int) -> bool:
+        """Whether more came than an answer may have; counts only what may have made the difference."""
+        count = len(self.intake)
+        self.bytes += sum(map(len, self.intake.since(self.bytes_of)))
+        self.bytes_of = count
+        self.most_reads = count + max(limit_bytes - self.bytes, 0) // MOST_READ_BYTES
+        return self.bytes > limit_bytes
+
+    def capture(self, failure: Failure | None, end_ns: int, wall: clock.WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
         return Capture(
@@ -255,5 +302,6 @@ class Slot:
             connect_ns=self.connect_ns if paid else 0,
             resends=self.resends,
             failure=failure,
-            realtime_offset_ns=offset_ns,
+            realtime_offset_ns=wall.now_ns,
+            earlier_offsets_ns=wall.earlier(self.sent_ns),
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,7 @@ _LAST = _FIELD + _DONE + _CLOSE
 _NEWLINE = ord("\n")
 _FIRST = np.zeros(1, np.int64)
 _BOM = b"\xef\xbb\xbf"
-_LINE = re.compile(rb"([^\r\n]*)(?:\r\n|\n|\r)")
+_LINE_ENDS = b"\r\n"
 
 
 class Events(msgspec.Struct, frozen=True):
@@ -30,6 +28,7 @@ class Events(msgspec.Struct, frozen=True):
     lines: bytes | bytearray  # the data of each event in a line, if it is JSON; others are empty
     ends: Int64
     done: bool  # `[DONE]` was seen
+    fault: bytes | None = None  # the data of an event that is an error by its name: the last one
 
 
 def one_line(data: bytes) -> bytes:
@@ -85,44 +84,51 @@ def _wherever(text: bytearray, length: int) -> NDArray[np.bytes_]:
 
 
 def _read_any(body: bytes, whole: bool) -> Events:
-    datas, ends, done = split(body, whole)
-    return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done)
+    datas, ends, done, fault = split(body, whole)
+    return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done, fault)
 
 
-def split(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool]:
-    """Each event's data, where it ends, and whether `[DONE]` closed them.
+def split(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool, bytes | None]:
+    """Each event's data, where it ends, whether `[DONE]` closed them, and the data of an error that did.
 
-    Comments and the fields `event`, `id` and `retry` are ignored, and so is what follows `[DONE]`.
+    Comments and the fields `id` and `retry` are ignored, and so are blank data and what follows `[DONE]` or
+    an error. That is an event of the type `error`, or what has llama.cpp's field of that name.
     """
     datas: list[bytes] = []
     ends: list[int] = []
     pending: list[bytes] = []
-    pending_end = 0
-    for line, end in _lines(body, whole):
+    pending_end, failed = 0, False
+    for line, end in (*_lines(body, whole), (b"", len(body))):  # an event may lack the empty line after it
         if line.startswith(b"data:"):
             pending.append(line[6:] if line.startswith(b"data: ") else line[5:])
             pending_end = end
-        elif not line and pending:
-            if pending == [_DONE]:
-                return datas, ends, True
-            datas.append(b"\n".join(pending))
-            ends.append(pending_end)
+        elif line.startswith(b"error:"):
+            pending.append(line[6:])
+            failed = True
+        elif line.startswith(b"event:"):
+            failed = failed or line[6:].strip() == b"error"
+        elif not line and (pending or failed):
+            data = b"\n".join(pending)
+            if failed:
+                return datas, ends, False, data.strip()
+            if data.strip() == _DONE:
+                return datas, ends, True, None
+            if data.strip():
+                datas.append(data)
+                ends.append(pending_end)
             pending = []
-    if pending == [_DONE]:
-        return datas, ends, True
-    if pending:  # its line is complete, only the empty line after it is missing
-        datas.append(b"\n".join(pending))
-        ends.append(pending_end)
-    return datas, ends, False
+    return datas, ends, False, None
 
 
 def _lines(body: bytes, whole: bool) -> list[tuple[bytes, int]]:
     """Each line without its end, and the length of the body up to and with the first byte of that end."""
     begin = len(_BOM) if body.startswith(_BOM) else 0
     lines = []
-    for match in _LINE.finditer(body, begin):
-        lines.append((match[1], match.end(1) + 1))
-        begin = match.end()
-    if whole and begin < len(body):
-        lines.append((body[begin:], len(body)))
+    for line in body[begin:].splitlines(keepends=True):
+        text = line.rstrip(_LINE_ENDS)
+        if len(text) < len(line):
+            lines.append((text, begin + len(text) + 1))
+        elif whole:
+            lines.append((text, len(body)))
+        begin += len(line)
     return lines

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.arrays import Bool, Int64
+from loadgen.arrays import Bool, Int64, total
+from loadgen.distribution import Distribution
 from loadgen.errors import UsageError
-from loadgen.metrics import Ask, Distribution, PerRequest, latencies
+from loadgen.metrics import Ask, PerRequest, latencies
 from loadgen.profile import Profile
 from loadgen.record import Records
 
@@ -77,7 +78,6 @@ def _margin(flag: str, text: str) -> Margin:
 
 def steady(records: Records, asked_concurrency: int | None, trim: Trim, ask: Ask) -> Steady | Unsteady:
     """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
-    records = _only(records, records.sent_ns > 0)
     held = held_ns(records, asked_concurrency)
     if isinstance(held, Unsteady):
         return held
@@ -94,14 +94,14 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
     from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
     the first request sent to the last.
     """
-    records = _only(records, records.sent_ns > 0)
-    if not len(records):
+    sent = records.sent_ns > 0
+    if not sent.any():
         return Unsteady("no request was sent")
     if asked_concurrency is None:
-        begin_ns, end_ns = int(records.sent_ns.min()), int(records.sent_ns.max())
+        begin_ns, end_ns = int(records.sent_ns[sent].min()), int(records.sent_ns[sent].max())
         lost = "every request was sent at the same moment"
     else:
-        firsts_ns, lasts_ns = _of_slots(records)
+        firsts_ns, lasts_ns = _of_slots(records, sent)
         if len(firsts_ns) < asked_concurrency:
             return Unsteady(f"{asked_concurrency} at once were asked for and {len(firsts_ns)} were reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
@@ -147,11 +147,13 @@ def _wrapped(line: str) -> list[str]:
 
 def ran_out(records: Records, profile: Profile) -> str:
     """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
-    sent = _only(records, records.sent_ns > 0)
+    sent = records.sent_ns > 0
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
-    if not timed_loop or len(records) < profile.most_prompts or not len(sent):
+    if not timed_loop or len(records) < profile.most_prompts or not sent.any():
         return ""
-    idle_ns = int(_of_slots(sent)[1].min() - sent.sent_ns.min())  # when a slot had nothing left to send
+    idle_ns = int(
+        _of_slots(records, sent)[1].min() - records.sent_ns[sent].min()
+    )  # when a slot had nothing left to send
     if idle_ns >= profile.duration_ns:
         return ""
     return (
@@ -160,12 +162,13 @@ def ran_out(records: Records, profile: Profile) -> str:
     )
 
 
-def _of_slots(records: Records) -> tuple[Int64, Int64]:
+def _of_slots(records: Records, sent: Bool) -> tuple[Int64, Int64]:
     """When each slot first sent and last ended, int64[slots] each."""
-    order = np.argsort(records.slot, kind="stable")
-    begins = np.flatnonzero(np.diff(records.slot[order], prepend=-1))  # slots count from 0
-    firsts_ns: Int64 = np.minimum.reduceat(records.sent_ns[order], begins)
-    lasts_ns: Int64 = np.maximum.reduceat(records.end_ns[order], begins)
+    slot = records.slot[sent]
+    order = np.argsort(slot, kind="stable")
+    begins = np.flatnonzero(np.diff(slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(records.sent_ns[sent][order], begins)
+    lasts_ns: Int64 = np.maximum.reduceat(records.end_ns[sent][order], begins)
     return firsts_ns, lasts_ns
 
 
@@ -175,7 +178,8 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
     N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
     one is the other with time reversed.
     """
-    sent_ns, ended_ns = np.sort(records.sent_ns), np.sort(records.end_ns)
+    sent = records.sent_ns > 0
+    sent_ns, ended_ns = np.sort(records.sent_ns[sent]), np.sort(records.end_ns[sent])
     ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
     sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
     after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
@@ -187,26 +191,28 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
 
 
 def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
-    sent_ns, ended_ns, ok = records.sent_ns, records.end_ns, records.ok
+    left = records.sent_ns > 0
+    each = PerRequest.of(records, ask)
+    each = replace(each, ok=each.ok & left)
+    sent_ns, ended_ns = records.sent_ns[left], records.end_ns[left]
     first_ns, window_ns = int(sent_ns.min()), end_ns - begin_ns
     under_way_ns = ended_ns.clip(begin_ns, end_ns) - sent_ns.clip(begin_ns, end_ns)
     # (begin, end]: what arrives at the begin was made before it.
-    completed = int((ok & (ended_ns > begin_ns) & (ended_ns <= end_ns)).sum())
-    arrived = _arrived(records, begin_ns, end_ns, ask)
-    whole = ok & (sent_ns >= begin_ns) & (ended_ns <= end_ns)
-    inside = _only(records, whole)
-    found = latencies(inside, PerRequest.of(inside, ask), ask)
+    completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
+    arrived = _arrived(records, each, (begin_ns, end_ns), ask)
+    whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
+    found = latencies(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
         duration_s=window_ns / _SECOND_NS,
-        share=window_ns / (int(ended_ns.max()) - first_ns),
-        mean_concurrency=int(under_way_ns.sum()) / window_ns,
+        share=window_ns / (max(int(ended_ns.max()), end_ns) - first_ns),
+        mean_concurrency=total(under_way_ns) / window_ns,
         completed=completed,
         output_tokens=arrived,
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
-        whole=len(inside),
+        whole=int(whole.sum()),
         ttft=found["ttft"],
         tpot=found["tpot"],
         itl=found["itl"],
@@ -214,30 +220,15 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
     )
 
 
-def _arrived(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> int:
+def _arrived(records: Records, each: PerRequest, window_ns: tuple[int, int], ask: Ask) -> int:
     """Tokens of successes that arrived inside; an answer that was not streamed arrives at its end."""
-    if ask.streamed:
-        at_ns, tokens = records.arrival_ns, records.tokens
-        ok = np.repeat(records.ok, np.diff(records.start))
-    else:
-        at_ns, tokens, ok = records.end_ns, PerRequest.of(records, ask).output_tokens, records.ok
-    return int(tokens.sum(where=ok & (at_ns > begin_ns) & (at_ns <= end_ns)))
-
-
-def _only(records: Records, chosen: Bool) -> Records:
-    """The records of the chosen requests."""
-    if chosen.all():
-        return records
-    counts = np.diff(records.start)
-    messages = np.repeat(chosen, counts)
-    picked = np.flatnonzero(chosen).tolist()
-    return replace(
-        records,
-        columns={name: column[chosen] for name, column in records.columns.items()},
-        start=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[chosen])]),
-        arrival_ns=records.arrival_ns[messages],
-        tokens=records.tokens[messages],
-        failures=[records.failures[i] for i in picked],
-        finish_reasons=[records.finish_reasons[i] for i in picked],
-        texts=[records.texts[i] for i in picked],
-    )
+    begin_ns, end_ns = window_ns
+    if not ask.streamed:
+        inside = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
+        return int(each.output_tokens.sum(where=inside))
+    arrived = 0
+    for block in records.blocks():
+        inside = np.repeat(each.ok[block.first : block.last], np.diff(block.start))
+        inside &= (block.arrival_ns > begin_ns) & (block.arrival_ns <= end_ns)
+        arrived += int(block.tokens.sum(where=inside))
+    return arrived

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from loadgen.doubts import DOUBTS, Doubt, Severity
 from loadgen.evidence import Case, Source
+from loadgen.sections import Broken, guarded
 
 _SHOWN = 2  # doubts told whole under the block
 
@@ -37,11 +40,24 @@ class Verdict(msgspec.Struct, frozen=True):
 
     found: tuple[Found, ...]
     blind: tuple[Doubt, ...]  # not found, for want of their source
+    failed: tuple[Broken, ...] = ()  # not judged: these raised
 
     @property
     def level(self) -> Level:
-        """The worst severity as a word."""
-        return _LEVELS[max((one.doubt.severity for one in self.found), default=Severity.NOTE)]
+        """The worst severity as a word; a run that could not be judged in full is SUSPECT at least."""
+        worst = max((one.doubt.severity for one in self.found), default=Severity.NOTE)
+        return _LEVELS[max(worst, Severity.SUSPECT) if self.failed else worst]
+
+    @property
+    def looked_at(self) -> int:
+        """How many doubts were judged, found or not."""
+        failed = {one.name for one in self.failed}
+        return len(DOUBTS) - len(self.blind) - sum(doubt.name in failed for doubt in DOUBTS)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What the level rests on: the grave doubts by name, and that some could not be judged."""
+        return (*(one.doubt.name for one in self.grave), *("not judged in full",) * bool(self.failed))
 
     @property
     def notes(self) -> tuple[Found, ...]:
@@ -55,12 +71,16 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(case: Case) -> Verdict:
-    """Look at every doubt."""
-    held = [Found(doubt, evidence) for doubt in DOUBTS if (evidence := doubt.find(case))]
-    names = {one.doubt.name for one in held}
+    """Look at every doubt; one that raises is not judged, and costs no other."""
+    failed: list[Broken] = []
+    said = {one.name: guarded(one.name, partial(one.find, case), "", failed) for one in DOUBTS}
+    held = [Found(doubt, said[doubt.name]) for doubt in DOUBTS if said[doubt.name]]
+    judged = guarded("sources", lambda: case.sources, set(Source), failed)
+    looked = {one.doubt.name for one in held} | {one.name for one in failed}
     return Verdict(
         found=tuple(sorted(held, key=lambda one: -one.doubt.severity)),
-        blind=tuple(d for d in DOUBTS if d.name not in names and d.source not in case.sources),
+        blind=tuple(d for d in DOUBTS if d.name not in looked and d.source not in judged),
+        failed=tuple(failed),
     )
 
 
@@ -72,9 +92,18 @@ def lines(verdict: Verdict) -> list[str]:
     first = f"verdict: {verdict.level}"
     named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
     named += ["--explain tells"] * bool(named)
+    unjudged = list(_unjudged(verdict))
     if not whole:
-        return ["; ".join([first, *named])]
-    return [f"{first}: {whole[0]}", *(f"and: {one}" for one in whole[1:]), *["; ".join(named)] * bool(named)]
+        return ["; ".join([first, *named]), *unjudged]
+    rest = ["; ".join(named)] * bool(named)
+    return [f"{first}: {whole[0]}", *(f"and: {one}" for one in whole[1:]), *rest, *unjudged]
+
+
+def _unjudged(verdict: Verdict) -> Iterator[str]:
+    """A line for each exception that kept doubts from being judged: our fault, and no doubt about the run."""
+    for why in dict.fromkeys(one.why for one in verdict.failed):
+        names = ", ".join(one.name for one in verdict.failed if one.why == why)
+        yield f"not judged: {names} raised {why}; please report it"
 
 
 def explain(verdict: Verdict) -> list[str]:
@@ -87,7 +116,8 @@ def explain(verdict: Verdict) -> list[str]:
             f"  condition: {doubt.condition}",
             f"  remedy: {doubt.remedy}",
         ]
-    absent = len(DOUBTS) - len(verdict.found) - len(verdict.blind)
+    said += _unjudged(verdict)
+    absent = verdict.looked_at - len(verdict.found)
     said.append(f"looked for and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
     for source in Source:
         names = ", ".join(doubt.name for doubt in verdict.blind if doubt.source is source)
@@ -110,8 +140,9 @@ def json(verdict: Verdict) -> dict[str, Any]:
             }
             for one in verdict.found
         ],
-        "looked_at": len(DOUBTS) - len(verdict.blind),
+        "looked_at": verdict.looked_at,
         "not_looked_at": [doubt.name for doubt in verdict.blind],
+        "not_judged": [asdict(one) for one in verdict.failed],
     }
 
 

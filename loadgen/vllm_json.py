@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from loadgen.block import BlockFacts, percentile_name
 from loadgen.errors import UsageError
 from loadgen.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
 from loadgen.record import Records
+from loadgen.sections import Broken, guarded
 
 OURS = "loadgen"
+_LONGEST_NAME = 60  # letters, of up to four bytes: a file's name has 255
 
 
 class ResultFacts(msgspec.Struct, frozen=True):
@@ -37,6 +40,9 @@ class ResultFacts(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     save_detailed: bool = False
     ours: Mapping[str, Any] = msgspec.field(default_factory=dict)  # merged under "loadgen", must be JSON
+    # Parts under "loadgen" that are computed: one that raises is null, and costs nothing else.
+    derived: Mapping[str, Callable[[], Any]] = msgspec.field(default_factory=dict)
+    request_id_prefix: str | None = None  # of each x-request-id, its index follows; None: not known
 
     @property
     def date(self) -> str:
@@ -45,12 +51,21 @@ class ResultFacts(msgspec.Struct, frozen=True):
 
     @property
     def filename(self) -> str:
-        """The name vLLM would give the file."""
+        """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
         rate = self.traffic.request_rate_per_s
         limit = self.traffic.max_concurrency
         concurrency = "" if limit is None else f"-concurrency{limit}"
         model = self.model_id.split("/")[-1]
-        return f"{self.label or self.backend}-{float(rate)}qps{concurrency}-{model}-{self.date}.json"
+        load = f"{float(rate)}qps{concurrency}"
+        return f"{_named(self.label or self.backend)}-{load}-{_named(model)}-{self.date}.json"
+
+
+def _named(text: str) -> str:
+    """The text without what no file's name can hold, or what would lead out of the directory."""
+    plain = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in plain)[
+        :_LONGEST_NAME
+    ]
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
@@ -88,13 +103,39 @@ def vllm_result(metrics: Metrics, records: Records, ask: Ask, facts: ResultFacts
         **_requests(records, each, facts.save_detailed),
         **block.peaks(metrics),
         **block.latencies(metrics, facts.traffic),
-        OURS: {**own_figures(metrics), **facts.ours},
+        OURS: _ours(metrics, records, facts),
     }
 
 
-def own_figures(metrics: Metrics) -> dict[str, Any]:
-    """Every figure of Metrics under our own names, strict JSON: what does not exist is null."""
-    return {"definitions_version": DEFINITIONS_VERSION, "metrics": _strict(metrics)}
+def _ours(metrics: Metrics, records: Records, facts: ResultFacts) -> dict[str, Any]:
+    """What is ours: the figures, the facts, and what follows from them, each part under a guard."""
+    parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **facts.derived}
+    if facts.save_detailed:
+        parts["per_request"] = lambda: _each(records, facts.request_id_prefix)
+    broken: list[Broken] = []
+    made = {name: guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
+    failed = {"failed_parts": {one.name: one.why for one in broken}} if broken else {}
+    # A fact is read again as what it was: NaN, a number to pydantic, as its name.
+    return {
+        "definitions_version": DEFINITIONS_VERSION,
+        "metrics": made.pop("metrics"),
+        **_strict(dict(facts.ours), nan="nan"),
+        **made,
+        **failed,
+    }
+
+
+def _checked(make: Callable[[], Any]) -> Any:
+    """A part as strict JSON; raises TypeError or ValueError where it cannot be."""
+    part = _strict(make())
+    json.dumps(part, allow_nan=False)
+    return part
+
+
+def _each(records: Records, prefix: str | None) -> dict[str, Any]:
+    """Of each request, in plan order, whether it succeeded and the x-request-id it carried."""
+    ids = None if prefix is None else [f"{prefix}{index}" for index in records.index.tolist()]
+    return {"success": records.ok.tolist(), "request_ids": ids}
 
 
 def write_result(path: Path, result: Mapping[str, Any], append: bool = False) -> None:
@@ -143,14 +184,19 @@ def _seconds(times_ns: Int64) -> list[float]:
     return seconds
 
 
-def _strict(value: Any) -> Any:
-    """The value as strict JSON: NaN becomes null, an infinity its name."""
+def _strict(value: Any, nan: str | None = None) -> Any:
+    """The value as strict JSON: NaN becomes null or what is given for it, an infinity its name."""
     if isinstance(value, msgspec.Struct):
         value = asdict(value)
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else percentile_name(key): _strict(v) for key, v in value.items()}
+        return {
+            key if isinstance(key, str) else percentile_name(key): _strict(one, nan)
+            for key, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_strict(one, nan) for one in value]
     if isinstance(value, float) and math.isnan(value):
-        return None
+        return nan
     if isinstance(value, float) and math.isinf(value):
-        return "inf"
+        return "inf" if value > 0 else "-inf"
     return value

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from loadgen import untrusted
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
 _OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
+_MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
+_MOST_IDS = 1 << 24  # the greatest id; the largest vocabulary has some 300 000
 _CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiece its byte tokens
 
 
@@ -90,8 +93,8 @@ def from_directory(directory: Path, vocab_size: int | None = None) -> Vocabulary
         if (directory / name).is_file():
             ids, special_here = read(directory / name)
             special |= special_here | _special_of_tokenizer_config(directory, ids)
-            allowed = np.setdiff1d(np.fromiter(ids.values(), np.int64, len(ids)), _array(special))
-            allowed = allowed[allowed >= 0]
+            kept = {i for i in ids.values() if 0 <= i <= _MOST_IDS}
+            allowed = np.setdiff1d(_array(kept), _array({i for i in special if 0 <= i <= _MOST_IDS}))
             allowed = allowed if size is None else allowed[allowed < size]
             return Vocabulary(allowed, str(directory / name))
     if size is not None:
@@ -115,15 +118,15 @@ def locate(name: str) -> Path | None:
     if not name:
         return None
     path = Path(os.path.expanduser(name))
-    if path.is_dir():
+    if os.path.isdir(path):
         return path
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         return None
     repository = _hub_cache(os.environ) / f"models--{name.replace('/', '--')}"
     snapshots = sorted(repository.glob("snapshots/*/"))
     main = repository / "refs" / "main"
-    if main.is_file():
-        current = repository / "snapshots" / main.read_text("utf-8").strip()
+    if os.path.isfile(main):
+        current = repository / "snapshots" / main.read_text("utf-8", "replace").strip()
         snapshots.sort(key=lambda snapshot: snapshot != current)
     readable = ("tokenizer.json", "vocab.json", "config.json")
     return next((s for s in snapshots if any((s / file).is_file() for file in readable)), None)
@@ -218,7 +221,7 @@ def _special_of_tokenizer_config(directory: Path, ids: Mapping[str, int]) -> set
         config = _read_object(directory / name)
         added = config.get("added_tokens_decoder")
         if isinstance(added, dict):
-            special |= {int(key) for key in added if str(key).isdecimal()}
+            special |= {i for key in added if (i := untrusted.digits(str(key))) is not None}
         texts = [text for key, value in config.items() if "_token" in key for text in _texts(value)]
         special |= {ids[text] for text in texts if text in ids}
     return special
@@ -240,12 +243,12 @@ def _size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
     nested = config.get("text_config")
     size, special = _size_and_ids(nested) if isinstance(nested, dict) else (None, set())
     own_size = config.get("vocab_size")
-    if isinstance(own_size, int) and own_size > 0:
+    if isinstance(own_size, int) and 0 < own_size <= _MOST_IDS:
         size = own_size if size is None else min(size, own_size)
     for key, value in config.items():
         if key.endswith(("_token_id", "_token_ids", "_token_index")):
             values = value if isinstance(value, list) else [value]
-            special |= {i for i in values if isinstance(i, int)}
+            special |= {i for i in values if isinstance(i, int) and 0 <= i <= _MOST_IDS}
     return size, special
 
 
@@ -255,8 +258,8 @@ def _read_object(path: Path) -> dict[str, object]:
 
 def _read(path: Path, shape: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=shape)
+        return msgspec.json.decode(untrusted.file_bytes(path, _MOST_BYTES), type=shape)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not the JSON it should be ({error}); is the download complete?") from error

@@ -15,6 +15,7 @@ _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
 _COUNTED = ("prompt_tokens", "generation_tokens", "preemptions", "draft_tokens", "accepted_tokens")
 _TIMED = ("ttft", "itl", "e2e", "queue")
+_MOST = 100  # models, and reasons to end, that are kept
 
 
 class ServerLatency(BaseModel):
@@ -50,7 +51,8 @@ class ServerWindow(BaseModel):
     settled: bool = True  # at the end nothing ran and the counters stood still
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
-    requests: dict[str, int] = {}  # ended, by reason; under "" where no reason is told
+    # Ended, by reason; under "" where no reason is told, or none ended; empty where they are not counted.
+    requests: dict[str, int] = {}
     prefix_queries: int | None = None  # prompt tokens looked up
     prefix_hits: int | None = None  # prompt tokens found
     preemptions: int | None = None
@@ -69,7 +71,7 @@ class ServerWindow(BaseModel):
     @property
     def finished(self) -> int | None:
         """Requests that ended other than by an abort or an error; None where they are not counted."""
-        if self.trouble or self.reset:
+        if self.trouble or self.reset or not self.requests:
             return None
         return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
 
@@ -102,7 +104,7 @@ def window(
     reset = _began_anew([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
-        models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of})),
+        models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
         reset=reset,
         settled=settled,
         samples=tuple(_sample(at_s, snapshot, ours) for at_s, snapshot in samples),
@@ -151,20 +153,31 @@ def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str,
         **{quantity: counted.get(quantity) for quantity in _COUNTED},
         "prefix_hits": hits,
         "prefix_queries": queries,
-        "requests": {reason: int(n) for reason, n in parts.get("requests", {}).items() if n},
+        "requests": _ended(parts.get("requests", {})),
         **{quantity: _latency(parts.get(quantity, {})) for quantity in _TIMED},
     }
 
 
+def _ended(reasons: Mapping[str, float]) -> dict[str, int]:
+    """Requests by the reason of their end; under "" none, where they are counted and none ended."""
+    ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
+    kept = {reason: n for n, reason in ended[:_MOST]}
+    return kept or ({"": 0} if reasons else {})
+
+
 def _latency(parts: Mapping[str, float]) -> ServerLatency | None:
-    """A histogram's mean and brackets, from counts up to each bound (s) and the sum."""
+    """A histogram's mean and brackets, from counts up to each bound (s) and the sum.
+
+    None where nothing was timed, or it cannot be so: counts that fall with the bound, a sum that fell.
+    """
     below = sorted((float(bound), count) for bound, count in parts.items() if bound != "sum")
-    count = below[-1][1] if below else 0.0
-    if not count:
+    counts, total_s = [count for _, count in below], parts.get("sum", -1.0)
+    if not counts or counts[-1] <= 0 or total_s < 0 or counts != sorted(counts):
         return None
+    count = counts[-1]
     return ServerLatency(
         count=int(count),
-        mean_ms=parts.get("sum", 0.0) / count * 1e3,
+        mean_ms=total_s / count * 1e3,
         brackets_ms={str(p): _bracket(below, p * count / 100) for p in _PERCENTILES},
     )
 

@@ -7,29 +7,27 @@ the epoll has nothing to say, where it cannot delay another stream.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable
-
-import numpy as np
+from collections.abc import Iterable, Iterator
 
 from loadgen import clock
-from loadgen.capture import NO_STAMP
+from loadgen.capture import A_READ, NO_STAMP
 from loadgen.channel import Outbox
+from loadgen.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.failure import Failure, FailureKind
-from loadgen.http1 import LONGEST_TAIL, Malformed, read_head
+from loadgen.http1 import LONGEST_TAIL
 from loadgen.job import Counters, Health, Job
-from loadgen.pool import READ_BYTES, RECV, SEND, Pool
+from loadgen.outgoing import Outgoing
+from loadgen.pool import RECV, SEND, Pool
 from loadgen.rest import ENOUGH, Rest
-from loadgen.slot import Intake, Slot, State
-from loadgen.stalls import Stalls
+from loadgen.slot import MOST_READ_BYTES, READ_BYTES, Intake, Slot, State
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
-_MOST_READY, _MOST_READY_BYTES = 16384, 64 << 20  # how far requests are built ahead
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
 _MOST_EVENTS = 1024  # of one look at the epoll
 _MOST_JOINED = 8  # ends of one look whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
+_KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
 
@@ -39,15 +37,14 @@ class Wire:
 
     def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
-        self.count = job.count  # to send: what has been sent, once the time for it is up
+        self.out = Outgoing(job)
         self.pool = Pool(job.target, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
-        self.ready: deque[bytes] = deque()
-        self.ready_bytes = self.built = self.late_bodies = 0
-        self.next = self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
-        self.begin_ns = self.swept_ns = self.checked_ns = self.step_ns = 0
-        self.offset_ns = self.first_offset_ns = clock.realtime_offset_ns()
-        self.stalls, self.rest = Stalls(job, self.pool.slots), Rest()
+        self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
+        self.begin_ns, self.swept_ns = 0, clock.now_ns()
+        self.wall, self.rest = clock.WallOffset(), Rest()
+        self.deadlines = Deadlines(job, self._under_way)
+        self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
         self.stopping = False
 
     # The hot path.
@@ -84,7 +81,10 @@ class Wire:
         data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
         slot.pending = memoryview(data)
         slot.state, slot.intake.on_readable = State.BUSY, None
-        slot.sent_ns = slot.progress_ns = clock.now_ns()
+        slot.progress_ns = now_ns = clock.now_ns()
+        slot.sent_ns = slot.sent_ns or now_ns  # sent again: what was lost is part of its time
+        slot.inspect_ns = now_ns + self.deadlines.inspect_ns
+        slot.most_reads = self.first_reads
         if error := self.pool.write(slot):
             self._lost(slot, error)
 
@@ -97,13 +97,13 @@ class Wire:
         self.begin_ns = clock.now_ns()
         self._launch()
         poll = self.pool.poll.poll
-        while self.ended < self.count and not self.stopping:
+        while self.ended < self.out.count and not self.stopping:
             # A look before the sleep: often the next event is there, and to be woken costs more than to look.
             events = poll(0, _MOST_EVENTS)
             if not events and not self._housekeep():
                 events = poll(self._wait_s(), _MOST_EVENTS)
             self._dispatch(events)
-            if self.next < self.count:
+            if self.out.next < self.out.count:
                 self._launch()
             if self.rest.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
                 time.sleep(self.rest.seconds)
@@ -117,9 +117,10 @@ class Wire:
             started_ns=self.begin_ns,
             ended_ns=end_ns,
             cpu_ns=time.process_time_ns() - cpu_ns,
-            clock_step_ns=self.step_ns,
-            late_bodies=self.late_bodies,
+            clock_step_ns=self.wall.step_ns,
+            late_bodies=self.out.late_bodies,
             backlog_bytes=self.outbox.most_bytes,
+            stopped_ns=self.deadlines.stopped_ns,
         )
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
@@ -160,14 +161,14 @@ class Wire:
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
         wait_ns = _SWEEP_NS
-        if self.job.offsets_ns is not None and self.next < self.count and self.pool.free:
-            wait_ns = min(wait_ns, self._due_ns() - clock.now_ns() - _SPIN_NS)
+        if self.job.offsets_ns is not None and self.out.next < self.out.count and self.pool.free:
+            wait_ns = min(wait_ns, self.out.due_ns(self.begin_ns) - clock.now_ns() - _SPIN_NS)
         return max(0, wait_ns // 1_000_000) / 1000
 
     def _housekeep(self) -> bool:
         """One small piece of the work that can wait; False when there is none."""
-        if self._may_build():
-            self._build_ahead()
+        if self.out.may_build:
+            self.out.build_ahead()
             return True
         if self.outbox.waiting and not self.outbox.blocked:
             self._flush()
@@ -179,120 +180,114 @@ class Wire:
         if not self.outbox.flush_some() and self.outbox.blocked:
             self.pool.poll.modify(self.outbox.sock, RECV | SEND)
 
+    def _under_way(self) -> Iterator[Slot]:
+        return (slot for slot in self.pool.slots if slot.state is State.BUSY)
+
     def _sweep(self, now_ns: int) -> None:
-        """The counters, deadlines, and once a second the clock's offset."""
-        self.swept_ns = now_ns
-        if now_ns - self.checked_ns > _SECOND_NS:
-            self.checked_ns = now_ns
-            self.offset_ns = clock.realtime_offset_ns()
-            self.step_ns = max(self.step_ns, abs(self.offset_ns - self.first_offset_ns))
+        """The counters, the clock's offset, deadlines, and what can be wrong with an answer unfinished."""
+        late_ns, self.swept_ns = now_ns - self.swept_ns - _SWEEP_NS, now_ns
+        self.wall.measure()
+        if self.deadlines.put_off(late_ns, now_ns):
+            self.pool.put_off(late_ns)
+            return  # what has arrived is read first
         limits, delay_acks = self.job.limits, self.job.target.delay_acks
-        # What was sent before, or had its last token before, has waited too long; 0: nothing has.
+        # What was sent before has waited too long; 0: nothing has.
         late_ns = now_ns - limits.request_timeout_ns if limits.request_timeout_ns else 0
-        stale_ns = now_ns - limits.stall_timeout_ns if limits.stall_timeout_ns else 0
         busy, reads = 0, self.reads
         for slot in self.pool.slots:
             if slot.state is State.BUSY:
                 busy += 1
-                reads += len(slot.intake)
-                if delay_acks and not slot.acks_delayed and len(slot.intake) > 1:
+                count = len(slot.intake)
+                reads += count
+                if delay_acks and not slot.acks_delayed and count > 1:
                     slot.delay_acks()
-                if slot.sent_ns < late_ns:
-                    self._give_up(slot, FailureKind.TIMEOUT, "no end within --request-timeout")
-                elif slot.progress_ns < stale_ns and self.stalls.stalled(slot, now_ns):
-                    self._give_up(slot, FailureKind.STALL, "no token within --stall-timeout")
+                if slot.sent_ns < late_ns and (failure := self.deadlines.timed_out(slot, now_ns)):
+                    self._end(slot, failure)
+                elif count > slot.most_reads and slot.outgrows(limits.answer_bytes):
+                    self._cut(slot)
+                elif slot.inspect_ns < now_ns:
+                    self._inspect(slot, now_ns)
             elif slot.state is State.CONNECTING:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
         self.rest.learn(busy, reads, now_ns)
-        self.counters.publish(self.next, self.ended, reads)
+        self.counters.publish(self.out.next, self.ended, reads)
+
+    def _inspect(self, slot: Slot, now_ns: int) -> None:
+        """Look at a stream that goes on for long: whether it is one, and has tokens."""
+        slot.inspect_ns = now_ns + self.deadlines.inspect_ns
+        if slot.is_over(now_ns, self.deadlines.inspect_ns):
+            self._end(slot, None)  # decoding says what is wrong
+        elif failure := self.deadlines.stalled(slot, now_ns):
+            self._end(slot, failure)
+
+    def _cut(self, slot: Slot) -> None:
+        """End an answer that is too long; its first bytes say what it was, and the rest fills no memory."""
+        del slot.intake.got[_KEPT_READS * A_READ :]
+        self._end(slot, self.job.limits.too_long())
 
     # Requests.
 
-    def _due_ns(self) -> int:
-        """When the next request of an open loop is due."""
-        assert self.job.offsets_ns is not None
-        return self.begin_ns + int(self.job.offsets_ns[self.next])
-
     def _launch(self) -> None:
         """Send what is due to the slots that are free, and see to it that some are."""
-        job, pool = self.job, self.pool
+        job, pool, out = self.job, self.pool, self.out
         if 0 < job.duration_ns <= clock.now_ns() - self.begin_ns:
-            self.count = self.next
+            out.end_at_once()
         if job.offsets_ns is None:
-            while pool.free and self.next < self.count:
+            while pool.free and out.next < out.count:
                 slot = pool.free.popleft()
                 self._take(slot, max(slot.freed_ns, self.begin_ns))
                 self._send(slot)
             return
         now_ns = clock.now_ns()
-        if self.next == self.count or (pool.free and self._due_ns() > now_ns):
+        if out.next == out.count or (pool.free and out.due_ns(self.begin_ns) > now_ns):
             return
-        while pool.free and self.next < self.count and self._due_ns() <= now_ns:
+        while pool.free and out.next < out.count and (due_ns := out.due_ns(self.begin_ns)) <= now_ns:
             slot = pool.free.popleft()
-            self._take(slot, self._due_ns())
+            self._take(slot, due_ns)
             self._send(slot)
         if pool.free:
             return
-        waiting = int(np.searchsorted(job.offsets_ns, now_ns - self.begin_ns, "right")) - self.next
-        spare = pool.dialing
+        waiting, spare = out.waiting(self.begin_ns, now_ns), pool.dialing
         while spare <= waiting and len(pool.slots) < job.most_slots:  # one more than are due
             pool.open()
             spare += 1
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
         """Give the next request to a slot."""
-        if self.ready:
-            request = self.ready.popleft()
-            self.ready_bytes -= len(request)
-        else:
-            request = self.job.request(self.next)
-            self.late_bodies += 1
-            self.built += 1
-        slot.begin(self.next, request, intended_ns)
-        self.next += 1
-
-    def _may_build(self) -> bool:
-        room = len(self.ready) < _MOST_READY and self.ready_bytes < _MOST_READY_BYTES
-        return room and self.built < self.count
-
-    def _build_ahead(self) -> None:
-        request = self.job.request(self.built)
-        self.built += 1
-        self.ready.append(request)
-        self.ready_bytes += len(request)
+        index, request = self.out.take()
+        slot.begin(index, request, intended_ns)
+        self.counters.publish_sent(self.out.next)
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
         if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, told of already
             self.pool.look_again(slot)
+            slot.full_reads += 1
+            if slot.full_reads * READ_BYTES > self.job.limits.answer_bytes:  # before a sweep could see it
+                self._cut(slot)
+                return
         if slot.framing is None:
             self._begin_response(slot)
         elif slot.framing.done(slot.intake):
             self._end(slot, None)
 
     def _begin_response(self, slot: Slot) -> None:
-        head = read_head(b"".join(slot.intake.reads))
-        if head is None:
-            return
-        if isinstance(head, Malformed):
-            self._give_up(slot, FailureKind.MALFORMED, head.detail)
-            return
-        slot.framing, slot.keep_alive = head.framing, head.keep_alive
-        slot.intake.tail = head.framing.tail
+        over = slot.begin_response(self.job.limits)
         if not slot.intake.stamped:
             self.rest.forbidden = True
-        if slot.framing.done(slot.intake):
-            self._end(slot, None)
+        if over:
+            self._end(slot, over if isinstance(over, Failure) else None)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
+        self.wall.check()
         clean = failure is None and len(slot.intake)
-        end_ns = slot.intake.last_arrival_ns(self.offset_ns) if clean else clock.now_ns()
+        end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else clock.now_ns()
         self.joined += 1
-        capture = slot.capture(failure, end_ns, self.offset_ns)
+        capture = slot.capture(failure, end_ns, self.wall)
         self.outbox.put(capture, slot.intake.got, at_once=self.joined <= _MOST_JOINED)
         self.ended += 1
         self.reads += len(slot.intake)
@@ -305,7 +300,7 @@ class Wire:
         keep = slot.keep_alive and failure is None and not broken
         slot.clear()
         if failure is None:
-            self.stalls.token_ns = end_ns
+            self.deadlines.stalls.token_ns = end_ns
         if keep:
             slot.served += 1
             self._make_free(slot)
@@ -317,17 +312,14 @@ class Wire:
         else:
             self._dial_if_needed(slot)
 
-    def _give_up(self, slot: Slot, kind: FailureKind, detail: str) -> None:
-        self._end(slot, Failure(kind, detail))
-
     # Connections.
 
     def _open_first(self) -> None:
         """Have the first wave's connections open and its requests built before the clock starts."""
         for _ in range(self.job.first_slots):
             self.pool.open()
-        while self.built < self.job.first_slots and self._may_build():
-            self._build_ahead()
+        while self.out.built < self.job.first_slots and self.out.may_build:
+            self.out.build_ahead()
         while self.pool.dialing and not self.stopping:
             self._dispatch(self.pool.poll.poll(0.1, _MOST_EVENTS))
             self._sweep(clock.now_ns())
@@ -361,27 +353,31 @@ class Wire:
             slot.retry_ns = clock.now_ns() + _SWEEP_NS
 
     def _dial_if_needed(self, slot: Slot) -> None:
-        if self.next < self.count and not self.stopping:
+        if self.out.next < self.out.count and not self.stopping:
             self.pool.dial(slot)
 
     def _lost(self, slot: Slot, error: Exception | None) -> None:
         """The peer closed the connection, or it broke."""
         if slot.state is State.IDLE:
             self._drop_idle(slot)
-        elif not len(slot.intake) and slot.served and not slot.resends:
-            # It closed an idle connection just as we wrote: no answer can have begun.
+            return
+        now_ns, came = clock.now_ns(), len(slot.intake)
+        if not came and slot.served and not slot.resends and closed_while_idle(slot, now_ns):
             self.pool.drop(slot)
             slot.resends = 1
             self.pool.dial(slot)
+            return
+        slot.keep_alive = False
+        if not came:
+            self._end(slot, unanswered(slot, now_ns, error))
         else:
-            slot.keep_alive = False
             self._end(slot, Failure(FailureKind.TRUNCATED, str(error)) if error else None)
 
     def _refused(self, slot: Slot, error: Exception) -> None:
         """A connection could not be made: the request that was due on it fails."""
-        if slot.index < 0 and self.begin_ns and self.next < self.count:
+        if slot.index < 0 and self.begin_ns and self.out.next < self.out.count:
             closed_loop = self.job.offsets_ns is None
-            due_ns = max(slot.freed_ns, self.begin_ns) if closed_loop else self._due_ns()
+            due_ns = max(slot.freed_ns, self.begin_ns) if closed_loop else self.out.due_ns(self.begin_ns)
             if due_ns <= clock.now_ns():
                 self._take(slot, due_ns)
         if slot.index >= 0:
@@ -394,6 +390,6 @@ class Wire:
         for slot in self.pool.slots:
             if slot.index >= 0:
                 failure = Failure(FailureKind.CANCELLED, "stopped while under way")
-                self.outbox.put(slot.capture(failure, clock.now_ns(), self.offset_ns), slot.intake.got)
-        self.counters.publish(self.next, self.ended, self.reads)
+                self.outbox.put(slot.capture(failure, clock.now_ns(), self.wall), slot.intake.got)
+        self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()

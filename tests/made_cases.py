@@ -96,6 +96,32 @@ def changed(rows: Rows, every: int = 1, **fields: Any) -> Rows:
     return [replace(row, **fields) if row.index % every == 0 else row for row in rows]
 
 
+def uncounted(rows: Rows, tokens: int) -> Rows:
+    """The rows without usage, each with so many messages of a token."""
+    short = [
+        replace(row, arrival_ns=row.arrival_ns[:tokens], tokens=row.tokens[:tokens], output_tokens=tokens)
+        for row in rows
+    ]
+    return changed(short, usage=False)
+
+
+def contradicted(reads: int) -> Case:
+    """A run in which so many reads had a kernel timestamp that cannot be."""
+    case = run()
+    case.records.columns["impossible_stamps"] = np.zeros(REQUESTS, np.int64)
+    case.records.columns["impossible_stamps"][0] = reads
+    return case
+
+
+def set_back(every: int, by_ms: float) -> Rows:
+    """Every so many answers have times that lie so long before they came."""
+    rows = closed()
+    for row in rows[::every]:
+        row.arrival_ns = row.arrival_ns - int(by_ms * MS)
+        row.end_ns = int(row.arrival_ns[-1])
+    return rows
+
+
 def failed(every: int, kind: FailureKind = FailureKind.TIMEOUT) -> Rows:
     """A closed loop in which every so many requests fail."""
     return changed(closed(), every, failure=Failure(kind, "no end"))

@@ -13,7 +13,7 @@ import psutil
 from loadgen_servers.launch import Command
 from loadgen_servers.ownership import alive
 
-MARK = "STARTED_BY_A_TEST"
+MARK = "LOADGEN_STARTED_BY_A_TEST"
 PATIENCE_S = 60.0
 
 # Each is Python that `listen(port)` stands before; sys.argv[1] is the port.

@@ -10,7 +10,7 @@ import pytest
 from campaign_files import INSTANT, written
 from loadgen import cli, profile
 from loadgen.campaign import arms, file
-from loadgen.campaign.keys import filled, laid_over, without_secrets, words
+from loadgen.campaign.keys import Variables, filled, laid_over, without_secrets, words
 from loadgen.flags import bench_parser, parse
 
 
@@ -199,20 +199,20 @@ def test_variables_and_the_home_directory_are_filled_in(monkeypatch: pytest.Monk
     monkeypatch.setenv("MODELS", "/m")
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.delenv("NONE", raising=False)
-    missing = set[str]()
+    asked = Variables(lambda name: True)
     told = {
         "model": "${MODELS}/a",
         "tokenizer": "~/t",
         "server_env": {"A": "${NONE:-b}"},
         "label": "${NONE}$x~",
     }
-    assert filled(told, missing) == {
+    assert filled(told, asked) == {
         "model": "/m/a",
         "tokenizer": "/h/t",
         "server_env": {"A": "b"},
         "label": "${NONE}$x~",
     }
-    assert missing == {"NONE"}
+    assert asked.missing == {"NONE"}
 
 
 def test_a_variable_that_is_not_set_stops_a_run_and_not_a_preview(

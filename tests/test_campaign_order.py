@@ -231,7 +231,7 @@ def test_a_preview_shows_matrix_order_commands_and_time_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, *AB, {"name": "C", "model": "/nowhere/m", "launch": "vllm"}, repeats=3, seed=7)
-    assert cli.main(["campaign", str(path), "--dry-run"]) == 0
+    assert cli.main(["campaign", str(path), "--dry-run", "--allow-launch"]) == 0
     out = capsys.readouterr().out
     assert "3 arms (checkpoint on server), 3 repeats: 9 cells, 9 starts of a server" in out
     assert "/nowhere/m is not there: its cells would fail" in out

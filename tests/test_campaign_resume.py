@@ -40,7 +40,7 @@ def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def campaign(path: Path, *words: str) -> int:
-    return cli.main(["campaign", str(path), "--quiet", *words])
+    return cli.main(["campaign", str(path), "--quiet", "--allow-launch", *words])
 
 
 def prompts(directory: Path) -> dict[str, str]:

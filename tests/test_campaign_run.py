@@ -38,7 +38,7 @@ def compared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def campaign(path: Path, *words: str) -> int:
-    return cli.main(["campaign", str(path), *words])
+    return cli.main(["campaign", str(path), "--allow-launch", *words])
 
 
 def serving(tmp_path: Path, name: str, code: str) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_a_failed_cell_has_its_reason_and_the_campaign_goes_on(
     said = capsys.readouterr().out
     assert "[1/4] r0 A on command, tiny: FAILED: " in said
     assert "2 of 4 cells are finished, 2 failed: " in said
-    assert f"--resume {place} --retry-failed" in said
+    assert f"--resume {place} --allow-launch --retry-failed" in said
 
 
 def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.capture import Capture, int64s
-from loadgen.channel import Inbox, Outbox, pair
+from loadgen.channel import Inbox, Message, Outbox, pair
 from loadgen.failure import Failure, FailureKind
-from loadgen.job import Health
+from loadgen.job import Fault, Health
 
 HEALTH = Health(started_ns=1, ended_ns=2, cpu_ns=3, clock_step_ns=4, late_bodies=5, backlog_bytes=6)
 
@@ -28,8 +28,8 @@ def capture(index: int, size: int = 10) -> Capture:
     )
 
 
-def drained(inbox: Inbox) -> list[Capture | Health]:
-    found: list[Capture | Health] = []
+def drained(inbox: Inbox) -> list[Message]:
+    found: list[Message] = []
     while not inbox.closed:
         found += inbox.messages()
     inbox.sock.close()
@@ -43,6 +43,13 @@ def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
         outbox.put(each)
     outbox.finish(HEALTH)
     assert drained(inbox) == [*sent, HEALTH]
+
+
+def test_last_words_come_after_what_had_finished() -> None:
+    outbox, inbox = pair()
+    outbox.put(capture(0))
+    outbox.finish(Fault("RuntimeError: no"))
+    assert drained(inbox) == [capture(0), Fault("RuntimeError: no")]
 
 
 def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
@@ -74,7 +81,7 @@ def test_messages_cut_anywhere_are_put_together(cut: int) -> None:
     inbox.sock.close()
     ours, theirs = socket.socketpair()
     again = Inbox(theirs)
-    found: list[Capture | Health] = []
+    found: list[Message] = []
     for begin in range(0, len(data), cut):
         ours.sendall(data[begin : begin + cut])
         found += again.messages()
@@ -92,7 +99,7 @@ def test_a_full_pipe_blocks_nobody_and_loses_nothing() -> None:
         pass
     assert outbox.blocked
     assert 0 < outbox.waiting_bytes < 30 << 20
-    found: list[Capture | Health] = []
+    found: list[Message] = []
     while len(found) < 30:
         found += inbox.messages()
         while outbox.flush_some():

@@ -40,7 +40,12 @@ NEVER = "without a finish reason or [DONE], after"
     [
         (stream(A, LAST, USAGE, DONE), None, [1, 1]),
         (stream(A, LAST), None, [1, 1]),
-        (stream(A, B, DONE), None, [1, 1]),
+        (stream(A, B, USAGE, DONE), None, [1, 1]),
+        (
+            stream(A, B, DONE),
+            Failure(K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 messages"),
+            [1, 1],
+        ),
         (stream(A, LAST, USAGE, DONE, end=b""), None, [1, 1]),
         (stream(A, LAST, USAGE, end=b""), None, [1, 1]),
         (

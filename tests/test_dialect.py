@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
 import recorded
-from loadgen.dialect import CLOSING, DIALECTS, ENDING, MAYBE, NOTHING, TOKEN, Chat, Completions, Dialect
+from loadgen.dialect import (
+    CLOSING,
+    DIALECTS,
+    ENDING,
+    MAYBE,
+    NOTHING,
+    TOKEN,
+    Chat,
+    Completions,
+    Dialect,
+    remark,
+)
 from loadgen.errors import UsageError
+from loadgen.generate import Generate
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
@@ -91,14 +104,35 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
         ({"error": {"message": "no", "code": "bad"}}, "bad: no"),
         ({"error": {"code": None}}, "an error without a message"),
         ({"error": "no"}, "no"),
-        ({"object": "error", "message": "no", "type": "x", "code": 400}, "400: no"),
+        ({"error": "  "}, "an error without a message"),
+        ({"error": {"message": " ", "code": ""}}, "an error without a message"),
+        ({"error": True}, "an error without a message"),
+        ({"error": False}, None),
         ({"error": None, "choices": []}, None),
         ({"choices": [], "usage": USAGE}, None),
     ],
 )
 def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
-    for dialect in DIALECTS.values():
+    for dialect in (*DIALECTS.values(), Generate()):
         assert dialect.messages(msgspec.json.encode(message))[0].fault() == fault
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ({"object": "error", "message": "no", "type": "x", "code": 400}, "400: no"),
+        ({"message": {"detail": "no"}, "code": None}, "no"),
+        ({"message": ""}, "an error without a message"),
+        ({"detail": "worker died"}, "worker died"),
+        ({"detail": [{"msg": "bad"}], "code": "x"}, 'x: [{"msg":"bad"}]'),
+        ({"detail": None, "message": None, "code": 7}, None),
+        ({"detail": False}, None),
+        ({"status": "alive"}, None),
+        ([1], None),
+    ],
+)
+def test_what_says_nothing_else_may_say_what_went_wrong(message: Any, fault: str | None) -> None:
+    assert remark(msgspec.json.encode(message)) == fault
 
 
 def event(message: dict[str, Any]) -> bytes:
@@ -137,6 +171,12 @@ SPLIT = SAID[4:40] + b"\r\n1f\r\n" + SAID[40:]
 )
 def test_a_token_is_seen_in_a_piece_of_a_response(tail: bytes, seen: bool) -> None:
     assert DIALECTS["chat"].token_seen(tail) is seen
+
+
+def test_a_tail_is_looked_through_in_a_time_that_grows_with_its_length() -> None:
+    begin_s = time.process_time()
+    assert not DIALECTS["chat"].token_seen(b"data:" * 2_000_000 + b"data:[[\n" * 20_000)
+    assert time.process_time() - begin_s < 1
 
 
 def test_a_stream_that_only_pings_shows_no_token() -> None:

@@ -19,6 +19,7 @@ from loadgen.cli import VERBS, main
 from loadgen.comparison import likeness
 from loadgen.comparison.verb import compare_parser
 from loadgen.errors import UsageError
+from loadgen.export import export_parser
 from loadgen.flags import bench_parser
 from loadgen.ladder import ladder_parser
 from loadgen.launch_flags import joined
@@ -37,6 +38,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "report": report_parser,
     "compare": compare_parser,
     "campaign": campaign_parser,
+    "export": export_parser,
 }
 FLAGS = {"profiles": set[str]()}  # verbs without a parser
 

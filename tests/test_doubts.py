@@ -26,6 +26,7 @@ from made_cases import (
     changed,
     client,
     closed,
+    contradicted,
     drifting,
     failed,
     firsts_shared,
@@ -59,7 +60,17 @@ PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
         "stopped by Ctrl-C: 256 of 320",
         {"thin-percentiles"},
     ),
+    "stopped-by-rule": (
+        run(failed(100, FailureKind.CANCELLED), stop_rule="--max-duration 60 s: 4 requests were cut"),
+        "--max-duration 60 s: 4 requests were cut: 316 of 320",
+        set(),
+    ),
     "failures": (run(failed(20)), "16 of 320 requests failed (5 %): 16 × timeout", set()),
+    "many-resent": (
+        run(changed(closed(), 20, resends=1)),
+        "16 of 320 requests (5 %) were sent again: the server had closed the idle connection",
+        set(),
+    ),
     "prefix-cache": (run(window=observed(prefix_hits=27840)), "87 % of 32000 prompt tokens", set()),
     "identical-prompts": (run(repeated_prompts=200), "200 of 320 prompts equal an earlier", set()),
     "beyond-roofline": (
@@ -116,6 +127,21 @@ PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
         "generated tokens: 3520 by the client, 3600 by the server",
         set(),
     ),
+    "clock-unusable": (
+        run(client=client(clock_step_ms=-5000.0)),
+        "the wall clock stepped by -5 s in the run",
+        set(),
+    ),
+    "stopped-unstamped": (
+        run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(transport="httpx", stopped_s=10.0)),
+        "the client itself did not run for 10.0 s: every latency of what was under way then is too long",
+        {"unstamped"},
+    ),
+    "client-stopped": (
+        run(client=client(stopped_s=10.0)),
+        "the client itself did not run for 10.0 s: the kernel timed what arrived, and nothing was sent",
+        set(),
+    ),
     "reads-late": (run(shared(9.0)), "18.2 % of messages shared a read", set()),
     "client-busy": (
         run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(cpu_s=9.0)),
@@ -123,11 +149,22 @@ PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
         {"unstamped"},
     ),
     "beyond-capacity": (run(calibration=measured(300)), "messages/s, 300 the most", set()),
+    "impossible-timestamps": (
+        contradicted(7),
+        "7 of 4160 reads (0.168 %) had a kernel timestamp that cannot be and carry the client's own",
+        set(),
+    ),
     "clock-stepped": (run(client=client(clock_step_ms=12.5)), "stepped by 12.5 ms", set()),
     "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
     "slow-kernel": (
         run(closed(lambda i: 400.0, lambda i: 40.0), ceiling=bound(1500)),
         "40 ms a token (median ITL) is 25.3 % of the roofline: 10.1 ms for 15.2 GB at 1500 GB/s",
+        set(),
+    ),
+    "resent": (run(changed(closed(), 200, resends=1)), "2 of 320 requests (0.625 %) were sent again", set()),
+    "journal": (
+        run(journal_error="No space left on device, 40 requests late"),
+        "the journal could not be written in full: No space left on device",
         set(),
     ),
     "early-ends": (
@@ -209,6 +246,33 @@ def test_first_tokens_stamped_as_late_as_later_ones_are_told_of_however_few_the_
         f"{STARVED}: TTFT is some 0.99 ms too long (mean)"
     )
     assert names(case) == {"reads-late"}
+
+
+@pytest.mark.parametrize(
+    ("every", "counted", "doubts"),
+    [
+        (1, 2, {"answer-lengths"}),
+        (8, 2, {"answer-lengths"}),
+        (REQUESTS, 2, set()),  # one alone: the mean is off by less than 1 %
+        (8, OUTPUT, set()),
+        (1, -1, set()),  # not streamed: nothing was counted
+    ],
+)
+def test_answers_without_usage_are_as_long_as_their_messages(
+    every: int, counted: int, doubts: set[str]
+) -> None:
+    case = run(changed(closed(), every, usage=False, output_tokens=counted), window=None)
+    assert names(case) == doubts
+    said = BY_DOUBT["answer-lengths"].find(case)
+    assert ("; no usage for" in said) == bool(doubts)
+
+
+def test_messages_that_were_counted_for_want_of_usage_are_said_to_be() -> None:
+    case = run(changed(closed(), 4, usage=False, output_tokens=2), window=None)
+    assert BY_DOUBT["answer-lengths"].find(case) == (
+        "8.8 tokens an answer of 11.0 asked (79.5 %), 80 of 320 shorter; finish reasons: length 320; "
+        "no usage for 80 of them, so their messages were counted"
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
     raw = before + CHUNKED
     assert [read_head(raw[:cut]) for cut in range(len(raw))] == [None] * len(raw)
     for after in (b"", b"9\r\ndata: x"):
-        head = read_head(bytearray(raw + after))
+        head = read_head(raw + after)
         assert isinstance(head, Head)
         assert (head.status, head.keep_alive, head.length) == (200, True, len(raw))
         assert head.headers == {"content-type": "text/event-stream", "transfer-encoding": "chunked"}

@@ -148,14 +148,15 @@ def test_the_environment_has_what_the_engine_needs_and_the_callers_on_top(
 ) -> None:
     place = venv(RECENT)
     path = {"PATH": f"{place}/bin{os.pathsep}{os.environ['PATH']}"}
-    assert command(engine, place, **asked).environment == {**path, **own}
+    assert command(engine, place, **asked).environment == {**path, "PYTHONSAFEPATH": "1", **own}
 
 
 def test_a_venv_that_is_on_path_leaves_path_alone(
     alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(venv(RECENT) / "bin"))
-    assert LAUNCHERS["vllm"]().command(ORDER).environment == VLLM_ENVIRONMENT
+    safe = {"PYTHONSAFEPATH": "1"}
+    assert LAUNCHERS["vllm"]().command(ORDER).environment == {**safe, **VLLM_ENVIRONMENT}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import made_runs
-from loadgen.metrics import Distribution
+from loadgen.distribution import Distribution
 from loadgen.page import series
 from loadgen.page.panel import Form, Panel
 from loadgen.result import Result

@@ -36,7 +36,7 @@ def test_medians_are_along_the_last_axis(size: int) -> None:
 def test_a_run_does_not_pay_for_masked_arrays() -> None:
     code = (
         "import sys, numpy as np\n"
-        "from loadgen.metrics import Distribution\n"
+        "from loadgen.distribution import Distribution\n"
         "from loadgen.ranks import median\n"
         "Distribution.of(np.arange(10), (99.0,)); median(np.arange(3)); sys.exit('numpy.ma' in sys.modules)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from loadgen import runner
 from loadgen.capture import Capture
+from loadgen.failure import FailureKind
 from loadgen.job import Job, Target
 from scripted_server import job_of, target_of
 
@@ -70,8 +72,12 @@ def test_a_killed_capturing_process_leaves_what_had_finished_and_says_how_it_die
         captures.append(capture)
         if len(captures) == 8 and run.pid:
             os.kill(run.pid, signal.SIGKILL)
-    assert 8 <= len(captures) < 1000
-    assert all(capture.failure is None for capture in captures)
+    finished = [capture for capture in captures if capture.failure is None]
+    lost = [capture for capture in captures if capture.failure is not None]
+    assert 8 <= len(finished) < 1000
+    assert {capture.failure and capture.failure.kind for capture in lost} == {FailureKind.LOST}
+    assert sorted(capture.index for capture in captures) == list(range(run.counters.sent))
+    assert run.lost == len(lost) >= 1
     assert run.health is None
     assert run.died == "the capturing process died (status -9)"
 
@@ -82,8 +88,82 @@ def test_a_fault_in_the_capturing_process_is_told(server: Target, capfd: pytest.
 
     run = runner.start(job_of(server, 3, 1, body=body), "wire")
     assert [capture for capture in run.captures() if capture is not None] == []
-    assert run.died == "the capturing process died (status 1)"
+    assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
     assert "no body today" in capfd.readouterr().err
+
+
+def test_a_fault_amid_the_run_loses_only_what_was_under_way(server: Target) -> None:
+    def body(index: int) -> bytes:
+        if index == 20:
+            raise RuntimeError("no body today")
+        return b'{"stream":true,"prompt":[1,2],"max_tokens":4}'
+
+    run = runner.start(job_of(server, 100, 2, body=body), "httpx")  # the wire builds far ahead
+    captures = [capture for capture in run.captures() if capture is not None]
+    assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
+    assert sorted(capture.index for capture in captures) == list(range(run.counters.sent))
+    found = [capture.failure and capture.failure.kind for capture in captures]
+    assert found.count(None) >= 18
+    assert FailureKind.LOST in found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_a_terminal_sends_to_all_is_for_the_parent_to_decide(server: Target, number: int) -> None:
+    run = runner.start(job(server, 12, 40), "wire")
+    captures = []
+    for capture in run.captures():
+        if capture is None and run.pid and run.counters.sent:
+            os.kill(run.pid, number)
+        elif capture is not None:
+            captures.append(capture)
+    assert run.died == ""
+    assert [capture.failure for capture in captures] == [None] * 12
+
+
+@pytest.mark.parametrize("closed", [None, "closed"])
+def test_closed_standard_streams_keep_nobody_from_starting(
+    server: Target, closed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stdout", "stderr"):
+        stream = None
+        if closed:
+            stream = io.StringIO()
+            stream.close()
+        monkeypatch.setattr(sys, name, stream)
+    run = runner.start(job(server, 4), "wire")
+    assert len([capture for capture in run.captures() if capture is not None]) == 4
+    assert run.died == ""
+
+
+def test_a_fault_without_a_standard_error_is_told_all_the_same(
+    server: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(index: int) -> bytes:
+        raise RuntimeError("no body today")
+
+    monkeypatch.setattr(sys, "stderr", None)
+    run = runner.start(job_of(server, 3, 1, body=body), "httpx")
+    list(run.captures())
+    assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
+
+
+@pytest.mark.parametrize(
+    ("noted", "sent", "missing"),
+    [
+        ([], 0, []),
+        ([], 3, [0, 1, 2]),
+        ([0, 1, 2], 3, []),
+        ([2, 0], 4, [1, 3]),
+        ([2, 0, 1, 5], 6, [3, 4]),
+    ],
+)
+def test_what_is_missing_is_what_was_sent_and_not_delivered(
+    noted: list[int], sent: int, missing: list[int]
+) -> None:
+    delivered = runner.Delivered()
+    for index in noted:
+        delivered.note(index)
+    assert delivered.missing(sent) == missing
 
 
 def test_a_stop_ends_the_run_with_its_health(server: Target) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,37 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("facts", "per_request"),
+    [
+        ({}, None),
+        ({"request_id_prefix": "p-"}, None),
+        ({"save_detailed": True}, {"success": [True, False], "request_ids": None}),
+        (
+            {"save_detailed": True, "request_id_prefix": "p-"},
+            {"success": [True, False], "request_ids": ["p-0", "p-3"]},
+        ),
+        (
+            {"save_detailed": True, "request_id_prefix": ""},
+            {"success": [True, False], "request_ids": ["0", "3"]},
+        ),
+    ],
+)
+def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
+    facts: dict[str, Any], per_request: object
+) -> None:
+    cut = Record(index=3, slot=0, intended_ns=1, sent_ns=1, end_ns=5, failure=Failure(FailureKind.TRUNCATED))
+    ours = result_of(Records.of([one(), cut]), **facts)["loadgen"]
+    assert ours.get("per_request") == per_request
+
+
+def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None:
+    ours = result_of(Records.of([one()]), ours={"a": {"b": [float("nan"), float("inf"), -float("inf")]}})
+    words = ours["loadgen"]["a"]["b"]
+    assert words == ["nan", "inf", "-inf"]
+    assert [math.isnan(float(word)) or float(word) for word in words] == [True, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
     ("facts", "name"),
     [
         ({}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),
@@ -144,6 +176,11 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
             {"label": "mine", "model_id": "Qwen/Qwen3-8B", "traffic": BlockFacts(8)},
             "mine-8.0qps-Qwen3-8B-20261120-193043.json",
         ),
+        (
+            {"label": "../../x", "model_id": "a/b\0\ud800\n"},
+            "..-..-x-infqps-concurrency8-b-?--20261120-193043.json",
+        ),
+        ({"model_id": "m" * 999}, f"vllm-infqps-concurrency8-{'m' * 60}-20261120-193043.json"),
     ],
 )
 def test_the_file_is_named_as_vllm_names_it(facts: dict[str, Any], name: str) -> None:

@@ -14,11 +14,15 @@ from loadgen import bench, facts, profile
 from loadgen.attach import settings
 from loadgen.campaign import keys
 from loadgen.campaign.file import CheckpointTable, File
+from loadgen.campaign.keys import Variables
+from loadgen.campaign.trust import Trust
 from loadgen.environment import command_line
 from loadgen.errors import UsageError
 from loadgen.flags import Options, bench_parser, parse
 from loadgen.profile import Profile
 from loadgen.server_settings import ServerSettings, nearest
+
+_NONE = Trust()
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -32,6 +36,7 @@ class Arm(msgspec.Struct, frozen=True):
     places: Mapping[str, str]  # where each profile is, by its name
     settings: ServerSettings
     missing: tuple[str, ...] = ()  # variables of the environment that are not set
+    barred: tuple[str, ...] = ()  # variables that are set and that this file may not read
 
     @property
     def name(self) -> str:
@@ -53,13 +58,16 @@ class Arm(msgspec.Struct, frozen=True):
         return shlex.join(["loadgen", "bench", *command_line(words)])
 
 
-def made(file: File, path: Path, only: Sequence[str] = ()) -> tuple[Arm, ...]:
-    """The arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError."""
+def made(file: File, path: Path, only: Sequence[str] = (), trust: Trust = _NONE) -> tuple[Arm, ...]:
+    """The arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError.
+
+    Of what the file asks for, only what is trusted to it is read from the environment.
+    """
     names = [row.name for row in file.checkpoints]
     for name in only:
         if name not in names:
             raise UsageError(f"--only: no checkpoint {name!r} in {path}{nearest(name, names)}")
-    arms = tuple(arm for row in file.checkpoints for arm in _of(row, file, path))
+    arms = tuple(arm for row in file.checkpoints for arm in _of(row, file, path, trust.of(path)))
     places: dict[str, str] = {}
     for arm in arms:
         for name, place in arm.places.items():
@@ -71,16 +79,22 @@ def made(file: File, path: Path, only: Sequence[str] = ()) -> tuple[Arm, ...]:
     return tuple(arm for arm in arms if not only or arm.checkpoint in only)
 
 
-def _of(row: CheckpointTable, file: File, path: Path) -> Iterator[Arm]:
+def _of(row: CheckpointTable, file: File, path: Path, trust: Trust) -> Iterator[Arm]:
     servers = file.servers if row.servers is None else row.servers
     for server in servers or ("",):
         origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
         flags = keys.laid_over(file.servers.get(server, {}), row.flags)
         if file.hardware is not None:
             flags.setdefault("hardware", file.hardware)
-        missing: set[str] = set()
-        flags = keys.filled(flags, missing)
-        yield _arm(row, file, path, server, (flags, tuple(sorted(missing)), origin))
+        asked = Variables(trust.reads)
+        flags = keys.filled(flags, asked)
+        arm = _arm(row, file, path, server, (flags, origin))
+        yield replace(
+            arm,
+            options=trust.with_key(arm.options),
+            missing=tuple(sorted(asked.missing)),
+            barred=tuple(sorted(asked.barred)),
+        )
 
 
 def _arm(
@@ -88,9 +102,9 @@ def _arm(
     file: File,
     path: Path,
     server: str,
-    told: tuple[dict[str, Any], tuple[str, ...], str],
+    told: tuple[dict[str, Any], str],
 ) -> Arm:
-    flags, missing, origin = told
+    flags, origin = told
     words = keys.words(flags, bench_parser(), origin)
     names = file.profiles if row.profiles is None else row.profiles
     try:
@@ -111,7 +125,7 @@ def _arm(
         raise UsageError(f"{origin}: needs a model: a directory, or a name of the hub")
     own = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
     located = dict(zip(called, places, strict=True))
-    return Arm(row.name, server or own, flags, options, profiles, located, asked, missing)
+    return Arm(row.name, server or own, flags, options, profiles, located, asked)
 
 
 def _place(name: str, path: Path) -> str:

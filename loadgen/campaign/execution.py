@@ -20,6 +20,7 @@ from loadgen.campaign.estimate import Pace
 from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
 from loadgen.climb import Climb
+from loadgen.environment import hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.plan import Seed
 from loadgen.result import Result
@@ -123,7 +124,7 @@ class Execution:
         except LoadgenError as error:
             _stop_where_full(error)
             died = _death(session, failed=False)
-            self._failed(planned, str(error))
+            self._failed(planned, session.access.secrets.hide(str(error)))
             return not died
         if run.facts.interrupted:
             raise KeyboardInterrupt
@@ -132,7 +133,7 @@ class Execution:
             inside.keep(run, directory, report.render(run))
         except UsageError as error:
             raise StoreError(str(error).partition(";")[0]) from None
-        if trouble := _trouble(run):
+        if trouble := session.access.secrets.hide(_trouble(run)):
             self._failed(planned, f"{trouble}: {died}" if died else trouble, directory)
             return not died
         self.store.finish(planned, directory)
@@ -147,14 +148,14 @@ class Execution:
         climb, began_ns = self._climbs.pop(planned.id, None), clock.now_ns()
         if climb is None:
             place = self.store.begin(planned) / "ladder"
-            place.mkdir()
+            place.mkdir(mode=0o700)
             climb = Climb(planned.workload, place, quiet=self.quiet)
         try:
             climb.on(
                 _inside(session, planned, climb.directory), replace(self.seed, repeat=planned.cell.repeat)
             )
         except MeasureError as error:
-            _complain(str(error))
+            _complain(session.access.secrets.hide(str(error)))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
@@ -163,7 +164,7 @@ class Execution:
             return False
         except LoadgenError as error:
             _stop_where_full(error)
-            self._failed(planned, str(error))
+            self._failed(planned, session.access.secrets.hide(str(error)))
             return not _death(session, failed=False)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._climbed(planned, climb)
@@ -175,7 +176,7 @@ class Execution:
             self.store.finish(planned, climb.directory)
             self._tell(planned, lengths)
         else:
-            why = next((row.note for row in climb.rows if row.note), "nothing was measured")
+            why = hide(next((row.note for row in climb.rows if row.note), "nothing was measured"))
             self._failed(planned, f"{lengths}: {why}", climb.directory)
 
     def _failed(self, planned: Planned, reason: str, directory: Path | None = None) -> None:
@@ -219,7 +220,7 @@ def _trouble(run: Result) -> str:
         first = next((failure for failure in run.records.failures if failure is not None), None)
         said = f", the first with {first.kind}: {first.detail}" if first is not None else ""
         return f"every request failed{said}"
-    return f"cut short: {run.facts.cut_short}" if run.facts.cut_short else ""
+    return f"cut short: {run.facts.partial}" if run.facts.partial else ""
 
 
 def _death(session: Session, failed: bool) -> str:
@@ -227,7 +228,7 @@ def _death(session: Session, failed: bool) -> str:
     try:
         session.check_alive(failed)
     except MeasureError as error:
-        return str(error)
+        return session.access.secrets.hide(str(error))
     return ""
 
 

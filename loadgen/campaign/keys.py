@@ -7,11 +7,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from loadgen.environment import HIDDEN, hide
 from loadgen.errors import UsageError
+from loadgen.secrecy import Secrets
 from loadgen.server_settings import nearest
 
 _WORKLOAD = "belongs in a profile: all that is compared is asked the same"
@@ -28,6 +31,7 @@ _NOT_HERE = {
     "run_dir": "is a flag of `loadgen campaign`",
     "dry_run": "is a flag of `loadgen campaign`",
     "quiet": "is a flag of `loadgen campaign`",
+    **dict.fromkeys(("api_key_env", "api_key_file"), "is a flag of `loadgen campaign`: a file takes no keys"),
     **dict.fromkeys(("disable_tqdm", "print_request", "strict", "explain", "selftest", "help"), _ELSEWHERE),
     **dict.fromkeys(("save_result", "save_detailed", "append_result"), _ELSEWHERE),
     **dict.fromkeys(("result_dir", "result_filename"), _ELSEWHERE),
@@ -48,35 +52,44 @@ def laid_over(server: Flags, checkpoint: Flags) -> dict[str, Any]:
     return merged
 
 
-def filled(flags: Flags, missing: set[str]) -> dict[str, Any]:
+class Variables(msgspec.Struct):
+    """Variables of the environment that a file asks for: which it may read, and what came of it."""
+
+    reads: Callable[[str], bool]
+    missing: set[str] = msgspec.field(default_factory=set)  # not set
+    barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
+
+    def value(self, match: re.Match[str]) -> str:
+        """What stands in the place of ${VARIABLE} or ${VARIABLE:-default}."""
+        name, default = match[1], match[2]
+        said = os.environ.get(name)
+        if said and not self.reads(name):
+            self.barred.add(name)
+            return match[0]
+        found = said or default
+        if found is None:
+            self.missing.add(name)
+        return match[0] if found is None else found
+
+
+def filled(flags: Flags, variables: Variables) -> dict[str, Any]:
     """The flags with ${VARIABLE} and ${VARIABLE:-default} from the environment, and ~ in paths.
 
-    A variable that is not set stays as it is written, and is added to `missing`.
+    A variable that is not set, or may not be read, stays as it is written, and is noted.
     """
-    found = {key: _filled(value, missing) for key, value in flags.items()}
+    found = {key: _filled(value, variables) for key, value in flags.items()}
     for key in _PATHS:
         if isinstance(found.get(key), str):
             found[key] = os.path.expanduser(found[key])
     return found
 
 
-def _filled(value: Any, missing: set[str]) -> Any:
+def _filled(value: Any, variables: Variables) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(one, missing) for key, one in value.items()}
+        return {key: _filled(one, variables) for key, one in value.items()}
     if isinstance(value, list):
-        return [_filled(one, missing) for one in value]
-    if not isinstance(value, str):
-        return value
-
-    def variable(match: re.Match[str]) -> str:
-        name, default = match[1], match[2]
-        said = os.environ.get(name) or default
-        if said is None:
-            missing.add(name)
-            return match[0]
-        return said
-
-    return _VARIABLE.sub(variable, value)
+        return [_filled(one, variables) for one in value]
+    return _VARIABLE.sub(variables.value, value) if isinstance(value, str) else value
 
 
 def words(flags: Flags, parser: argparse.ArgumentParser, origin: str) -> list[str]:
@@ -130,10 +143,11 @@ def _several(value: Any, origin: str) -> list[str]:
 
 def without_secrets(flags: Flags) -> dict[str, Any]:
     """The flags as they may be written down: no header's value, nothing that looks like a key."""
-    shown = {key: _hidden(key, value) for key, value in flags.items()}
+    known = Secrets.of(tables=(flags,))
+    shown = {key: _hidden(key, known.mask(value)) for key, value in flags.items()}
     if "header" in shown:
         pairs = flags["header"]
-        names = list(pairs) if isinstance(pairs, dict) else [str(one).partition("=")[0] for one in pairs]
+        names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(one))[0] for one in pairs]
         shown["header"] = dict.fromkeys(names, HIDDEN)
     return shown
 
@@ -143,7 +157,7 @@ def _hidden(key: str, value: Any) -> Any:
         return {name: _hidden(name, one) for name, one in value.items()}
     if isinstance(value, list):
         return [_hidden("", one) for one in value]
-    if not isinstance(value, str):
+    if not isinstance(value, str) or value == HIDDEN:
         return value
     said = hide(f"{key}={value}") if key else hide(value)
     return said.removeprefix(f"{key}=") if key else said

@@ -12,6 +12,8 @@ from loadgen.campaign.arms import Arm
 from loadgen.campaign.estimate import Pace
 from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start
+from loadgen.campaign.trust import Trust, program
+from loadgen.environment import hide
 from loadgen.errors import UsageError
 
 _WIDTH = 80
@@ -27,10 +29,12 @@ class Preview(msgspec.Struct, frozen=True):
     done: set[str]
     pace: Pace
     seed: int | None
+    trust: Trust = Trust()
 
     def render(self) -> str:
         """As text for a terminal; command lines are as long as they are."""
-        return "\n".join([*self._matrix(), "", *self._order(), "", *self._commands(), "", *self._time()])
+        parts = (self._matrix(), self._order(), self._commands(), (*self._reach(), *self._time()))
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _matrix(self) -> Iterator[str]:
         told = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
@@ -77,8 +81,23 @@ class Preview(msgspec.Struct, frozen=True):
         for arm in self.arms:
             yield f"  {arm.name}"
             yield f"    {arm.command(self.file.repeats, self.seed)}"
-            if arm.options.launching.wanted and not arm.missing:
-                yield f"    {_server(arm)}"
+            if arm.options.launching.wanted and not (arm.missing or arm.barred):
+                # To find out what is installed runs the interpreter that the file names.
+                yield f"    {_server(arm) if self.trust.starts else program(arm.options)}"
+
+    def _reach(self) -> Iterator[str]:
+        """What the file would have of this machine and this user, and whether it may."""
+        starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
+        if starting and not self.trust.starts:
+            yield f"runs programs: {', '.join(starting)}; not without --allow-launch"
+        hosts = dict.fromkeys(filter(None, (arm.options.base_url for arm in self.arms)))
+        if hosts:
+            yield f"sends to: {', '.join(map(hide, hosts))}"
+        if self.trust.variables:
+            yield f"may read from the environment: {', '.join(self.trust.variables)}"
+        if barred := sorted({name for arm in self.arms for name in arm.barred}):
+            yield f"reads from the environment: {', '.join(barred)}; not without --allow-env NAME for each"
+        yield from self.trust.key_lines(self.arms)
 
     def _time(self) -> Iterator[str]:
         yield f"estimated time: {self.pace.left(self.starts, self.done).words}"

@@ -92,8 +92,9 @@ class Store:
         The lock is the process's own: neither a fork of it nor a server it started holds it on.
         """
         with self._writing():
-            self.directory.mkdir(parents=True, exist_ok=True)
-            file: IO[str] = (self.directory / LOCK).open("a+", encoding="utf-8")
+            _made(self.directory)
+            descriptor = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file: IO[str] = os.fdopen(descriptor, "r+", encoding="utf-8")
         with file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +121,8 @@ class Store:
         """An empty directory in which a cell is measured."""
         with self._writing():
             place = self.directory / UNFINISHED / planned.id
-            place.mkdir(parents=True)
+            _made(place.parent)
+            place.mkdir(mode=0o700)
         return place
 
     def finish(self, planned: Planned, directory: Path) -> None:
@@ -138,7 +140,7 @@ class Store:
                 shutil.rmtree(place)
             if directory is not None:
                 self._move(directory, place)
-            place.parent.mkdir(exist_ok=True)
+            _made(place.parent)
             told = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
             _replace(place.with_name(f"{planned.id}.json"), told)
             shutil.rmtree(self.directory / UNFINISHED / planned.id, ignore_errors=True)
@@ -148,7 +150,7 @@ class Store:
         shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
 
     def _move(self, source: Path, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _made(target.parent)
         for path in (*source.rglob("*"), source):
             _sync(path)
         os.rename(source, target)
@@ -186,10 +188,19 @@ def _names(directory: Path, suffix: str = "") -> set[str]:
 
 def _replace(path: Path, told: object) -> None:
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps(told, allow_nan=False, indent=1) + "\n", "utf-8")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(json.dumps(told, allow_nan=False, indent=1) + "\n")
     _sync(beside)
     os.replace(beside, path)
     _sync(path.parent)
+
+
+def _made(directory: Path) -> None:
+    """See to it that a directory is there, this user's alone: it holds prompts, answers and commands."""
+    for path in (*reversed(directory.parents), directory):
+        if not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _sync(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,8 +21,10 @@ from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start
 from loadgen.campaign.preview import Preview
 from loadgen.campaign.store import Store, StoreError
+from loadgen.campaign.trust import Trust
+from loadgen.credentials import api_key
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.flags import Parser, refuse_unknown
+from loadgen.flags import Parser, add_key_flags, refuse_unknown
 
 INTERRUPTED = 130
 _HERE = ""  # --resume without a directory: the latest
@@ -31,6 +34,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """A campaign as the command line and its file have it."""
 
     path: Path
+    trust: Trust
     file: File
     arms: tuple[Arm, ...]
     starts: tuple[Start, ...]
@@ -54,6 +58,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
+    wanted.trust.check(wanted.path, wanted.arms)
+    for line in wanted.trust.key_lines(wanted.arms):
+        print(f"loadgen: {line}", file=sys.stderr, flush=True)
     return _run(wanted, kept or _new(given, wanted), given)
 
 
@@ -74,6 +81,11 @@ def campaign_parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, metavar="N", help="instead of the file's; more than before, with --resume")
     add("--only", metavar="CHECKPOINT[,…]", help="no other checkpoints, for now")
     add("--dry-run", action="store_true", help="show matrix, order, commands and time, then exit")
+    add("--allow-launch", action="store_true",
+        help="let the file start the servers that it names: it runs programs as you do")  # fmt: skip
+    add("--allow-env", action="append", default=[], metavar="NAME",
+        help="let the file read this variable of the environment; once for each")  # fmt: skip
+    add_key_flags(parser)
     add("--quiet", action="store_true", help="no progress, only what failed and the comparison")
     return parser
 
@@ -108,8 +120,19 @@ def _wanted(given: argparse.Namespace, kept: Store | None) -> Wanted:
             raise UsageError(f"--repeats {given.repeats}: give 1 or more")
         found = found.model_copy(update={"repeats": given.repeats})
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
-    chosen = arms.made(found, path, only)
-    return Wanted(path, found, chosen, _starts(found, chosen))
+    trust = _trust(given).of(path)
+    chosen = arms.made(found, path, only, trust)
+    return Wanted(path, trust, found, chosen, _starts(found, chosen))
+
+
+def _trust(given: argparse.Namespace) -> Trust:
+    """What the command line lets the file do; raises UsageError where the key it names is none."""
+    for name in given.allow_env:
+        if not re.fullmatch(r"\w+", name):
+            raise UsageError(f"--allow-env {name!r}: give the name of one variable")
+    if given.api_key_env or given.api_key_file:
+        api_key(given.api_key_env, given.api_key_file)
+    return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
 
 
 def _starts(found: File, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
@@ -128,15 +151,15 @@ def _done(kept: Store, retry_failed: bool) -> set[str]:
 
 def _preview(wanted: Wanted, kept: Store | None, retry_failed: bool) -> Preview:
     if kept is None:
-        return Preview(wanted.file, wanted.arms, wanted.starts, set(), Pace(), wanted.file.seed)
+        return Preview(wanted.file, wanted.arms, wanted.starts, set(), Pace(), wanted.file.seed, wanted.trust)
     done, seed = _done(kept, retry_failed), kept.record.seed
     _record(wanted, kept, retry_failed)
-    return Preview(wanted.file, wanted.arms, wanted.starts, done, Pace.of(kept), seed)
+    return Preview(wanted.file, wanted.arms, wanted.starts, done, Pace.of(kept), seed, wanted.trust)
 
 
 def _record(wanted: Wanted, kept: Store | None, retry_failed: bool) -> record.Record:
     """What the directory says of the campaign; raises UsageError where what was run is another now."""
-    every = arms.made(wanted.file, wanted.path)
+    every = arms.made(wanted.file, wanted.path, trust=wanted.trust)
     asked = record.made(wanted.file, wanted.path, every, _starts(wanted.file, every), result.now())
     if kept is None:
         return asked
@@ -149,7 +172,8 @@ def _record(wanted: Wanted, kept: Store | None, retry_failed: bool) -> record.Re
 
 
 def _run(wanted: Wanted, kept: Store, given: argparse.Namespace) -> int:
-    resume = f"loadgen campaign {shlex.quote(str(wanted.path))} --resume {shlex.quote(str(kept.directory))}"
+    again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
+    resume = shlex.join(["loadgen", "campaign", *again])
     with kept.locked():
         told = _record(wanted, None if given.resume is None else kept, given.retry_failed)
         kept.clear()

@@ -5,13 +5,13 @@ Norms and biases, which are under 0.1 % of any model here, are left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from loadgen import untrusted
 from loadgen.errors import UsageError
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # of models that see or hear
@@ -27,6 +27,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window_pattern": 6,
     },
 }
+_MOST_JSON_BYTES = 64 << 20
 _TIED = ("gemma", "cohere")  # families whose head is the embedding where nothing is said
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 # Layers whose cost is of another kind than what is counted here, by the keys that name them.
@@ -157,7 +158,7 @@ def read(path: Path) -> Architecture:
 def load(place: Path) -> dict[str, Any]:
     """The object in a config.json; raises UsageError where there is none."""
     try:
-        found = json.loads(place.read_bytes())
+        found = untrusted.json_value(untrusted.file_bytes(place, _MOST_JSON_BYTES))
     except OSError as error:
         raise UsageError(f"{place}: {error.strerror}: the model's config cannot be read") from None
     except (ValueError, RecursionError):

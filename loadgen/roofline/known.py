@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def ceiling(
     shape = _shape(model, config, files)
     word, group = _stored_as(model, quantization, config, files)
     found = _scheme(word, group)
-    directory = Path(files.path).expanduser() if files is not None else None
+    directory = Path(os.path.expanduser(files.path)) if files is not None else None
     peaks = machine.peak_flop_per_s
     read: Weights | None = None
     if directory is not None and (gguf := _gguf(directory)):
@@ -52,13 +53,13 @@ def ceiling(
 
 def _files(place: str) -> Checkpoint | None:
     """What a place on this machine declares; None where it is but a name. Raises UsageError."""
-    return checkpoint.read(place) if place and Path(place).expanduser().exists() else None
+    return checkpoint.read(place) if place and os.path.exists(os.path.expanduser(place)) else None
 
 
 def _shape(model: str, config: Path | None, files: Checkpoint | None) -> Architecture:
     if config is not None:
         return architecture.read(config)
-    if files is not None and (place := Path(files.path).expanduser() / "config.json").is_file():
+    if files is not None and (place := Path(os.path.expanduser(files.path)) / "config.json").is_file():
         return architecture.read(place)
     for name in (model, "" if files is None else files.path):
         if name and (found := models.named(name)) is not None:

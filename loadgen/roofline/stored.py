@@ -6,7 +6,6 @@ the tensors.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -16,10 +15,12 @@ from typing import Any
 
 import msgspec
 
+from loadgen import untrusted
 from loadgen.errors import UsageError
 from loadgen.roofline.architecture import Architecture
 
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
+_MOST_DIMENSIONS = 64
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "F64": 64, "I64": 64, "U64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6,
@@ -86,15 +87,14 @@ def header(path: Path) -> list[Tensor]:
     """The tensors of one file; raises UsageError where its header is cut off, or is not true of the file."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
-                raise UsageError(f"{path} is no safetensors file, or is cut off: copy it again")
-            found = json.loads(file.read(length))
+        head = untrusted.file_head(path, 8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
+            raise UsageError(f"{path} is no safetensors file, or is cut off: copy it again")
+        found = untrusted.json_value(untrusted.file_head(path, 8 + length)[8:])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: its header cannot be read") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UsageError(f"{path}: its header is no JSON: copy it again") from None
     room = size - 8 - length
     if not isinstance(found, dict):
@@ -118,7 +118,9 @@ def _tensor(path: Path, name: str, said: Any, room: int) -> Tensor:
 
 def _numbers(found: object) -> list[int] | None:
     """A list of whole numbers from 0 up; None where it is none."""
-    if not isinstance(found, list) or not all(type(one) is int and one >= 0 for one in found):
+    if not isinstance(found, list) or len(found) > _MOST_DIMENSIONS:
+        return None
+    if not all(type(one) is int and one >= 0 for one in found):
         return None
     return found
 
@@ -128,7 +130,9 @@ def _files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         try:
-            named = json.loads(index.read_bytes())["weight_map"].values()
+            named = untrusted.json_value(untrusted.file_bytes(index, _MOST_HEADER_BYTES))[
+                "weight_map"
+            ].values()
             paths = sorted({directory / str(name) for name in named})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{index} is no index of safetensors: copy it again") from None

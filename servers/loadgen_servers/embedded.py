@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,11 +50,11 @@ class Embedded:
     def start(self) -> Listening:
         """Start and wait until it listens; raises EngineFailed."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, "--exit-with-stdin", *self.arguments],
+            child.command(self.module, "--exit-with-stdin", *self.arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,  # a file: nobody would drain a pipe
-            env=child.environment(),
+            env=child.needed(),
             start_new_session=True,  # Ctrl-C is for the client alone
         )
         child.share_cores_evenly(self.process.pid)

@@ -12,13 +12,17 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen_servers import child
 from loadgen_servers.launch import LaunchError
 
 Version = tuple[int, ...]
 
 # find_spec of a package without a dot looks for it and runs none of it.
+# The current directory, where -c begins to look, holds none of what is asked for.
 _ASK = """
-import importlib.metadata, importlib.util, sys
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import importlib.metadata, importlib.util
 try:
     print(importlib.metadata.version(sys.argv[1]))
 except importlib.metadata.PackageNotFoundError:
@@ -115,6 +119,7 @@ def _ask(interpreter: str, package: Package) -> _Answer | None:
     try:
         asked = subprocess.run(
             [interpreter, "-c", _ASK, package.name, *package.modules],
+            env={**child.inherited(), "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_ASK_S,
@@ -150,9 +155,13 @@ def _parsed(version: str) -> Version | None:
 
 
 def _environment(directory: str) -> dict[str, str]:
-    """PATH as if the venv were activated: engines compile kernels with the ninja installed beside them."""
+    """PATH as if the venv were activated: engines compile kernels with the ninja installed beside them.
+
+    And no Python of the engine's, nor a worker's, imports what lies in the current directory.
+    """
+    safe = {"PYTHONSAFEPATH": "1"}
     path = os.environ.get("PATH", os.defpath)
-    return {} if directory in path.split(os.pathsep) else {"PATH": directory + os.pathsep + path}
+    return safe if directory in path.split(os.pathsep) else {"PATH": directory + os.pathsep + path, **safe}
 
 
 def _missing(package: Package, python: str | None) -> LaunchError:

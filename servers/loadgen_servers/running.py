@@ -10,9 +10,8 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,28 +45,32 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-def start(command: Command, port: int, log: Path, grace_s: float = GRACE_S) -> Running:
+def start(
+    command: Command, port: int, log: Path, grace_s: float = GRACE_S, withheld: Collection[str] = ()
+) -> Running:
     """Start a server that is to listen on `port`, its output appended to `log`; it is not waited for.
 
-    It has `grace_s` seconds to end when it is stopped. Raises LaunchError where it cannot be run.
+    It has `grace_s` seconds to end when it is stopped; variables of the environment that are `withheld` it
+    does not get, nor API keys. Raises LaunchError where it cannot be run.
     """
     try:
-        output = log.open("ab")
+        # Engines print keys, prompts and answers.
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LaunchError(f"the server's log {log} cannot be written: {error.strerror}") from None
-    with output, ExitStack() as undo:
+    with os.fdopen(descriptor, "ab") as output, ExitStack() as undo:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "loadgen_servers.supervisor"],
+            child.command("loadgen_servers.supervisor"),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env=child.environment(),  # its own: the server may be of another Python
+            env=child.environment(withheld),  # its own: the server may be of another Python
             process_group=0,  # Ctrl-C is for the client alone; and no session, see supervisor.py
         )
         running = Running(command, port, log, grace_s, supervisor)
         undo.callback(running.dismiss)
-        running.begin()
+        running.begin(child.inherited(withheld))
         undo.pop_all()
     return running
 
@@ -101,9 +104,9 @@ class Running:
                 raise
             error.add_note(str(trouble))
 
-    def begin(self) -> None:
+    def begin(self, inherited: Mapping[str, str]) -> None:
         """Hand the supervisor its assignment; raises LaunchError where the system refuses the command."""
-        environment = {**os.environ, **self.command.environment}
+        environment = {**inherited, **self.command.environment}
         assignment = Assignment(
             client=os.getpid(),
             argv=[os.fsencode(word) for word in self.command.argv],

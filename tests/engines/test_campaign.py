@@ -46,7 +46,7 @@ def _campaign(directory: Path, python: Path, models: dict[str, Path]) -> None:
 
 def _killed_after(count: int, directory: Path) -> Path:
     """A campaign that was killed once it had so many cells; its directory."""
-    process = start_loadgen(["tiny.toml", "--quiet"], directory, "campaign", OFFLINE)
+    process = start_loadgen(["tiny.toml", "--quiet", "--allow-launch"], directory, "campaign", OFFLINE)
     deadline = time.monotonic() + _LIMIT_S
     while len(list(directory.glob("runs/*-tiny/cells/*"))) < count:
         assert process.poll() is None, process.communicate()
@@ -77,7 +77,7 @@ def test_a_deeper_model_is_slower_a_copy_is_not_and_a_killed_campaign_goes_on(
     until_nothing_is_left(str(model), str(copy), str(deep))
     before = {name: contents(directory / "cells" / name) for name in cells(directory)}
 
-    process = start_loadgen(["tiny.toml", "--resume"], tmp_path, "campaign", OFFLINE)
+    process = start_loadgen(["tiny.toml", "--resume", "--allow-launch"], tmp_path, "campaign", OFFLINE)
     try:
         out, err = process.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -1,0 +1,122 @@
+"""Trust: what a campaign's file may do that its reader did not write: start programs, read the environment.
+
+A file is a program: it names commands to run, and hosts to send to. docs/security.md argues what is allowed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen import profile
+from loadgen.credentials import DEFAULT_VARIABLE, NO_KEY, api_key, host_of
+from loadgen.environment import command_line
+from loadgen.errors import UsageError
+from loadgen.flags import Options
+from loadgen.portable import is_loopback
+
+
+class Asking(Protocol):
+    """What a file asks for one arm."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def options(self) -> Options: ...
+    @property
+    def barred(self) -> tuple[str, ...]: ...
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """What the command line allows; a campaign that ships with this tool is allowed everything."""
+
+    launch: bool = False
+    variables: tuple[str, ...] = ()
+    key_env: str | None = None
+    key_file: str | None = None
+    shipped: bool = False
+
+    def of(self, path: Path) -> Trust:
+        """The same of a certain file."""
+        directory = profile.shipped_directory().resolve()
+        return replace(self, shipped=path.resolve().is_relative_to(directory))
+
+    @property
+    def starts(self) -> bool:
+        """Whether servers may be started."""
+        return self.launch or self.shipped
+
+    def reads(self, variable: str) -> bool:
+        """Whether a variable of the environment may be read."""
+        return self.shipped or variable in self.variables
+
+    def with_key(self, options: Options) -> Options:
+        """An arm's options with the API key that its server is to get, if any."""
+        if self.key_env or self.key_file:
+            return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
+        return options if self._gives(options) else replace(options, api_key_env=NO_KEY)
+
+    def _gives(self, options: Options) -> bool:
+        """Whether a key that nobody asked for by name goes to an arm's server."""
+        return self.shipped or options.base_url is None or is_loopback(host_of(options.base_url))
+
+    @property
+    def words(self) -> list[str]:
+        """The flags that allow the same."""
+        found = ["--allow-launch"] * self.launch
+        for variable in self.variables:
+            found += ["--allow-env", variable]
+        found += ["--api-key-env", self.key_env] if self.key_env else []
+        return found + (["--api-key-file", self.key_file] if self.key_file else [])
+
+    def check(self, path: Path, arms: Sequence[Asking]) -> None:
+        """Raises UsageError that lists what the file would do without being allowed to."""
+        if barred := sorted({name for arm in arms for name in arm.barred}):
+            allowing = " ".join(f"--allow-env {name}" for name in barred)
+            raise UsageError(
+                f"{path} reads {', '.join(barred)} from the environment, and may send it to the servers that "
+                f"it names: read the file, and allow it with {allowing}"
+            )
+        starting = [arm for arm in arms if arm.options.launching.wanted]
+        if starting and not self.starts:
+            lines = "".join(f"\n  {arm.name}: {program(arm.options)}" for arm in starting)
+            raise UsageError(
+                f"{path} would run programs on this machine, as you; read them, and allow it with "
+                f"--allow-launch:{lines}"
+            )
+
+    def key_lines(self, arms: Sequence[Asking]) -> list[str]:
+        """What is said of an API key that is in the environment and goes to no host that the file names."""
+        if self.key_env or self.key_file or not api_key(None, None):
+            return []
+        hosts = {host_of(arm.options.base_url or ""): None for arm in arms if not self._gives(arm.options)}
+        return [
+            f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
+            f"{DEFAULT_VARIABLE} sends it"
+            for host in filter(None, hosts)
+        ]
+
+
+def program(options: Options) -> str:
+    """What would be run for an arm, as its file says it: nothing is looked for on this machine."""
+    launch = options.launching
+    settings = launch.settings
+    environment = [f"{name}={value}" for name, value in (settings.get("environment") or {}).items()]
+    arguments = list(settings.get("arguments") or ())
+    inside = [launch.command] if launch.command else [launch.engine or "vllm", options.model or ""]
+    words = ["env", *environment] if environment else []
+    if launch.container:
+        words += [launch.container_engine or "docker", "run", *launch.container_args, launch.container]
+    if launch.python:
+        words += [launch.python, "-m"]
+    line = [*words, *(word for word in inside if word), *arguments]
+    if launch.command:  # as it stands: it is a line of a shell already
+        head = shlex.join(command_line(words))
+        tail = shlex.join(command_line(arguments))
+        return " ".join(filter(None, [head, " ".join(command_line([launch.command])), tail]))
+    return shlex.join(command_line(line))

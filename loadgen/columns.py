@@ -1,0 +1,159 @@
+"""Columns: what those of a run may hold; files and journals are checked for it when they are read."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrays import Int64
+
+MOST_COUNT = 2**31 - 1  # of tokens, reads, requests: so that no sum of a column wraps
+LONGEST_NS = 2**61  # 73 years, either way: neither a difference of two times nor of two differences wraps
+_COUNT, _MAYBE, _FLAG = (0, MOST_COUNT), (-1, MOST_COUNT), (0, 1)
+# A kernel's stamp follows a stepped clock: of a board that had no time yet, by decades and to below 0.
+_TIME, _SIGNED = (0, LONGEST_NS), (-LONGEST_NS, LONGEST_NS)
+_BLOCK = 1 << 20
+
+# The scalars of a Record and their bounds. Journals hold them in this order: it only grows, at its end.
+BOUNDS = {
+    "index": (0, LONGEST_NS),
+    "slot": _COUNT,
+    "intended_ns": _TIME,
+    "sent_ns": _TIME,
+    "end_ns": _SIGNED,
+    "connect_ns": _SIGNED,
+    "resends": _COUNT,
+    "first_byte_ns": _SIGNED,
+    "planned_input": _MAYBE,
+    "planned_output": _MAYBE,
+    "input_tokens": _MAYBE,
+    "output_tokens": _MAYBE,
+    "cached_tokens": _MAYBE,
+    "usage": _FLAG,
+    "exact_tokens": _FLAG,
+    "shared_reads": _COUNT,
+    "shared_lag_ns": _SIGNED,
+    "reads": _COUNT,
+    "unstamped_reads": _COUNT,
+    "lag_sum_ns": _SIGNED,
+    "lag_max_ns": _SIGNED,
+    "server_queue_ns": (-1, LONGEST_NS),
+    "server_ttft_ns": (-1, LONGEST_NS),
+    "impossible_stamps": _MAYBE,
+    "http_status": _MAYBE,
+}
+LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status")  # not in older files
+_LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
+_HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
+
+
+def check(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens: Int64) -> None:
+    """Raise ValueError unless these can be a run's: int64, alike in length, in order, within bounds."""
+    requests = _length("index", columns["index"])
+    for name in BOUNDS:
+        if _length(name, columns[name]) != requests:
+            raise ValueError(f"column {name} has {len(columns[name])} values for {requests} requests")
+    _check_scalars(np.stack([columns[name] for name in BOUNDS]))
+    messages = _length("arrival_ns", arrival_ns)
+    if _length("tokens", tokens) != messages:
+        raise ValueError(f"column tokens has {len(tokens)} values for {messages} arrivals")
+    _check_start(start, requests, messages)
+    for name, values, (low, high) in (("arrival_ns", arrival_ns, _SIGNED), ("tokens", tokens, _COUNT)):
+        for block in blocks(values):
+            release(values)
+            if len(block) and (int(block.min()) < low or int(block.max()) > high):
+                raise ValueError(f"column {name} holds values beyond {low} to {high}")
+
+
+def _length(name: str, column: NDArray[Any]) -> int:
+    if column.dtype != np.int64 or column.ndim != 1:
+        raise ValueError(f"column {name} is {column.ndim}-dimensional {column.dtype}, not a row of int64")
+    return len(column)
+
+
+def _check_scalars(table: Int64) -> None:
+    beyond = ((table < _LOWEST) | (table > _HIGHEST)).any(axis=1)
+    if beyond.any():
+        name = list(BOUNDS)[int(beyond.argmax())]
+        raise ValueError(f"column {name} holds values beyond {BOUNDS[name][0]} to {BOUNDS[name][1]}")
+    if (np.diff(table[0]) <= 0).any():  # index
+        raise ValueError("column index is not in order, or names a request twice")
+
+
+def _check_start(start: Int64, requests: int, messages: int) -> None:
+    if _length("start", start) != requests + 1:
+        raise ValueError(f"column start has {len(start)} values for {requests} requests")
+    inside = ((start >= 0) & (start <= messages)).all()
+    if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
+        raise ValueError(f"column start does not share {messages} messages out among the requests")
+
+
+def blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
+    """The column in successive pieces of at most `size` values."""
+    for at in range(0, len(column), size):
+        yield column[at : at + size]
+
+
+def release(column: NDArray[Any]) -> None:
+    """Give back the memory that pages of a mapped column take until they are read again."""
+    base: Any = column
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapping = base.obj if isinstance(base, memoryview) else base
+    if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class Words:
+    """Strings that repeat, each kept once: for every one its number, and the different ones as UTF-8.
+
+    numpy's own strings would take the longest one's room for each, four bytes a character.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, words: Sequence[str]) -> Int64:
+        """The number of each of these, int64[words]."""
+        known = self._numbers
+        return np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
+
+    def stored(self) -> tuple[NDArray[np.uint8], Int64]:
+        """The different strings end to end, and where each begins, the end of the last one included."""
+        parts = [encoded(word) for word in self._numbers]
+        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+        return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
+
+
+def words_of(stored: NDArray[np.uint8], start: Int64) -> list[str]:
+    """The different strings that `Words.stored` gave; raises ValueError where these cannot be it."""
+    if stored.dtype != np.uint8 or stored.ndim != 1:
+        raise ValueError("column words is not a row of bytes")
+    if not _length("word_start", start):
+        raise ValueError("column word_start is empty")
+    _check_start(start, len(start) - 1, len(stored))
+    data = stored.tobytes()
+    ends = start.tolist()
+    return [decoded(data[a:b]) for a, b in pairwise(ends)]
+
+
+def chosen(words: Sequence[str], numbers: Int64) -> list[str]:
+    """The word of each number; raises ValueError where there is none."""
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
+        raise ValueError("a word's number is beyond the words")
+    return [words[number] for number in numbers.tolist()]
+
+
+def encoded(text: str) -> bytes:
+    """A text as UTF-8; a server's JSON may hold half a surrogate pair, and that is kept."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decoded(data: bytes) -> str:
+    """The text that `encoded` made bytes of; raises ValueError."""
+    return data.decode("utf-8", "surrogatepass")

@@ -1,0 +1,39 @@
+"""Printing that never raises: a terminal, pipe or disk that takes no more costs the words, not the run."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+
+def printed(text: str, stream: TextIO | None, end: str = "\n") -> bool:
+    """Write a text and its end to a stream, at once; whether it took them.
+
+    What the stream's encoding cannot hold is written as its escape. False where the stream is closed,
+    absent (`2>&-`), full (/dev/full, a full disk), or read by nobody any more (`| head -1`).
+    """
+    if stream is None:
+        return False
+    try:
+        stream.write(encodable(text + end, getattr(stream, "encoding", None)))
+        stream.flush()
+    except (OSError, ValueError):  # ValueError: the stream is closed
+        return False
+    return True
+
+
+def flushed(stream: TextIO | None) -> bool:
+    """Write out what a stream still holds; whether it took that. An absent stream holds nothing."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text in characters that an encoding has, the others as backslash escapes; None: UTF-8."""
+    try:
+        return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
+    except (LookupError, UnicodeError):  # no such encoding, or one that takes no escapes
+        return text.encode("ascii", "backslashreplace").decode("ascii")

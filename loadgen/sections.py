@@ -1,0 +1,40 @@
+"""Sections: parts of what is said of a run, each made under a guard: one that fails costs itself alone.
+
+A run may have taken a night. Whatever is made of it afterwards (a doubt, a section of the report, a part of
+the JSON) runs on what is measured and saved, and a fault in one of them must cost neither the others nor
+the figures. Which faults those are nobody can list: that is what makes them faults. So this is the one
+place beside the capturing process that catches every Exception; each that is caught is named in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+_LONGEST = 200
+T = TypeVar("T")
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A part that could not be made, and the exception that it raised."""
+
+    name: str
+    why: str  # as "ZeroDivisionError: division by zero"
+
+
+def guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
+    """What `make` makes; where it raises, `otherwise`, and the part is added to `broken`."""
+    try:
+        return make()
+    except Exception as error:
+        broken.append(Broken(name, reason(error)))
+        return otherwise
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one printable line."""
+    said = " ".join(str(error).split())[:_LONGEST]
+    plain = "".join(letter if letter.isprintable() else "?" for letter in said)
+    return f"{type(error).__name__}: {plain}" if plain else type(error).__name__
