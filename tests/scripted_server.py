@@ -64,6 +64,7 @@ class ScriptedServer:
     script: Callable[[Asked], Answer]
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
+    wanted_port: int = 0  # 0: any that is free
     read_bytes: int = 65536
     read_pause_s: float = 0.0
     greeting: bytes = b""  # written as soon as a connection is made
@@ -73,7 +74,7 @@ class ScriptedServer:
 
     def __enter__(self) -> ScriptedServer:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        self.listener = socket.create_server((self.host, 0), family=family, backlog=1024)
+        self.listener = socket.create_server((self.host, self.wanted_port), family=family, backlog=1024)
         self.stopped = threading.Event()
         self.lock = threading.Lock()
         self.threads = [threading.Thread(target=self._accept, daemon=True)]
