@@ -121,14 +121,19 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
-def _readable(words: Sequence[str]) -> None:
-    """Raises UsageError of an argument that is no UTF-8: it could neither be sent nor written down."""
+def _readable(words: Sequence[str]) -> list[str]:
+    """The arguments as UTF-8, whatever the locale made of them.
+
+    Raises UsageError of one that is no UTF-8: it could neither be sent nor written down.
+    """
+    read = []
     for number, word in enumerate(words, 1):
         try:
-            word.encode()
-        except UnicodeEncodeError:
-            said = word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            raise UsageError(f"argument {number}, {shown(said)}, is not UTF-8: write it in UTF-8") from None
+            read.append(word.encode("utf-8", "surrogateescape").decode())
+        except UnicodeError:
+            said = shown(word.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+            raise UsageError(f"argument {number}, {said}, is not UTF-8: write it in UTF-8") from None
+    return read
 
 
 def run() -> NoReturn:
@@ -152,10 +157,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"loadgen {__version__}")
         return 0
     try:
-        _readable(words)
+        verb, *arguments = _readable(words)
         if verb not in VERBS:
             raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
-        return VERBS[verb](words[1:])
+        return VERBS[verb](arguments)
     except LoadgenError as error:
         printed(f"loadgen: {plain(str(error))}", sys.stderr)
         return error.exit_code

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from loadgen import (
     answers,
     as_run,
+    calibrate,
     control,
     export,
     host,
@@ -27,7 +28,6 @@ from loadgen import (
     server_log,
     signals,
 )
-from loadgen.calibrate import at_the_pace_of
 from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
@@ -183,7 +183,7 @@ class Session(msgspec.Struct, frozen=True):
         sensing = self._sensing()
         warmed = self._warm_up(made, manner, display)
         if self.options.selftest:
-            at_the_pace_of(made.profile, manner.transport, warmed)
+            calibrate.at_the_pace_of(made.profile, manner.transport, warmed)
         known = self._facts(made, started, sensing).model_copy(
             update={
                 "warmups": len(warmed),

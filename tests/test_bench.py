@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen import cli, live, run
+from loadgen import calibrate, cli, live
 from loadgen.facts import asked
 from loadgen.metrics import compute
 from loadgen.profile import Profile
@@ -346,8 +346,8 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
         paces.append(compute(warmed, asked(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed)
 
-    measure_client = run.at_the_pace_of
-    monkeypatch.setattr(run, "at_the_pace_of", seen)
+    measure_client = calibrate.at_the_pace_of
+    monkeypatch.setattr(calibrate, "at_the_pace_of", seen)
     words = ["--profile", "smoke", "--preset", "bench/1024x50", "--selftest", "--quiet"]
     assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
     (pace_ms,) = paces
