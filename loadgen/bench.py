@@ -149,13 +149,13 @@ def tell(session: Session, run: Result, directory: Path) -> int:
         printed(line, sys.stdout)
     for error in errors:
         live.warn(error)
+    if number := run.facts.signal or kept.signal:
+        return signals.exit_code(number)
     return _exit_code(run, options.strict, bool(errors))
 
 
 def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
     facts = run.facts
-    if facts.signal:
-        return signals.exit_code(facts.signal)
     if not run.records.ok.any():
         live.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING

@@ -78,13 +78,14 @@ class Climb:
             raise MeasureError(f"needs {need} tokens, the context limit is {limit}")
         update = {"ladder": None, "input_len": length, "name": f"{self.workload.name}-{length}"}
         run, directory = session.run(self.workload.model_copy(update=update), seed)
-        for error in session.keep(run, directory).errors:
+        kept = session.keep(run, directory)
+        for error in kept.errors:
             live.warn(error)
         if not run.records.ok.all() and not run.facts.interrupted:
             session.check_alive(failed=True)
         self._add(rungs.row(run, self.formula), directory.name)
-        if run.facts.signal:
-            raise signals.Stopped(run.facts.signal)
+        if number := run.facts.signal or kept.signal:
+            raise signals.Stopped(number)
 
     def _missed(self, length: int, why: str, session: Session | None = None) -> Row:
         """A row that says why it has no speed; model and machine are as in the row before."""

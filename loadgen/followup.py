@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from loadgen import attainable, calibration, host, result, signals
 from loadgen.facts import Facts
 from loadgen.measure import Outcome
@@ -15,6 +17,14 @@ from loadgen.sections import Broken, guarded
 from loadgen.sensing import Sensing
 
 Step = Callable[[Facts], dict[str, Any]]  # from the facts so far to fields that it adds
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A run's report, and what of the run could not be made or written, in words."""
+
+    text: str
+    errors: tuple[str, ...]
+    signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
 def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:

@@ -37,7 +37,17 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.facts import Client, Facts, Server
 from loadgen.fingerprint import Fingerprint
 from loadgen.flags import Options
-from loadgen.followup import Step, bounded, calibrated, counted, followed_up, sensed, throttled, with_outcome
+from loadgen.followup import (
+    Kept,
+    Step,
+    bounded,
+    calibrated,
+    counted,
+    followed_up,
+    sensed,
+    throttled,
+    with_outcome,
+)
 from loadgen.job import Target
 from loadgen.journal import Journal
 from loadgen.live import Display
@@ -59,13 +69,6 @@ from loadgen.stop_rules import StopRules
 _IDLE_S = 1.0  # of power at rest, where there is a sensor of it
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """A run's report, and what of the run could not be made or written, in words."""
-
-    text: str
-    errors: tuple[str, ...]
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -113,8 +116,13 @@ class Session(msgspec.Struct, frozen=True):
         """Write a run's directory: arrivals, report, the log of a server of ours, and last the result.
 
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
-        once all of it is kept elsewhere.
+        once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
+        with signals.deferred() as came:
+            kept = self._keep(run, directory, explain, layout)
+        return replace(kept, signal=came[0] if came else 0)
+
+    def _keep(self, run: Result, directory: Path, explain: bool, layout: str | None) -> Kept:
         broken: list[Broken] = []
         text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
         texts = {result.REPORT: text + "\n"}

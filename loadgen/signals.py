@@ -54,6 +54,20 @@ def caught(react: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def deferred() -> Iterator[list[int]]:
+    """Let what must be whole end first: the list holds the signal that came; a second one stops at once."""
+    came: list[int] = []
+
+    def react(number: int) -> None:
+        if came:
+            stop(number)
+        came.append(number)
+
+    with caught(react):
+        yield came
+
+
 def stop(number: int) -> None:
     """End what is under way by an exception, as Ctrl-C does."""
     raise Stopped(number)

@@ -130,11 +130,11 @@ class Execution:
         except Exception as error:  # one cell's fault must not cost the night: the others are measured
             self._failed(planned, f"loadgen itself failed, please report it: {sections.reason(error)}")
             return not _death(session, failed=False)
-        errors = inside.keep(run, directory).errors
-        if run.facts.signal:
-            raise signals.Stopped(run.facts.signal)
-        if errors:
-            raise StoreError(errors[0])
+        kept = inside.keep(run, directory)
+        if number := run.facts.signal or kept.signal:
+            raise signals.Stopped(number)
+        if kept.errors:
+            raise StoreError(kept.errors[0])
         died = _death(session, failed=not run.records.ok.all())
         if trouble := session.access.secrets.hide(_trouble(run)):
             self._failed(planned, f"{trouble}: {died}" if died else trouble, directory)
