@@ -10,15 +10,16 @@ from urllib.parse import urlsplit
 import psutil
 from msgspec.structs import replace
 
-from loadgen import checkpoint
+from loadgen import checkpoint, live, plan, signals
 from loadgen.checkpoint import Checkpoint
 from loadgen.credentials import Credentials, credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
 from loadgen.local import Local
+from loadgen.measure import Watch, measure
 from loadgen.places import place
-from loadgen.plan import Subject
+from loadgen.plan import Seed, Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.roofline import preset
@@ -92,11 +93,28 @@ def _launched(
     access, local = stack.enter_context(launched(options, asked, known))
     session = _session(options, access, local, 0.0)
     try:
-        session.first_token(workload)
+        first_token(session, workload)
     except MeasureError:
         session.check_alive(failed=True)  # what it died of tells more
         raise
     return session
+
+
+def first_token(session: Session, workload: Profile) -> None:
+    """See that the server can do what it says: one token, in the way the workload asks for them.
+
+    Raises MeasureError where none comes.
+    """
+    least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
+    asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
+    outcome = measure(asked, session.manner(asked), Watch(live.Silent(), "first token"))
+    if outcome.signal:
+        raise signals.Stopped(outcome.signal)
+    failures = [failure for failure in outcome.records.failures if failure is not None]
+    if failures:
+        raise MeasureError(
+            f"{session.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+        )
 
 
 def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[Access, Local]:

@@ -234,6 +234,8 @@ def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
 
 
 def _notes(result: Result, wanted: Wanted) -> Iterator[str]:
+    for missing in result.facts.unknown:
+        yield f"not known: {missing}"
     for note in result.facts.notes:
         yield f"note: {note}"
 

@@ -113,7 +113,7 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     kept = written(ARRIVALS, run.records.save)
     errors += filter(None, (write_text(directory / name, text) for name, text in texts.items()))
     stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
-    if stored and written(RESULT, partial(_write_text, text=stored)) and kept:
+    if kept and stored and written(RESULT, partial(_write_text, text=stored)):
         (directory / JOURNAL).unlink(missing_ok=True)
     return errors
 
@@ -213,10 +213,10 @@ def create_directory(base: Path, name: str, started: datetime) -> Path:
     """A new directory for a run under `base`; raises UsageError when it cannot be written."""
     plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
+    create_place(base, "--run-dir")
     for attempt in range(1, 1000):
         path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=_OWN)
         except FileExistsError:
             continue

@@ -96,22 +96,6 @@ class Session(msgspec.Struct, frozen=True):
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
 
-    def first_token(self, workload: Profile) -> None:
-        """See that the server can do what it says: one token, in the way the workload asks for them.
-
-        Raises MeasureError where none comes.
-        """
-        least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
-        asked = plan.warmup(workload.model_copy(update=least), self.subject, Seed.drawn())
-        outcome = measure(asked, self._manner(asked), Watch(live.Silent(), "first token"))
-        if outcome.signal:
-            raise signals.Stopped(outcome.signal)
-        failures = [failure for failure in outcome.records.failures if failure is not None]
-        if failures:
-            raise MeasureError(
-                f"{self.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
-            )
-
     def keep(self, run: Result, directory: Path, explain: bool = False, layout: str | None = None) -> Kept:
         """Write a run's directory: arrivals, report, the log of a server of ours, and last the result.
 
@@ -186,7 +170,7 @@ class Session(msgspec.Struct, frozen=True):
             display.close()
 
     def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
-        manner = self._manner(made)
+        manner = self.manner(made)
         reset = self._reset_cache()
         sensing = self._sensing()
         warmed = self._warm_up(made, manner, display)
@@ -291,7 +275,8 @@ class Session(msgspec.Struct, frozen=True):
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
 
-    def _manner(self, made: Plan) -> Manner:
+    def manner(self, made: Plan) -> Manner:
+        """How the requests of a plan travel to this server."""
         options = self.options
         prefix = options.request_id_prefix
         return Manner(

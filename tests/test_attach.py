@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from loadgen import profile
-from loadgen.attach import attach, settings
+from loadgen.attach import attach, first_token, settings
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.flags import parse
 from loadgen.run import Session
@@ -253,9 +253,9 @@ def test_a_first_token_is_one_short_request_in_the_workloads_own_way(
         session = at(server, stack)
         workload = WORKLOAD.model_copy(update={"input_len": 3000, "output_len": 900, "prefix_len": 50})
         if says is None:
-            session.first_token(workload)
+            first_token(session, workload)
         else:
             with pytest.raises(LoadgenError, match=says):
-                session.first_token(workload)
+                first_token(session, workload)
         (body,) = [json.loads(asked.body) for asked in server.asked if asked.body]
     assert (len(body["prompt"]), body["max_tokens"], body["stream"]) == (8, 1, True)

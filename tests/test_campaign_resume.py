@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 from campaign_files import INSTANT, cells, contents, facts, failures, the_directory, written
-from loadgen import cli
+from loadgen import cli, files, result
 from loadgen.campaign import verb
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.store import Store, StoreError
@@ -246,23 +247,25 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    what = {"records": (Records, "save"), "report": (Path, "write_text"), "log": (Session, "keep")}[how]
     path = written(tmp_path, INSTANT)
     if how == "report":
-        write_text = Path.write_text
+        write_whole = files.write_whole
 
-        def some(self: Path, *words: Any) -> int:
-            if self.name == "report.txt":
+        def some(path: Path, write: Callable[[BinaryIO], None]) -> None:
+            if path.name == "report.txt":
                 full()
-            return write_text(self, *words)
+            write_whole(path, write)
 
-        monkeypatch.setattr(Path, "write_text", some)
+        monkeypatch.setattr("loadgen.result.write_whole", some)
     else:
-        monkeypatch.setattr(*what, full)
+        owner, name = {"records": (Records, "save"), "log": (Session, "keep")}[how]
+        monkeypatch.setattr(owner, name, full)
     assert campaign(path) == 2
     assert "No space left on device; 0 of 2 cells are finished" in capsys.readouterr().err
     assert cells(the_directory()) == []
     assert failures(the_directory()) == {}
+    (kept,) = the_directory().glob("interrupted/*/*")  # what was measured is not thrown away
+    assert result.load(kept).metrics.completed > 0
 
 
 def test_a_directory_that_cannot_be_written_is_told_before_anything_starts(
@@ -270,7 +273,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_anything_starts(
 ) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     assert campaign(written(tmp_path, INSTANT), "--run-dir", "file") == 2
-    assert "cannot write file/" in capsys.readouterr().err
+    assert "cannot write file: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def names(case: Case) -> set[str]:
             run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
             "answer-lengths",
             "2.0 tokens an answer of 11.0 asked (18.2 %), 320 of 320 shorter; finish reasons: length 320; "
-            "320 without usage: their messages were counted instead",
+            "no usage for 320 of them, so their messages were counted",
             id="without usage, by messages",
         ),
         pytest.param(

@@ -81,7 +81,9 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
     assert isinstance(live.display(quiet=True), Silent)
-    assert isinstance(live.display(quiet=False), Lines)
+    shown = live.display(quiet=False)
+    assert isinstance(shown, live.Lasting)
+    assert isinstance(shown.inner, Lines)
     silent = live.display(quiet=True)
     silent.show(progress(now))
     silent.close()

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from loadgen import __version__, result
 from loadgen.cell import FailedCell
 from loadgen.errors import UsageError
-from loadgen.facts import FORMAT, Facts
+from loadgen.facts import FORMATS, Facts
 from loadgen.metrics import DEFINITIONS_VERSION
 from loadgen.others import documents, text
 from loadgen.record import Records
@@ -130,12 +130,13 @@ def _facts(stored: Any, source: str) -> Facts:
     """What a result says beside its figures; raises UsageError where it is damaged, or of a newer format."""
     ours = documents.mapping(documents.inside(stored, OURS))
     version = ours.get("format")
-    if isinstance(version, int) and version > FORMAT:
+    known = ", ".join(map(str, FORMATS))
+    if isinstance(version, int) and version > max(FORMATS):
         raise UsageError(
-            f"{source} was written by a newer loadgen: it has format {version}, this one reads {FORMAT}"
+            f"{source} was written by a newer loadgen: it has format {version}, this one reads {known}"
         )
-    if version != FORMAT:
-        raise UsageError(f"{source} has format {version}, this loadgen reads {FORMAT}")
+    if version not in FORMATS:
+        raise UsageError(f"{source} has format {version}, this loadgen reads {known}")
     try:
         return Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
     except ValidationError as error:
