@@ -20,7 +20,7 @@ import msgspec
 from loadgen import fingerprint, sse
 from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.decode import Decoder
-from loadgen.dialect import Chat
+from loadgen.dialect import Chat, Count
 from loadgen.endpoint import Access
 from loadgen.errors import UsageError
 from loadgen.failure import Failure, FailureKind
@@ -28,9 +28,11 @@ from loadgen.fingerprint import Answer, Fingerprint
 from loadgen.generate import Generate
 from loadgen.plan import Plan, Subject
 from loadgen.record import Record
+from loadgen.server_text import NOT_JSON, Hide, as_is
 from loadgen.text_prompts import Tokenizer, load_tokenizer
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of what is left
+LONGEST_BYTES = 1 << 24  # of an answer; 48 tokens with everything a server may say of each are a thousandth
 _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 _SIMULATED = "the embedded engine's answers are made up"
 
@@ -58,14 +60,17 @@ def ask(
     plan: Plan,
     show: Callable[[Asked], None],
     limit_s: float = LIMIT_S,
+    hide: Hide = as_is,
 ) -> Fingerprint:
     """Ask a server every prompt in the API of a plan, within `limit_s` seconds in all.
 
-    Raises nothing for a server's sake: what it does not answer is an Answer with its failure.
+    Raises nothing for a server's sake: what it does not answer, or answers oddly, is an Answer with its
+    failure. `hide` masks the secrets in what it writes.
     """
     if subject.engine.simulated:
         return Fingerprint.none(_SIMULATED)
-    return asyncio.run(_Asking(access, tls, subject, plan).all(show, limit_s))
+    decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
+    return asyncio.run(_Asking(access, tls, subject, plan, decoder).all(show, limit_s))
 
 
 @dataclass
@@ -81,9 +86,11 @@ class _Reply:
 class _Asking:
     """The prompts on their way to one server: as text, until it takes none."""
 
-    def __init__(self, access: Access, tls: ssl.SSLContext | None, subject: Subject, plan: Plan) -> None:
+    def __init__(
+        self, access: Access, tls: ssl.SSLContext | None, subject: Subject, plan: Plan, decoder: Decoder
+    ) -> None:
         self.access, self.tls, self.subject, self.plan = access, tls, subject, plan
-        self.decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True)
+        self.decoder = decoder
         self.tokenizer: Tokenizer | None = None
 
     async def all(self, show: Callable[[Asked], None], limit_s: float) -> Fingerprint:
@@ -154,8 +161,15 @@ class _Asking:
         if failure is not None and not reply.cut and not _answered(failure, record):
             return Answer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
         ids, said = _token_ids(bytes(reply.body), record), record.text or ""
+        if ids is None and not reply.cut:
+            return Answer(prompt=text, failure="malformed: token ids that are none"), FailureKind.MALFORMED
+        ids = ids or []
         if not said and self.tokenizer is not None:
-            said = self.tokenizer.decode(ids)
+            try:
+                said = self.tokenizer.decode(ids)
+            except (LookupError, TypeError, ValueError, OverflowError):
+                unknown = "malformed: token ids that the tokenizer does not know"
+                return Answer(prompt=text, failure=unknown), FailureKind.MALFORMED
         return Answer(prompt=text, text=said, token_ids=tuple(ids), cut=reply.cut), None
 
     async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> _Reply:
@@ -169,12 +183,17 @@ class _Asking:
                 reply.status = response.status_code
                 async for piece in response.aiter_raw():
                     reply.body += piece
+                    if len(reply.body) > LONGEST_BYTES:
+                        said = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
+                        reply.failure = Failure(FailureKind.MALFORMED, said)
+                        reply.body.clear()
+                        break
         except TimeoutError:
             reply.cut = f"no more than {limit_s:.0f} s were left for it"
             reply.failure = Failure(FailureKind.TIMEOUT, reply.cut)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            reply.failure = Failure(FailureKind.CONNECT, str(error))
-        except httpx.TransportError as error:
+            reply.failure = Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
+        except (httpx.HTTPError, OSError) as error:
             reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
         return reply
 
@@ -206,26 +225,26 @@ def _capture(reply: _Reply) -> Capture:
 class _Listing(msgspec.Struct):
     """A choice of the OpenAI APIs."""
 
-    token_ids: list[int] | None = None
+    token_ids: list[Count] | None = None
 
 
 class _Told(msgspec.Struct):
     """A message's token ids, of either API."""
 
     choices: list[_Listing] | None = None
-    output_ids: list[int] | None = None  # of /generate: all so far, or one message's part of them
+    output_ids: list[Count] | None = None  # of /generate: all so far, or one message's part of them
 
 
 _TOLD = msgspec.json.Decoder(_Told)
 
 
-def _token_ids(body: bytes, record: Record) -> list[int]:
-    """The answer's token ids; none where the server does not tell them."""
+def _token_ids(body: bytes, record: Record) -> list[int] | None:
+    """The answer's token ids, empty where the server does not tell them; None where they cannot be read."""
     lines = sse.one_line(body) if body.lstrip()[:1] == b"{" else sse.read(body, whole=False).lines
     try:
         told = _TOLD.decode_lines(lines)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return []
+    except NOT_JSON:
+        return None
     running = [message.output_ids for message in told if message.output_ids]
     if running and len(running[-1]) >= record.output_tokens:
         return running[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
@@ -17,11 +16,13 @@ from loadgen.credentials import Credentials, credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Options
+from loadgen.local import Local
+from loadgen.places import place
 from loadgen.plan import Subject
 from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.roofline import preset
-from loadgen.run import Local, Session
+from loadgen.run import Session
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
 from loadgen_servers.embedded import Embedded, EngineFailed
@@ -99,7 +100,7 @@ def _launched(
 
 
 def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[Access, Local]:
-    config = None if options.model_config is None else Path(options.model_config).expanduser()
+    config = None if options.model_config is None else place(options.model_config)
     arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]

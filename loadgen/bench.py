@@ -11,19 +11,17 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen import block, facts, profile, repeats, report, result
+from loadgen import block, facts, live, profile, repeats, result, signals
 from loadgen.attach import attach, settings
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import ExitCode, MeasureError, UsageError
 from loadgen.flags import Options, parse
 from loadgen.plan import Seed
+from loadgen.printing import printed
 from loadgen.profile import Profile
 from loadgen.result import Result
 from loadgen.run import Session, roofline_flags
 from loadgen.verdict import Level
 from loadgen.vllm_json import parse_metadata, write_result
-
-INTERRUPTED = 130
-INVALID = 3
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,13 +60,13 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
-        if worst == INTERRUPTED:
+        if worst in signals.EXIT_CODES:
             break
     if tabled:
         from loadgen import rungs, tables  # few runs need them
 
         rows = [rungs.throughput_row(run) for run in tabled]
-        print("\n" + tables.throughput(rows, "text"), end="", flush=True)
+        printed("\n" + tables.throughput(rows, "text"), sys.stdout, end="")
     return worst
 
 
@@ -79,8 +77,8 @@ def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[R
     ladder = climb.begin(workload, session.options.run_dir)
     try:
         ladder.on(session, seed)
-    except KeyboardInterrupt:
-        return INTERRUPTED, []
+    except KeyboardInterrupt as stop:
+        return signals.exit_code(signals.number_of(stop)), []
     finally:
         ladder.tell()
     return 0 if ladder.measured else MeasureError.exit_code, []
@@ -94,16 +92,16 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
             gc.collect()  # it is off while anything is measured: see cli.run
         run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
         worst = max(worst, tell(session, run, directory))
-        if worst == INTERRUPTED:
+        if worst in signals.EXIT_CODES:
             break
         session.check_alive(failed=not run.records.ok.all())
         runs.append(run)
     if len(runs) > 1:
         found = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
-        print("\n".join(repeats.render(found)), flush=True)
+        printed("\n".join(repeats.render(found)), sys.stdout)
         path = directory.with_name(f"{directory.name}-repeats.json")
         write_result(path, repeats.json(found))
-        print(f"repeats: {path}", flush=True)
+        printed(f"repeats: {path}", sys.stdout)
     return worst, runs
 
 
@@ -136,21 +134,33 @@ def check(options: Options) -> None:
 
 
 def tell(session: Session, run: Result, directory: Path) -> int:
-    """Print the report and write the files; the exit code."""
+    """Write the files, print the report, and give the exit code; the files come first."""
     options = session.options
-    text = report.render(run, explain=options.explain, layout=options.layout)
-    print(text, flush=True)
-    session.keep(run, directory, text)
-    print(f"run directory: {directory}", flush=True)
+    kept = session.keep(run, directory, options.explain, options.layout)
+    lines, errors = [kept.text, f"run directory: {directory}"], list(kept.errors)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
-        write_result(path, run.json(options.save_detailed), options.append_result)
-        print(f"result file: {path}", flush=True)
-    if run.facts.interrupted:
-        return INTERRUPTED
+        try:
+            write_result(path, run.json(options.save_detailed), options.append_result)
+            lines.append(f"result file: {path}")
+        except UsageError as failed:
+            errors.append(str(failed))
+    for line in lines:
+        printed(line, sys.stdout)
+    for error in errors:
+        live.warn(error)
+    if number := run.facts.signal or kept.signal:
+        return signals.exit_code(number)
+    return _exit_code(run, options.strict, bool(errors))
+
+
+def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
+    facts = run.facts
     if not run.records.ok.any():
-        print("loadgen: every request failed: nothing was measured", file=sys.stderr)
-        return MeasureError.exit_code
-    if run.facts.cut_short:
-        return MeasureError.exit_code
-    return INVALID if options.strict and run.verdict.level is Level.INVALID else 0
+        live.warn("every request failed: nothing was measured")
+        return ExitCode.NOTHING
+    if facts.partial:
+        return ExitCode.NOTHING
+    if strict and run.verdict.level is Level.INVALID:
+        return ExitCode.INVALID
+    return ExitCode.UNWRITTEN if unwritten or facts.journal_error else ExitCode.FIGURES

@@ -221,7 +221,7 @@ def _weight_bytes(directory: Path) -> int | None:
             name for name in _mapping(_json(index)[1].get("weight_map")).values() if isinstance(name, str)
         }
         named = {name for name in told if ".." not in Path(name).parts and not Path(name).is_absolute()}
-        if sizes := [(directory / name).stat().st_size for name in named if (directory / name).is_file()]:
+        if sizes := [(directory / name).stat().st_size for name in named if os.path.isfile(directory / name)]:
             return sum(sizes)
     tensors = list(directory.glob("*.safetensors"))
     tensors = [part for part in tensors if not part.name.startswith("consolidated")] or tensors

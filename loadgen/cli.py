@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
-from loadgen import __version__
+from loadgen import __version__, signals
+from loadgen.bounds import shown
 from loadgen.errors import ExitCode, LoadgenError, UsageError
+from loadgen.plain_text import plain
 from loadgen.printing import flushed, printed
 
 _HELP = f"""\
@@ -119,12 +121,28 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+def _readable(words: Sequence[str]) -> list[str]:
+    """The arguments as UTF-8, whatever the locale made of them.
+
+    Raises UsageError of one that is no UTF-8: it could neither be sent nor written down.
+    """
+    read = []
+    for number, word in enumerate(words, 1):
+        try:
+            read.append(word.encode("utf-8", "surrogateescape").decode())
+        except UnicodeError:
+            said = shown(word.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+            raise UsageError(f"argument {number}, {said}, is not UTF-8: write it in UTF-8") from None
+    return read
+
+
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
-    code = main()
-    if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a reader that went away, a full disk
-        code = code or ExitCode.UNWRITTEN
+    with signals.caught(signals.stop):
+        code = main()
+        if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
+            code = code or ExitCode.UNWRITTEN
     os._exit(code)
 
 
@@ -139,15 +157,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"loadgen {__version__}")
         return 0
     try:
+        verb, *arguments = _readable(words)
         if verb not in VERBS:
-            raise UsageError(f"no verb {verb!r}; there are {', '.join(VERBS)}")
-        return VERBS[verb](words[1:])
+            raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
+        return VERBS[verb](arguments)
     except LoadgenError as error:
-        printed(f"loadgen: {error}", sys.stderr)
+        printed(f"loadgen: {plain(str(error))}", sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        printed("loadgen: interrupted", sys.stderr)
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt as stop:
+        number = signals.number_of(stop)
+        printed(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
+        return signals.exit_code(number)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away
-        return ExitCode.UNWRITTEN
+        return ExitCode.FIGURES  # whoever read our output has read enough

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass, field
+from json import dumps
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen import report, result, rungs, tables
+from loadgen import live, result, rungs, signals, tables
 from loadgen.errors import MeasureError
+from loadgen.local import LAST_WORDS
 from loadgen.plan import Seed
+from loadgen.printing import printed
 from loadgen.profile import Profile
 from loadgen.rows import Row
-from loadgen.run import LAST_WORDS, Session
+from loadgen.run import Session
 from loadgen.speed import TOTAL
-from loadgen.vllm_json import write_result
 
 _FILES = ("html", "rst", "md", "csv")
 
@@ -67,7 +70,7 @@ class Climb:
             result.remove_empty(self.directory)
             return
         drawn = filter(None, (tables.render(self.rows, "text"), tables.beside(self.rows)))
-        print("\n" + "\n".join(drawn) + f"\ntables and runs: {self.directory}", flush=True)
+        printed("\n" + "\n".join(drawn) + f"\ntables and runs: {self.directory}", sys.stdout)
 
     def _rung(self, session: Session, length: int, seed: Seed) -> None:
         need, limit = length + self.workload.output_len, session.context_limit
@@ -75,12 +78,14 @@ class Climb:
             raise MeasureError(f"needs {need} tokens, the context limit is {limit}")
         update = {"ladder": None, "input_len": length, "name": f"{self.workload.name}-{length}"}
         run, directory = session.run(self.workload.model_copy(update=update), seed)
-        session.keep(run, directory, report.render(run))
+        kept = session.keep(run, directory)
+        for error in kept.errors:
+            live.warn(error)
         if not run.records.ok.all() and not run.facts.interrupted:
             session.check_alive(failed=True)
         self._add(rungs.row(run, self.formula), directory.name)
-        if run.facts.interrupted:
-            raise KeyboardInterrupt
+        if number := run.facts.signal or kept.signal:
+            raise signals.Stopped(number)
 
     def _missed(self, length: int, why: str, session: Session | None = None) -> Row:
         """A row that says why it has no speed; model and machine are as in the row before."""
@@ -107,13 +112,14 @@ class Climb:
         """Keep a row, write every table anew, and say it."""
         self.rows.append(row)
         self.runs.append(run)
-        for form in _FILES:
-            (self.directory / f"ladder.{form}").write_text(tables.render(self.rows, form), "utf-8")
         listed = [rungs.json(known, where) for known, where in zip(self.rows, self.runs, strict=True)]
-        write_result(self.directory / "ladder.json", {"rows": listed})
+        texts = {f"ladder.{form}": tables.render(self.rows, form) for form in _FILES}
+        for name, text in {**texts, "ladder.json": dumps({"rows": listed}, allow_nan=False)}.items():
+            if error := result.write_text(self.directory / name, text):
+                live.warn(error)  # the next rung is worth measuring all the same
         said = "-" if row.speed_tok_s is None else f"{row.speed_tok_s} tok/s"
         if not self.quiet:
-            print(f"input {row.input_length}: {said}" + f" ({row.note})" * bool(row.note), flush=True)
+            printed(f"input {row.input_length}: {said}" + f" ({row.note})" * bool(row.note), sys.stdout)
 
 
 def begin(workload: Profile, run_dir: str | None, formula: str | None = None) -> Climb:

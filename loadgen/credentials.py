@@ -88,7 +88,7 @@ def _read(file: str) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no such name can be"
         raise UsageError(f"--api-key-file {file!r}: {why}") from None
-    with os.fdopen(descriptor, "rb") as opened:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"--api-key-file {file} is no regular file: write the key into one")
@@ -96,10 +96,11 @@ def _read(file: str) -> str:
             print(
                 f"loadgen: warning: others on this machine may read {file}: chmod 600 {file}", file=sys.stderr
             )
-        try:
-            data = opened.read(_LONGEST_FILE + 1)
-        except OSError as error:
-            raise UsageError(f"--api-key-file {file}: {error.strerror}") from None
+        data = os.read(descriptor, _LONGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"--api-key-file {file}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"--api-key-file {file} is longer than any key: write the key alone into it")
     return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

@@ -17,6 +17,7 @@ from loadgen.http1 import Unframed, unframe
 from loadgen.record import UNKNOWN, Record
 from loadgen.server_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
 
+_LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
 _MS_NS = 1e6
 # What the server itself said tells more than how its connection then ended.
@@ -56,7 +57,7 @@ class Decoder:
         answer = stream.answer if stream else _unframed(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
         if answer.status != 200:
-            failure: Failure | None = _no_answer(answer)
+            failure: Failure | None = _no_answer(answer, capture.retry_after)
             whole = False
         elif not self.streamed:
             failure, whole = self._whole(record, answer)
@@ -80,8 +81,9 @@ class Decoder:
         answer, events, messages = stream.answer, stream.events, stream.messages
         weighed = _weighed(messages, events.lines)
         counted = count(messages, weighed)
-        malformed = stream.malformed or too_many(counted.total, len(answer.body))
-        if malformed and not stream.malformed:
+        excess = too_many(counted.total, len(answer.body))
+        malformed = stream.malformed or excess
+        if excess:
             weighed = without_usage(weighed)
             counted = count(messages, weighed)
         _note_usage(record, weighed.usage)
@@ -288,10 +290,12 @@ def _in_one_piece(answer: Unframed) -> bool:
     return answer.body[:1] == b"{" or _kind(answer) == "application/json"
 
 
-def _no_answer(answer: Unframed) -> Failure:
+def _no_answer(answer: Unframed, retry_after: str) -> Failure:
     if answer.status:
         said = words(answer.body).strip()
-        return Failure(FailureKind.HTTP_STATUS, f"{answer.status}: {said}" if said else str(answer.status))
+        wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
+        status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
+        return Failure(FailureKind.HTTP_STATUS, f"{status}: {said}" if said else status)
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")

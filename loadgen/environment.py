@@ -82,6 +82,12 @@ def _version(package: str) -> str:
         return ""
 
 
+def bare_variables() -> dict[str, str]:
+    """What a command that we ask about this machine needs of the environment: no key, no hook's GIT_DIR."""
+    needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in needed if name in os.environ}
+
+
 def git_state(root: Path = _ROOT) -> str:
     """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
 
@@ -89,11 +95,10 @@ def git_state(root: Path = _ROOT) -> str:
     """
     if not (root / ".git").exists():
         return ""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook
     command = ("git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty=+dirty")
     try:
         said = subprocess.run(
-            (*command, "--exclude=*"), env=own, capture_output=True, timeout=_GIT_S, check=False
+            (*command, "--exclude=*"), env=bare_variables(), capture_output=True, timeout=_GIT_S, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""

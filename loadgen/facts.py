@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,15 +15,15 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.fingerprint import Fingerprint
 from loadgen.goodput import parse_goodput
 from loadgen.metrics import Ask, parse_percentile_metrics, parse_percentiles
-from loadgen.profile import Profile
+from loadgen.profile import Profile, check_body
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.sensing import Sensed
 from loadgen.server_settings import ServerSettings
 from loadgen.steady import Trim
 from loadgen.window import ServerWindow
 
-# 1: the first.
-FORMAT = 1
+# 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
+FORMAT, FORMATS = 2, (1, 2)
 _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
@@ -60,11 +61,11 @@ class Client(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     transport: str
-    cpu_s: float
-    wall_s: float
-    clock_step_ms: float
-    late_bodies: int
-    backlog_bytes: int
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    clock_step_ms: float = 0.0
+    late_bodies: int = 0
+    backlog_bytes: int = 0
     stopped_s: float = 0.0  # the longest time it did not run at all: suspended, or its container paused
 
 
@@ -93,6 +94,9 @@ class Facts(BaseModel):
     notes: tuple[str, ...] = ()
     cut_short: str = ""  # why the run was not carried to its end
     interrupted: bool = False
+    signal: int = 0  # which one ended the run, or what followed it; 0: none did
+    under_way: bool = False  # in the journal alone: the run had not ended when this was written
+    unknown: tuple[str, ...] = ()  # what could not be learned after the last request, and why
     stop_rule: str = ""  # which rule (--max-failures, --max-duration, …) ended it, in words
     recovered: str = ""  # why only its journal is left, where it was not carried to its end
     unfinished: int = 0  # requests under way when the client was killed, of which nothing else is known
@@ -115,6 +119,10 @@ class Facts(BaseModel):
     fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
     ceiling: Ceiling | None = None  # what the machine could do at best
     no_ceiling: str = ""  # why that is not known, and what to pass
+
+    def dumped(self) -> bytes:
+        """All of it as the JSON that a journal holds."""
+        return json.dumps(self.model_dump(mode="json")).encode()
 
     @property
     def partial(self) -> str:
@@ -159,3 +167,4 @@ def check(profile: Profile) -> None:
     asked(profile)
     shown(profile)
     Trim.parse(profile.warmup, profile.cooldown)
+    check_body(profile)

@@ -10,56 +10,20 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from loadgen.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
 from loadgen.environment import hide
 from loadgen.errors import UsageError
-from loadgen.job import check_headers, check_path, check_request_id_prefix
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
+from loadgen.refused_flags import ONLY_RANDOM, OTHER_DATASETS, REFUSED
+from loadgen.sendable import check_headers, check_path, check_request_id_prefix
 from loadgen.stop_flags import add_stop_flags
 from loadgen.stop_rules import DRAIN_S, Tolerance
 
+_MOST_REPEATS = 10_000
+_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
+_LONGEST = 20  # digits that are looked at
 _UNSET: Any = argparse.SUPPRESS
-
-_ONLY_RANDOM = "only --dataset-name random is built"
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
-_OTHER_DATASETS = (
-    "--random-mm-",
-    "--sharegpt-",
-    "--custom-",
-    "--spec-bench-",
-    "--speed-bench-",
-    "--prefix-repetition-",
-    "--blazedit-",
-    "--asr-",
-    "--timed-trace-",
-    "--hf-",
-)
-# Flags of `vllm bench serve` 0.32 that are not built here, each with what to use instead.
-REFUSED = {
-    "--dataset-path": _ONLY_RANDOM,
-    "--self-timed": _ONLY_RANDOM,
-    "--no-self-timed": _ONLY_RANDOM,
-    "--no-oversample": _ONLY_RANDOM,
-    "--skip-chat-template": "--backend openai sends prompts without a template",
-    "--enable-multimodal-chat": "only text is sent",
-    "--disable-shuffle": _ONLY_RANDOM,
-    "--random-batch-size": "one prompt a request is sent",
-    "--no-reranker": "only text generation is measured",
-    "--tokenizer-mode": "only --tokenizer is built",
-    "--skip-tokenizer-init": "--prompt-format ids (the default) needs none; a server's: --skip-tokenizer",
-    "--trust-remote-code": "code from a model's repository is never run",
-    "--use-beam-search": "beam search is not built",
-    "--lora-modules": "pass the adapter's name as --model",
-    "--lora-assignment": "pass the adapter's name as --model",
-    "--ramp-up-strategy": "only --request-rate with --burstiness is built",
-    "--ramp-up-start-rps": "only --request-rate with --burstiness is built",
-    "--ramp-up-end-rps": "only --request-rate with --burstiness is built",
-    "--probe-request-rate": "probe requests are not built",
-    "--plot-timeline": "plots are not built",
-    "--timeline-itl-thresholds": "plots are not built",
-    "--plot-dataset-stats": "plots are not built",
-    "--log-config-file": "there is no log to configure: use --quiet",
-}
-
 
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
 
@@ -68,7 +32,8 @@ class Parser(argparse.ArgumentParser):
     """Argparse whose errors are this tool's."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; {self.prog} --help lists the flags")
+        said = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        raise UsageError(f"{said}; {self.prog} --help lists the flags")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -182,7 +147,7 @@ def _refuse(argv: Sequence[str]) -> None:
                 "--profile takes the name of a workload here (`loadgen profiles` lists them); "
                 "vLLM's bare --profile, which profiles the server, is --server-trace"
             )
-        reason = REFUSED.get(flag, _ONLY_RANDOM if flag.startswith(_OTHER_DATASETS) else None)
+        reason = REFUSED.get(flag, ONLY_RANDOM if flag.startswith(OTHER_DATASETS) else None)
         if reason is not None:
             raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {reason}")
 
@@ -205,7 +170,7 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
         named = _HEADER.fullmatch(pair)
         if named is None:
             raise UsageError(
-                f"--header: value {number} is no NAME=VALUE (it is not shown): write 'NAME=VALUE' in quotes"
+                f"--header: value {number} (not shown) is no header: write NAME=VALUE in ASCII, in quotes"
             )
         found[named[1]] = named[2]
     check_headers(found.items())
@@ -215,10 +180,10 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{hide(text)!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{shown(hide(text))} is not a JSON object")
     return value
 
 
@@ -256,7 +221,7 @@ def _target_flags(group: Group) -> None:
     add = group.add_argument
     add("--base-url", metavar="URL", help="for example http://localhost:8000; https works too")
     add("--host", help="with --port, instead of --base-url")
-    add("--port", type=int)
+    add("--port", type=whole(0, 65535))
     add(
         "--endpoint",
         metavar="PATH",
@@ -270,7 +235,12 @@ def _target_flags(group: Group) -> None:
     add("--model", help="default: the first that /v1/models names")
     add("--served-model-name", metavar="NAME", help="the name requests carry, where it is not --model")
     add("--tokenizer", metavar="DIR", help="where token ids or text prompts come from")
-    add("--vocab-size", type=int, metavar="N", help="draw ids below N, where no tokenizer or config tells")
+    add(
+        "--vocab-size",
+        type=whole(1, MOST_IDS),
+        metavar="N",
+        help="draw ids below N, where no tokenizer or config tells",
+    )
     add(
         "--header",
         nargs="+",
@@ -283,7 +253,7 @@ def _target_flags(group: Group) -> None:
     add("--ca-cert", metavar="FILE", help="trust the authorities in it (PEM), besides the system's")
     add("--client-cert", metavar="FILE", help="our own certificate (PEM), for servers that ask for one")
     add("--client-key", metavar="FILE", help="its key, where that is not in the same file")
-    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=float, metavar="S",
+    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=real(0, MOST_SECONDS), metavar="S",
         help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
     add(
         "--preset",
@@ -310,7 +280,7 @@ def _workload_flags(group: Group) -> None:
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
     add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
-    add("--seed", type=int, help="default: drawn, printed and recorded")
+    add("--seed", type=whole(-MOST_SEED, MOST_SEED), help="default: drawn, printed and recorded")
     add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
         help="ids: exactly N random token ids (default where the API takes them)")  # fmt: skip
 
@@ -385,8 +355,8 @@ def _output_flags(group: Group) -> None:
 
 
 def _repeats(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs: give 1 or more")
+    if not text.isdecimal() or not 0 < int(text[:_LONGEST]) <= _MOST_REPEATS:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of runs: give 1 to {_MOST_REPEATS}")
     return int(text)
 
 
@@ -394,5 +364,5 @@ def _warmups(text: str) -> int | str:
     if text == "wave":
         return text
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor `wave`")
-    return int(text)
+        raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `wave`")
+    return whole(0, MOST_REQUESTS)(text)

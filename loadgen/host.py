@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from loadgen import untrusted
+from loadgen.environment import bare_variables
 
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
@@ -74,7 +75,12 @@ class Machine:
             return ""
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_COMMAND_S,
+                check=False,
+                env=bare_variables(),
             )
         except (OSError, ValueError, subprocess.SubprocessError):
             return ""
@@ -109,7 +115,7 @@ def throttled(before: HostState, after: HostState) -> tuple[str, ...]:
         rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
     counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
     now = dict.fromkeys((*after.held, *after.gpu_reasons))
-    return (*counted, *now)
+    return tuple(untrusted.text(said) for said in (*counted, *now))
 
 
 def _counted(path: str) -> str:

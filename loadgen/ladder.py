@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from loadgen import climb, facts, profile
+from loadgen import climb, facts, profile, signals
 from loadgen.attach import attach, settings
-from loadgen.bench import INTERRUPTED, check, seeded
+from loadgen.bench import check, seeded
 from loadgen.climb import Climb
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.flags import Options, bench_parser, parse
@@ -86,8 +86,8 @@ def _climb(ladder: Climb, options: Options, asked: ServerSettings) -> int:
     try:
         while ladder.left:
             _climb_on(ladder, options, asked, seed)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        return signals.exit_code(signals.number_of(stop))
     return 0 if ladder.measured else MeasureError.exit_code
 
 

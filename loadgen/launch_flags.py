@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.bounds import shown
 from loadgen.errors import UsageError
 
 ENGINES = ("vllm", "sglang", "transformers")
@@ -144,7 +145,7 @@ def _words(flag: str, line: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(line))
     except ValueError as error:
-        raise UsageError(f"{flag} {line!r}: {str(error).lower()}") from None
+        raise UsageError(f"{flag} {shown(line)}: {str(error).lower()}") from None
 
 
 def _environment(pairs: list[str]) -> dict[str, str]:
@@ -152,6 +153,6 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"--server-env {name!r}: write NAME=VALUE")
+            raise UsageError(f"--server-env {shown(name)}: write NAME=VALUE")
         found[name] = value
     return found

@@ -17,7 +17,7 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.facts import Launched
 from loadgen.flags import Options
 from loadgen.launch_flags import Launching
-from loadgen.run import LAST_WORDS, Local
+from loadgen.local import LAST_WORDS, Local
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
 from loadgen_servers.causes import cause

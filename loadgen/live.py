@@ -8,6 +8,7 @@ from typing import Protocol, TextIO
 
 from loadgen import clock
 from loadgen.job import Counters
+from loadgen.printing import printed
 from loadgen.record import Record
 
 _LINE_EVERY_NS = 10_000_000_000
@@ -131,7 +132,7 @@ class Lines:
         """A line every ten seconds."""
         if clock.now_ns() - self.last_ns >= _LINE_EVERY_NS:
             self.last_ns = clock.now_ns()
-            print(progress.line(), file=self.stream, flush=True)
+            printed(progress.line(), self.stream)
 
     def close(self) -> None:
         """Nothing: lines stay."""
@@ -161,8 +162,34 @@ class Bar:
         self.live.stop()
 
 
+class Lasting:
+    """A display that costs itself alone: where its terminal is gone, nothing more is shown."""
+
+    def __init__(self, inner: Display) -> None:
+        self.inner = inner
+
+    def show(self, progress: Shown) -> None:
+        """As the display does, while it can."""
+        try:
+            self.inner.show(progress)
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self.inner = Silent()
+
+    def close(self) -> None:
+        """As the display does, if it can."""
+        try:
+            self.inner.close()
+        except (OSError, ValueError):
+            self.inner = Silent()
+
+
 def display(quiet: bool) -> Display:
     """The display that fits standard error: a bar on a terminal, lines elsewhere, none when quiet."""
-    if quiet:
+    if quiet or sys.stderr is None or sys.stderr.closed:
         return Silent()
-    return Bar() if sys.stderr.isatty() else Lines(sys.stderr)
+    return Lasting(Bar() if sys.stderr.isatty() else Lines(sys.stderr))
+
+
+def warn(text: str) -> None:
+    """A line on standard error, if that takes one."""
+    printed(f"loadgen: {text}", sys.stderr)

@@ -1,26 +1,28 @@
-"""Measure: a plan is fired and decoded; Ctrl-C ends it early with what there is."""
+"""Measure: a plan is fired, decoded and journalled; a signal or a rule ends it early with what there is."""
 
 from __future__ import annotations
 
 import gc
 import os
 import resource
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from types import FrameType
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import msgspec
 
+from loadgen import clock, signals
 from loadgen.decode import Decoder
 from loadgen.errors import UsageError
 from loadgen.generate import Generate
 from loadgen.job import Health, Job, Limits, Target
+from loadgen.journal import Journal
 from loadgen.live import Display, Progress
 from loadgen.plan import Plan
-from loadgen.record import Record, Records
+from loadgen.record import Records
 from loadgen.runner import Run, start
+from loadgen.server_text import Hide, as_is
+from loadgen.stop_rules import StopRules
 
 _SPARE_FILES = 64
 _LEAST_BYTES = 64 << 20  # that an answer may have
@@ -42,6 +44,7 @@ class Manner(msgspec.Struct, frozen=True):
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
+    hide: Hide = as_is  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = never  # whether the server has ended, where that is known
 
 
@@ -50,33 +53,67 @@ class Outcome(msgspec.Struct, frozen=True):
 
     records: Records
     health: Health
-    cut_short: str
-    interrupted: bool
+    cut_short: str = ""
+    signal: int = 0  # which one asked the run to stop; 0: none did
+    rule: str = ""  # which rule to stop ended it, in words
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked the run to stop."""
+        return self.signal > 0
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """What goes on beside a run: who is shown it, where it is kept, when it is to stop."""
+
+    display: Display
+    title: str
+    during: AbstractContextManager[object] = msgspec.field(default_factory=nullcontext)
+    journal: Journal = msgspec.field(default_factory=Journal)
+    rules: StopRules = msgspec.field(default_factory=StopRules)
 
 
 @dataclass
-class Interrupts:
-    """Counts Ctrl-C: the first asks the run to stop, the second ends the command."""
+class _Ending:
+    """Why a run is to end before its plan; the second signal ends the command."""
 
     run: Run
-    count: int = field(default=0, init=False)
+    signal: int = 0
+    gone: bool = False
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count > 1:
+    def by_signal(self, number: int) -> None:
+        if self.signal:
             self.run.kill()
-            raise KeyboardInterrupt
+            signals.stop(number)
+        self.signal = number
         self.run.stop()
+
+    def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
+        """Ask the run to stop once where the server has ended or a rule says so."""
+        if self.gone or rules.fired:
+            return
+        counters = self.run.counters
+        self.gone = gone()
+        if self.gone or rules.reason(elapsed_s, max(counters.sent - counters.ended, 0)):
+            self.run.stop()
+
+    @property
+    def cut_short(self) -> str:
+        """Why the plan was not carried to its end, no rule having ended it; "" where it was."""
+        if self.run.died:
+            return self.run.died
+        if self.signal:
+            return f"stopped by {signals.NAMES[self.signal]}"
+        return "the server has ended" if self.gone else ""
 
 
 @contextmanager
-def _interrupts(run: Run) -> Iterator[Interrupts]:
-    interrupts = Interrupts(run)
-    previous = signal.signal(signal.SIGINT, interrupts)
+def _until_its_end(run: Run) -> Iterator[_Ending]:
+    ending = _Ending(run)
     try:
-        yield interrupts
+        with signals.caught(ending.by_signal):
+            yield ending
     finally:
-        signal.signal(signal.SIGINT, previous)
         run.kill()
 
 
@@ -93,44 +130,43 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def measure(
-    plan: Plan,
-    manner: Manner,
-    display: Display,
-    title: str,
-    during: AbstractContextManager[object],
-) -> Outcome:
+def measure(plan: Plan, manner: Manner, watch: Watch) -> Outcome:
     """Fire a plan and decode what comes back; raises UsageError when it needs too much.
 
-    `during` is entered once the capturing process has been forked: what it starts may be a thread.
+    `watch.during` is entered once the capturing process has been forked: what it starts may be a thread.
+    On return every decoded request is in the journal's file, and that is on the disk.
     """
-    job = _job(plan, manner)
+    rules, journal = watch.rules, watch.journal
+    job = _job(plan, manner, rules)
     _allow_files(job)
-    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text)
+    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text, manner.hide)
     input_lens, output_lens = plan.prompts.input_lens, plan.prompts.output_lens
-    rows: list[Record] = []
     run = start(job, manner.transport)
-    progress = Progress(title, plan.total, run.counters, plan.profile.duration)
-    gone = False
-    with _interrupts(run) as interrupts, _no_collector(), during:
+    progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
+    began_ns = clock.now_ns()
+    with _until_its_end(run) as ending, _no_collector(), watch.during:
+        journal.start_syncing()
         for capture in run.captures():
             if capture is None:
-                display.show(progress)
-                if not gone and (gone := manner.gone()):
-                    run.stop()  # nobody waits for answers that cannot come
+                journal.write()
+                watch.display.show(progress)
+                ending.check(manner.gone, rules, (clock.now_ns() - began_ns) / 1e9)
                 continue
             record = decoder.decode(capture)
             record.planned_input = int(input_lens[record.index])
             record.planned_output = int(output_lens[record.index])
-            rows.append(record)
+            journal.add(record)
+            rules.note(record.failure)
             progress.note(record)
-    interrupted = interrupts.count > 0
-    stopped = "stopped by Ctrl-C" if interrupted else "the server has ended" if gone else ""
-    cut_short = run.died or stopped
-    return Outcome(Records.of(rows), run.health or UNHEARD, cut_short, interrupted)
+        journal.finish()
+    spill = journal.path.parent if journal.path is not None else None
+    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
+    rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
+    health = run.health or UNHEARD
+    return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
 
 
-def _job(plan: Plan, manner: Manner) -> Job:
+def _job(plan: Plan, manner: Manner, rules: StopRules) -> Job:
     profile = plan.profile
     return Job(
         target=manner.target,
@@ -147,7 +183,7 @@ def _job(plan: Plan, manner: Manner) -> Job:
         token_seen=plan.dialect.token_seen,
         request_id_prefix=manner.request_id_prefix,
         rate_per_s=profile.request_rate,
-        duration_ns=profile.duration_ns,
+        duration_ns=rules.duration_ns(profile.duration_ns),
         http2=manner.http2,
     )
 

@@ -16,7 +16,7 @@ from loadgen.dialect import Chat, Completions, Dialect
 from loadgen.engines import Engine
 from loadgen.errors import UsageError
 from loadgen.generate import Generate
-from loadgen.profile import Profile
+from loadgen.profile import Profile, check_body
 from loadgen.prompts import Prompts, Purpose, Shape, Stream, TokenIds, arrival_rng, digest, parse_range_ratio
 from loadgen.text_prompts import text_prompts
 from loadgen.vocabulary import find_vocabulary
@@ -133,6 +133,7 @@ def repeated_prompts(plan: Plan) -> int:
 
 
 def _plan(profile: Profile, subject: Subject, seed: Seed, purpose: Purpose) -> Plan:
+    check_body(profile)
     dialect, path = _dialect(profile, subject)
     stream = Stream(seed.value, profile.name, seed.repeat, purpose)
     offsets_ns, count, schedule_notes = _schedule(profile, stream)

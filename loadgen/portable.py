@@ -25,6 +25,7 @@ from loadgen.job import Counters, Health, Job
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
+_SHOWN_BYTES = 40  # of what is no HTTP
 _KEPT_READS = 16  # of an answer that was too long
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
@@ -47,6 +48,7 @@ class _Link:
 
     received: int = 0  # bytes
     closed: bool = False  # by the server, in order
+    begin: bytes = b""  # the first few of an answer
 
     def tap(self, stream: Any) -> None:
         """Count what is read of a network stream of httpcore's."""
@@ -55,6 +57,8 @@ class _Link:
         async def counted(*arguments: Any, **named: Any) -> bytes:
             data: bytes = await read(*arguments, **named)
             self.received += len(data)
+            if len(self.begin) < _SHOWN_BYTES:
+                self.begin += data[: _SHOWN_BYTES - len(self.begin)]
             self.closed = not data
             return data
 
@@ -112,7 +116,7 @@ class _Exchange:
         now_ns = clock.now_ns()
         if not self.resends:
             self.sent_ns = now_ns
-        self.progress_ns, self.before = now_ns, self.link.received
+        self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
         if self.connect_begin_ns:
             self.connect_ns = now_ns - self.connect_begin_ns
 
@@ -126,6 +130,18 @@ class _Exchange:
         """Whether the server may have closed an idle connection just as we wrote; sent again once."""
         fresh = self.connect_begin_ns or self.resends or self.came
         return not fresh and closed_while_idle(self, clock.now_ns())
+
+    def headless(self, http2: bool) -> Failure | None:
+        """What is wrong with bytes that httpx still waits to be a head."""
+        begin = self.link.begin
+        if self.status:
+            return None
+        if self.came > LONGEST_HEAD_BYTES:
+            said = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
+            return Failure(FailureKind.MALFORMED, said)
+        if not http2 and begin[:5] != b"HTTP/"[: len(begin)]:
+            return Failure(FailureKind.MALFORMED, f"not an HTTP response: {begin!r}")
+        return None
 
     def lost(self, error: httpx.TransportError, http2: bool) -> Failure:
         """How a request that was sent came to its end."""
@@ -211,7 +227,7 @@ class Portable:
 
     def _add_client(self) -> None:
         target = self.job.target
-        client = httpx.AsyncClient(
+        client = httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
             verify=target.tls if target.tls is not None else False,
             http2=self.job.http2,
             trust_env=not is_loopback(target.host),
@@ -320,9 +336,7 @@ class Portable:
         """Give up on what has taken too long, or is no answer."""
         for exchange in self.under_way.values():
             failure = self.deadlines.timed_out(exchange, now_ns)
-            if not exchange.status and exchange.came > LONGEST_HEAD_BYTES:
-                said = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
-                failure = Failure(FailureKind.MALFORMED, said)
+            failure = failure or exchange.headless(self.job.http2)
             if failure is None and exchange.inspect_ns < now_ns:
                 exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
                 failure = self.deadlines.stalled(exchange, now_ns)

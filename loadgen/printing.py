@@ -22,10 +22,15 @@ def printed(text: str, stream: TextIO | None, end: str = "\n") -> bool:
 
 
 def flushed(stream: TextIO | None) -> bool:
-    """Write out what a stream still holds; whether it took that. An absent stream holds nothing."""
+    """Write out what a stream still holds; False where it does not take that.
+
+    An absent stream holds nothing, and a reader that went away (`| head -1`) has read what it wanted.
+    """
     try:
         if stream is not None:
             stream.flush()
+    except BrokenPipeError:
+        return True
     except (OSError, ValueError):
         return False
     return True

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -20,14 +22,37 @@ from pydantic import (
     model_validator,
 )
 
+from loadgen.bounds import (
+    DEEPEST,
+    MOST_INT,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_STREAMS,
+    MOST_TOKENS,
+    too_deep,
+)
 from loadgen.errors import UsageError
+from loadgen.places import place
 from loadgen.server_settings import ServerSettings, nearest, refusal
 
-Rung = Annotated[int, Field(ge=1, strict=True)]
+Rung = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True)]
+Sampled = Annotated[int, Field(ge=-1, le=MOST_INT)]
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
 _VLLM_PROMPTS = 1000
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
 _YEAR_S = 31_536_000
+_MOST_TOML_BYTES = 1 << 20
+_LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
+_PROMPT = "the prompt is planned: use --random-input-len, --random-prefix-len, --prompt-format"
+_LENGTH = "the length of an answer is planned: use --random-output-len"
+# Fields of a request that the plan fills in, in whichever API, and the flag to use instead.
+_OWNED = {
+    **dict.fromkeys(("prompt", "messages", "text", "input_ids", "prompt_embeds", "input_embeds"), _PROMPT),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), _LENGTH),
+    "stream": "use --no-stream",
+    "model": "use --model, or --served-model-name",
+}
+_SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
@@ -42,18 +67,20 @@ class Profile(BaseModel):
     name: str = ""
     description: str = ""
 
-    input_len: int = Field(1024, ge=1)
-    output_len: int = Field(128, ge=1)
+    input_len: int = Field(1024, ge=1, le=MOST_TOKENS)
+    output_len: int = Field(128, ge=1, le=MOST_TOKENS)
     range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
-    prefix_len: int = Field(0, ge=0)
+    prefix_len: int = Field(0, ge=0, le=MOST_TOKENS)
     prompt_format: PromptFormat = "auto"
 
-    num_prompts: int | None = Field(_VLLM_PROMPTS, ge=1)  # None: as many as there is time for
-    max_concurrency: int | None = Field(None, ge=1)
+    num_prompts: int | None = Field(
+        _VLLM_PROMPTS, ge=1, le=MOST_REQUESTS
+    )  # None: as many as there is time for
+    max_concurrency: int | None = Field(None, ge=1, le=MOST_STREAMS)
     request_rate: float = Field(math.inf, allow_inf_nan=True)
     burstiness: float = Field(1.0, allow_inf_nan=True)
     duration: float | None = Field(None, ge=0.001, le=_YEAR_S)  # seconds; then nothing is sent any more
-    num_warmups: Annotated[int, Field(ge=0)] | Literal["wave"] = 0
+    num_warmups: Annotated[int, Field(ge=0, le=MOST_REQUESTS)] | Literal["wave"] = 0
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = "openai"
     stream: bool = True
@@ -61,17 +88,17 @@ class Profile(BaseModel):
     ignore_eos: bool = True
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Sampled | None = None
     min_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    logprobs: int | None = None
+    logprobs: Sampled | None = None
     extra_body: dict[str, Any] = Field(default_factory=dict)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    request_timeout: float = Field(21600.0, ge=0)  # seconds; 0: none
-    stall_timeout: float = Field(300.0, ge=0)  # seconds without a token; 0: none
+    request_timeout: float = Field(21600.0, ge=0, le=MOST_SECONDS)  # seconds; 0: none
+    stall_timeout: float = Field(300.0, ge=0, le=MOST_SECONDS)  # seconds without a token; 0: none
 
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
@@ -116,9 +143,12 @@ class Profile(BaseModel):
     @classmethod
     def _sayable(cls, value: dict[str, Any]) -> dict[str, Any]:
         """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
+        if too_deep(value):
+            raise ValueError(f"is more than {DEEPEST} tables and lists deep")
         try:
             json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
+            msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"cannot be sent as JSON: {error}") from None
         return value
 
@@ -166,6 +196,24 @@ class Profile(BaseModel):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
+def check_body(profile: Profile) -> None:
+    """Raises UsageError of a field of `extra_body` that the plan owns, which would make its figures untrue.
+
+    Profiles of stored runs may have any.
+    """
+    body = profile.extra_body
+    inside = body.get("sampling_params")
+    sampling = inside if isinstance(inside, dict) else {}
+    for name in (*body, *sampling):
+        if name in _OWNED:
+            raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
+    for name in _SEVERAL:
+        if any(one.get(name) not in (None, False) and repr(one[name]) != "1" for one in (body, sampling)):
+            raise UsageError(
+                f"--extra-body {name}: one answer a request is measured: raise --max-concurrency instead"
+            )
+
+
 def shipped_directory() -> Path:
     """Where the shipped profiles are: inside the package when installed, beside it in a source tree."""
     inside = Path(__file__).parent / "profiles"
@@ -183,7 +231,7 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
     A path is what ends in `.toml` or holds a separator.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
-        return Path(name_or_path).expanduser()
+        return place(name_or_path)
     known = shipped() if known is None else known
     if name_or_path not in known:
         raise UsageError(
@@ -196,11 +244,19 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
 def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     """The table in a file; raises UsageError where it cannot be read or is no TOML."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            raw = file.read(_MOST_TOML_BYTES + 1)
+        if len(raw) > _MOST_TOML_BYTES:
+            raise UsageError(f"{kind} {path} is larger than {_MOST_TOML_BYTES >> 10} KiB: no {kind} is")
+        found = {} if _LONG_KEY.search(raw) else tomllib.loads(raw.decode("utf-8").replace("\r\n", "\n"))
     except OSError as error:
         raise UsageError(f"{kind} {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{kind} {path} is not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        said = "it is too deep" if isinstance(error, RecursionError) else error
+        raise UsageError(f"{kind} {path} is not TOML: {said}") from None
+    if _LONG_KEY.search(raw) or too_deep(found):
+        raise UsageError(f"{kind} {path} is more than {DEEPEST} tables and lists deep")
+    return found
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:

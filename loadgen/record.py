@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,8 +17,8 @@ from loadgen.arrays import Bool, Int64
 from loadgen.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, release, words_of
 from loadgen.failure import Failure, FailureKind
 from loadgen.files import write_whole
+from loadgen.spill import SPILLED, joined_messages
 
-T = TypeVar("T")
 UNKNOWN = -1
 BLOCK = 1 << 20  # messages that are worked on at once
 _NONE = np.zeros(0, np.int64)
@@ -172,32 +173,37 @@ class Records(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def joined(cls, parts: Iterable[Records]) -> Records:
-        """These parts of a run as one, by plan index; raises ValueError where two hold the same request."""
-        every = [cls.of([]), *parts]
-        index = np.concatenate([part.index for part in every])
-        order = np.argsort(index, kind="stable")
-        if (np.diff(index[order]) == 0).any():
+    def joined(cls, parts: Iterable[Records], spill: Path | None = None) -> Records:
+        """These parts of a run as one, by plan index; raises ValueError where two hold the same request.
+
+        With `spill`, the messages of a long run go to files without a name in that directory, and are mapped.
+        Parts that can be gone through twice are held one at a time. Raises OSError where the disk is full.
+        """
+        if iter(parts) is parts:
+            parts = list(parts)
+        rows = _Rows.of(parts)
+        order = np.argsort(rows.column(0), kind="stable")
+        columns = {name: rows.column(at)[order] for at, name in enumerate(BOUNDS)}
+        if (np.diff(columns["index"]) == 0).any():
             raise ValueError("two parts of a run hold the same request")
-        counts = np.concatenate([np.diff(part.start) for part in every])
-        start = _starts(counts[order])
+        start = _starts(rows.counts[order])
         place = np.empty(len(order), np.int64)  # where the messages of each request go
         place[order] = start[:-1]
-        arrival_ns, tokens = (np.empty(start[-1], np.int64) for _ in range(2))
-        row = 0
-        for part in every:
-            at = _spread(place[row : row + len(part)], part.start)
-            arrival_ns[at], tokens[at] = part.arrival_ns, part.tokens
-            row += len(part)
+        arrival_ns, tokens = joined_messages(
+            ((part.start, part.arrival_ns, part.tokens) for part in parts),
+            place,
+            int(start[-1]),
+            spill if start[-1] > SPILLED else None,
+        )
         where = order.tolist()
         return cls(
-            columns={name: np.concatenate([part.columns[name] for part in every])[order] for name in BOUNDS},
+            columns=columns,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
-            failures=_picked([part.failures for part in every], where),
-            finish_reasons=_picked([part.finish_reasons for part in every], where),
-            texts=_picked([part.texts for part in every], where),
+            failures=[rows.failures[i] for i in where],
+            finish_reasons=[rows.finish_reasons[i] for i in where],
+            texts=[rows.texts[i] for i in where],
         )
 
     def pack(self) -> bytes:
@@ -294,16 +300,30 @@ def _starts(counts: Int64) -> Int64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
-def _spread(place: Int64, start: Int64) -> Int64:
-    """Where each message goes, of requests whose first messages go to `place`: int64[messages]."""
-    spread: Int64 = np.repeat(place - start[:-1], np.diff(start))
-    spread += np.arange(len(spread))
-    return spread
+class _Rows(msgspec.Struct):
+    """Everything of several parts but their messages, part after part."""
 
+    tables: list[Int64]  # of each part, int64[columns, requests]
+    counts: Int64
+    failures: list[Failure | None]
+    finish_reasons: list[str]
+    texts: list[str | None]
 
-def _picked(parts: Iterable[list[T]], order: list[int]) -> list[T]:
-    every = [one for part in parts for one in part]
-    return [every[i] for i in order]
+    def column(self, at: int) -> Int64:
+        """One of BOUNDS; all of them at once would take their room twice."""
+        return np.concatenate([table[at] for table in self.tables])
+
+    @classmethod
+    def of(cls, parts: Iterable[Records]) -> _Rows:
+        rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
+        for part in parts:
+            rows.tables.append(np.stack([part.columns[name] for name in BOUNDS]))
+            counts.append(np.diff(part.start))
+            rows.failures += part.failures
+            rows.finish_reasons += map(sys.intern, part.finish_reasons)
+            rows.texts += part.texts
+        rows.counts = np.concatenate(counts)
+        return rows
 
 
 def _narrowest(tokens: Int64) -> str:

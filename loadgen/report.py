@@ -16,7 +16,7 @@ from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.health import ClientHealth
 from loadgen.metrics import Metrics, compute
-from loadgen.printing import encodable
+from loadgen.plain_text import plain
 from loadgen.profile import Profile
 from loadgen.result import Result
 from loadgen.sections import Broken, guarded
@@ -46,8 +46,7 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
     wanted = Wanted(explain, block.layout(layout))
-    text = "\n".join(line for section in SECTIONS for line in _made(section, result, wanted))
-    return encodable(text, "utf-8")
+    return plain("\n".join(line for section in SECTIONS for line in _made(section, result, wanted)))
 
 
 def _made(section: Section, result: Result, wanted: Wanted) -> list[str]:

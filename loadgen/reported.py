@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen import engines
+from loadgen import bounds, engines
 from loadgen.block import Figures
 from loadgen.cell import Cell
 from loadgen.facts import Facts
@@ -65,11 +65,9 @@ class Reported(msgspec.Struct, frozen=True):
     run: Result | None = None  # our own, with every arrival
 
     def figure(self, key: str) -> float | None:
-        """A figure that is a number; None where it is absent or is none (null, "inf", NaN)."""
-        value = self.figures.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            return None
-        return float(value)
+        """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
+        value = bounds.figure(self.figures.get(key))
+        return None if value is None else float(value)
 
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.
@@ -154,7 +152,7 @@ def _figures(stored: Mapping[str, Any]) -> dict[str, Any]:
         figures["input_throughput"] = figures["total_input_tokens"] / duration_s
         figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
     figures["max_itl_ms"] = own["itl"]["max_ms"]
-    return figures
+    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
 
 
 def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:

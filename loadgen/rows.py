@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen import bounds
 from loadgen.errors import UsageError
 from loadgen.speed import FORMULAS, OUTPUT, TOTAL
 
@@ -23,6 +24,7 @@ UNIT_BYTES = {"MB": 2**20, "GB": 2**30}  # the pages write MB and GB, and divide
 _QUANTUM = {"MB": Decimal(1), "GB": Decimal("0.01")}
 _DIRECTORY = Path(__file__).parent / "published"
 _PAGES = {"qwen3_h20_speed": TOTAL, "qwen2_5_a100_speed": OUTPUT}
+_MOST_DIGITS = 12  # of a count
 _MISPRINTED = {129042: 129024}  # in Qwen3's tables; its text and every other page say 129024
 _SPLIT = re.compile(
     r"(.+?)-(BF16|FP16|(?:NV|MX)?FP[48](?:-dynamic)?|AWQ(?:-(?:INT4|4bit))?|GPTQ(?:-(?:Int[48]|[48]bit))?"
@@ -241,16 +243,22 @@ def _row(cells: Mapping[str, str]) -> Row:
         model=cells["model"],
         backend=cells.get("backend", ""),
         gpu=cells.get("gpu", ""),
-        input_length=int(cells["input_length"]),
+        input_length=_whole(cells["input_length"]),
         quantization=cells.get("quantization", ""),
-        gpu_num=None if gpu_num == "-" else int(gpu_num),
+        gpu_num=None if gpu_num == "-" else _whole(gpu_num),
         speed_tok_s=_decimal(cells, "speed_tok_s"),
         gpu_memory=Memory(*memory[0]) if memory else None,
         note=cells.get("note", ""),
         formula=cells["formula"],
-        output_length=int(cells.get("output_length", GENERATED)),
+        output_length=_whole(cells.get("output_length", str(GENERATED))),
         setting=Setting.parse(cells["setting"]) if "setting" in cells else None,
     )
+
+
+def _whole(cell: str) -> int:
+    if len(cell) > _MOST_DIGITS:
+        raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of all bounds")
+    return int(cell)
 
 
 def _decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
@@ -258,7 +266,7 @@ def _decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
     if cell == "-":
         return None
     value = Decimal(cell)
-    if not (value.is_finite() and value >= 0):
+    if not (value.is_finite() and value >= 0 and bounds.figure(float(value)) is not None):
         raise ValueError(f"{key} is {cell}")
     return value
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -12,20 +13,46 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen import answers, as_run, attainable, calibration, control, host, live, plan, result, sensors
+from loadgen import (
+    answers,
+    as_run,
+    calibrate,
+    control,
+    export,
+    host,
+    live,
+    plan,
+    report,
+    result,
+    sensors,
+    server_log,
+    signals,
+)
 from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
 from loadgen.endpoint import Access, Served
-from loadgen.environment import HIDDEN, command_line, describe, git_state, hide
-from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.facts import Client, Facts, Launched, Server, asked
+from loadgen.environment import HIDDEN, command_line, describe, git_state
+from loadgen.errors import MeasureError, UsageError
+from loadgen.facts import Client, Facts, Server
 from loadgen.fingerprint import Fingerprint
 from loadgen.flags import Options
+from loadgen.followup import (
+    Kept,
+    Step,
+    bounded,
+    calibrated,
+    counted,
+    followed_up,
+    sensed,
+    throttled,
+    with_outcome,
+)
 from loadgen.job import Target
+from loadgen.journal import Journal
 from loadgen.live import Display
-from loadgen.measure import Manner, Outcome, measure, never
-from loadgen.metrics import compute
+from loadgen.local import Local
+from loadgen.measure import Manner, Outcome, Watch, measure, never
 from loadgen.observe import Observer
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.portable import is_loopback
@@ -34,31 +61,14 @@ from loadgen.record import Records
 from loadgen.result import Result
 from loadgen.roofline.subject import Flags
 from loadgen.runner import DEFAULT_TRANSPORT
+from loadgen.secrecy import Secrets
+from loadgen.sections import Broken, guarded
 from loadgen.sensing import Sensing
-from loadgen.window import ServerWindow
+from loadgen.stop_rules import StopRules
 
-_LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them all
-LAST_WORDS = "; its whole log: "  # stands between what became of a server and the end of its log
 _IDLE_S = 1.0  # of power at rest, where there is a sensor of it
-_MOST_LOG_BYTES = 4 << 20
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
-
-
-def _nothing(wait_s: float) -> None:
-    """Nobody knows whether a server lives that was not started here."""
-
-
-class Local(msgspec.Struct, frozen=True):
-    """A server on this machine: its processes, and, where it was started for the run, its log and its end."""
-
-    pids: Callable[[], Sequence[int]]
-    log: Path | None = None
-    launched: Launched | None = None
-    # Raises MeasureError where it has ended; a server that just failed may need so many seconds to.
-    check_alive: Callable[[float], None] = _nothing
-    gone: Callable[[], bool] = lambda: False  # whether it has ended
-    device_before_bytes: int | None = None  # GPU memory in use before it was started
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -93,22 +103,40 @@ class Session(msgspec.Struct, frozen=True):
         """
         least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
         asked = plan.warmup(workload.model_copy(update=least), self.subject, Seed.drawn())
-        outcome = measure(asked, self._manner(asked), live.Silent(), "first token", nullcontext())
-        if outcome.interrupted:
-            raise KeyboardInterrupt
+        outcome = measure(asked, self._manner(asked), Watch(live.Silent(), "first token"))
+        if outcome.signal:
+            raise signals.Stopped(outcome.signal)
         failures = [failure for failure in outcome.records.failures if failure is not None]
         if failures:
             raise MeasureError(
-                f"{self.access.base_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+                f"{self.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
             )
 
-    def keep(self, run: Result, directory: Path, text: str) -> None:
-        """Write a run's directory: its files, its report, and what a server of ours has said so far."""
-        run.save(directory, text + "\n")
-        # Engines print their keys.
+    def keep(self, run: Result, directory: Path, explain: bool = False, layout: str | None = None) -> Kept:
+        """Write a run's directory: arrivals, report, the log of a server of ours, and last the result.
+
+        Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
+        once all of it is kept elsewhere; a signal waits for that, a second one does not.
+        """
+        with signals.deferred() as came:
+            kept = self._keep(run, directory, explain, layout)
+        return replace(kept, signal=came[0] if came else 0)
+
+    def _keep(self, run: Result, directory: Path, explain: bool, layout: str | None) -> Kept:
+        broken: list[Broken] = []
+        text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+        texts = {result.REPORT: text + "\n"}
         if self.local is not None and self.local.log is not None:
-            said = self.local.log.read_bytes().decode("utf-8", "replace")
-            (directory / self.local.log.name).write_text(hide(said), "utf-8")
+            log = self.local.log  # engines print their keys
+            texts[log.name] = self.access.secrets.hide(server_log.text(log) or server_log.missing(log))
+        errors = result.save(run, directory, texts, broken)
+        if self.options.save_requests:
+            try:
+                export.save(run, directory)
+            except UsageError as error:
+                errors.append(str(error))
+        errors += [f"{one.name}: {one.why}; the run is kept in {directory}" for one in broken]
+        return Kept(text, tuple(errors))
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """One request of a profile as it would be sent, secrets hidden."""
@@ -117,13 +145,24 @@ class Session(msgspec.Struct, frozen=True):
         target = self._target(made)
         shown = tuple((name, HIDDEN) for name, _ in target.headers)
         head = replace(target, headers=shown).request_head(len(body), "0")
-        return head.decode("latin-1").replace("\r\n", "\n") + body.decode()
+        known = self._secrets(workload)
+        shown_body = json.dumps(known.mask(json.loads(body)), ensure_ascii=False)
+        return known.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
+
+    def _secrets(self, workload: Profile) -> Secrets:
+        """Those of the command, and those in a workload's body."""
+        return self.access.secrets | Secrets.of(tables=(workload.extra_body, workload.chat_template_kwargs))
 
     def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        """Measure one profile; its result, and the empty directory that is to hold it.
+        """Measure one profile; its result, and the directory that holds its journal and is to hold it all.
 
-        Raises UsageError or MeasureError, and leaves no directory then.
+        Raises UsageError or MeasureError; where nothing was measured there is no directory then.
         """
+        known = self._secrets(workload)
+        with known.kept():
+            return replace(self, access=replace(self.access, secrets=known))._run(workload, seed)
+
+    def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         made = plan.make(workload, self.subject, seed)
         self._check_fits(made)
         started = result.now()
@@ -131,43 +170,64 @@ class Session(msgspec.Struct, frozen=True):
             Path(self.options.run_dir or "runs"), workload.name or "bench", started
         )
         display = live.display(self.options.quiet)
+        journal = Journal(directory / result.JOURNAL, live.warn)
         try:
-            return self._measured(made, started, display), directory
-        except (KeyboardInterrupt, LoadgenError):
-            result.remove_empty(directory)
+            return self._measured(made, started, display, journal), directory
+        except BaseException:
+            # Not to be caught here, but what was measured is there, and whoever waits for it must hear so.
+            if journal.requests:
+                live.warn(f"{journal.requests} requests were measured: loadgen report {directory} shows them")
+            else:
+                journal.remove()
+                result.remove_empty(directory)
             raise
         finally:
+            journal.close()
             display.close()
 
-    def _measured(self, made: Plan, started: datetime, display: Display) -> Result:
+    def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
         manner = self._manner(made)
         reset = self._reset_cache()
         sensing = self._sensing()
         warmed = self._warm_up(made, manner, display)
         if self.options.selftest:
-            _measure_client(made.profile, manner.transport, warmed)
+            calibrate.at_the_pace_of(made.profile, manner.transport, warmed)
+        known = self._facts(made, started, sensing).model_copy(
+            update={
+                "warmups": len(warmed),
+                "warmup_failures": int((~warmed.ok).sum()),
+                "cache_reset": reset,
+                "request_id_prefix": manner.request_id_prefix,
+                "under_way": True,
+            }
+        )
+        known = self._masked(known)
+        journal.facts(known.dumped())
         before = host.snapshot() if is_loopback(self.root.host) else None
+        observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        if observer is not None:
+            observer.before(_REST_S if len(warmed) else 0.0)
         with self._traced() as trace:
-            outcome, window = self._watched(made, manner, display, sensing, _REST_S if len(warmed) else 0.0)
-        throttled = host.throttled(before, host.snapshot()) if before is not None else ()
-        known = self._facts(made, outcome, started, sensing)
-        health = outcome.health
-        learned = {
-            "warmups": len(warmed),
-            "warmup_failures": int((~warmed.ok).sum()),
-            "throttled": throttled,
-            "window": window,
-            "sensed": sensing.sensed(health.started_ns, health.ended_ns) if sensing is not None else None,
-            "cache_reset": reset,
-            "traced": "" if trace is None else str(trace),
-            "calibration": calibration.remembered(
-                manner.transport, calibration.environment_digest(known.environment)
-            ),
-        }
-        learned |= self._fingerprint(made, outcome, display)
-        known = known.model_copy(update=learned)
-        bound, why = attainable.ceiling(known, roofline_flags(self.options))
-        return Result(known.model_copy(update={"ceiling": bound, "no_ceiling": why}), outcome.records)
+            outcome = self._watched(made, manner, display, journal, observer, sensing)
+            known = self._masked(with_outcome(known, outcome, journal.error, made.total))
+            journal.facts(known.dumped())
+            journal.finish()
+        # From here on the measurement is on disk, and nothing that fails costs more than its own part.
+        steps: tuple[tuple[str, Step], ...] = (
+            ("throttling", lambda _: throttled(before)),
+            ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
+            ("the server's counters", lambda _: counted(observer, outcome)),
+            ("the sensors", lambda _: sensed(sensing, outcome)),
+            ("the engine's configuration", lambda _: self._server_side()),
+            ("the last self-test", calibrated),
+            ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
+            ("the roofline", lambda facts: bounded(facts, roofline_flags(self.options))),
+        )
+        return Result(self._masked(followed_up(known, steps)), outcome.records)
+
+    def _masked(self, known: Facts) -> Facts:
+        """The facts without secrets: they are written as they are."""
+        return Facts.model_validate(self.access.secrets.mask(known.model_dump()))
 
     def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
         """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
@@ -176,15 +236,14 @@ class Session(msgspec.Struct, frozen=True):
         if made.path in self.fingerprints:
             return {"fingerprint": self.fingerprints[made.path]}
         if outcome.interrupted or not outcome.records.ok.any():
-            why = "stopped by Ctrl-C before it was taken" if outcome.interrupted else "every request failed"
+            name = signals.NAMES.get(outcome.signal)
+            why = f"stopped by {name} before it was taken" if name else "every request failed"
             return {"fingerprint": Fingerprint.none(why)}
-        try:
-            said = answers.ask(self.access, self.root.tls, self.subject, made, display.show)
-        except KeyboardInterrupt:
-            why = "stopped by Ctrl-C while the fingerprint was taken"
-            return {"fingerprint": Fingerprint.none(why), "cut_short": why, "interrupted": True}
-        self.fingerprints[made.path] = said
-        return {"fingerprint": said}
+        hide = self.access.secrets.hide
+        self.fingerprints[made.path] = answers.ask(
+            self.access, self.root.tls, self.subject, made, display.show, hide=hide
+        )
+        return {"fingerprint": self.fingerprints[made.path]}
 
     def _reset_cache(self) -> str:
         """Empty the prefix cache where that was asked for, or the server is ours; what came of it."""
@@ -208,22 +267,26 @@ class Session(msgspec.Struct, frozen=True):
         return control.tracing(self.access, self.root.tls, self.served.engine, directory)
 
     def _watched(
-        self, made: Plan, manner: Manner, display: Display, sensing: Sensing | None, rest_s: float
-    ) -> tuple[Outcome, ServerWindow | None]:
-        """The measured run, the server's own counters read before, during and after it."""
+        self,
+        made: Plan,
+        manner: Manner,
+        display: Display,
+        journal: Journal,
+        observer: Observer | None,
+        sensing: Sensing | None,
+    ) -> Outcome:
+        """The measured run, the server's counters and this machine's sensors sampled meanwhile."""
         title = made.profile.name or "bench"
         if self.cell is not None:
             title = f"r{self.cell.repeat} {self.cell.arm}, {title}"
-        if not self.options.observe:
-            return measure(made, manner, display, title, nullcontext()), None
-        observer = Observer(self.access, self.root.tls, self.served.model)
-        observer.before(rest_s)
-        if self.local is not None:
+        if observer is not None and self.local is not None:
             self.local.pids()  # to look for them costs less while there are few connections
-        sampled = sensing.sampling() if sensing is not None else nullcontext()
-        outcome = measure(made, manner, display, title, _both(observer.sampling(), sampled))
-        # Ctrl-C: nobody waits for counters to settle.
-        return outcome, None if outcome.interrupted else observer.after()
+        during = _both(
+            observer.sampling() if observer is not None else nullcontext(),
+            sensing.sampling() if sensing is not None else nullcontext(),
+        )
+        rules = StopRules.of(self.options)
+        return measure(made, manner, Watch(display, title, during, journal, rules))
 
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
@@ -237,6 +300,7 @@ class Session(msgspec.Struct, frozen=True):
             http2=options.http2,
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
+            hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else never,
         )
 
@@ -253,9 +317,9 @@ class Session(msgspec.Struct, frozen=True):
         if not made.profile.warmups:
             return Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        outcome = measure(warmup, manner, display, "warm-up", nullcontext())
-        if outcome.interrupted:
-            raise KeyboardInterrupt
+        outcome = measure(warmup, manner, Watch(display, "warm-up"))
+        if outcome.signal:
+            raise signals.Stopped(outcome.signal)
         failures = [failure for failure in outcome.records.failures if failure is not None]
         if len(failures) == len(outcome.records):
             self.check_alive(failed=True)  # what it died of tells more
@@ -263,11 +327,12 @@ class Session(msgspec.Struct, frozen=True):
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
 
-    def _facts(self, made: Plan, outcome: Outcome, started: datetime, sensing: Sensing | None) -> Facts:
-        health = outcome.health
+    def _facts(self, made: Plan, started: datetime, sensing: Sensing | None) -> Facts:
+        """What is known before the first request."""
+        local = self.local
         return Facts(
             started=started,
-            finished=result.now(),
+            finished=started,
             command=command_line(),
             profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
             seed=made.seed.value,
@@ -278,24 +343,16 @@ class Session(msgspec.Struct, frozen=True):
             ids_source=made.ids_source,
             server=self._server(made),
             tokenizer=self.options.tokenizer,
-            client=Client(
-                transport=transport(self.options),
-                cpu_s=health.cpu_ns / 1e9,
-                wall_s=(health.ended_ns - health.started_ns) / 1e9,
-                clock_step_ms=health.clock_step_ns / 1e6,
-                late_bodies=health.late_bodies,
-                backlog_bytes=health.backlog_bytes,
-            ),
+            client=Client(transport=transport(self.options)),
             environment=self._environment(sensing),
             notes=made.notes,
-            cut_short=outcome.cut_short,
-            interrupted=outcome.interrupted,
             label=self.options.label,
             metadata=self.options.metadata,
             cell=self.cell,
-            requests=max(1, len(outcome.records) if made.total is None else made.total),
+            requests=made.total or 1,
             repeated_prompts=plan.repeated_prompts(made),
-            **self._server_side(),
+            launched=local.launched if local is not None else None,
+            checkpoint=self.checkpoint,
         )
 
     def _environment(self, sensing: Sensing | None) -> dict[str, str]:
@@ -305,17 +362,13 @@ class Session(msgspec.Struct, frozen=True):
         return {name: said for name, said in {**own, **seen}.items() if said}
 
     def _server_side(self) -> dict[str, Any]:
-        """What is known of the server: how it was started, its model's files, what it says that it runs."""
+        """What the engine says that it runs."""
         local, engine = self.local, self.served.engine
         says = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
         parts = [as_run.from_server_info(says)] if says else []
         if local is not None and local.log is not None:
-            parts.append(as_run.parse(_read(local.log)))
-        return {
-            "launched": local.launched if local is not None else None,
-            "checkpoint": self.checkpoint,
-            "as_run": as_run.merged(*parts) if parts else None,
-        }
+            parts.append(as_run.parse(server_log.beginning(local.log)))
+        return {"as_run": as_run.merged(*parts)} if parts else {}
 
     def _server(self, made: Plan) -> Server:
         served = self.served
@@ -334,26 +387,6 @@ class Session(msgspec.Struct, frozen=True):
 def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
     with first, second:
         yield
-
-
-def _read(log: Path) -> str:
-    """The log's beginning: what an engine says of itself it says when it starts."""
-    with log.open("rb") as file:
-        return file.read(_MOST_LOG_BYTES).decode("utf-8", "replace")
-
-
-def _measure_client(workload: Profile, transport: str, warmed: Records) -> None:
-    """Let the client measure itself at the load to come, whose pace the warm-up tells; it is remembered."""
-    from loadgen.selftest import Load, measure_client, table  # no other run pays for it
-
-    pace = compute(warmed, asked(workload))
-    load = Load.of(workload)
-    if pace.itl.n:
-        tokens = round(pace.total_output_tokens / pace.health.messages)
-        load = Load.of(workload, max(pace.itl.mean_ms, _LEAST_INTERVAL_MS), max(tokens, 1))
-    found = measure_client(load, [transport])
-    calibration.remember(found.values())
-    print("\n".join((f"self-test at {load.words}:", *table(found[transport]))), flush=True)
 
 
 def roofline_flags(options: Options) -> Flags:

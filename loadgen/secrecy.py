@@ -96,6 +96,8 @@ def _in_header(name: str, value: str) -> Iterator[str]:
     if not is_secret(name) and name.lower() not in _COOKIES and hide(value) == value:
         return
     yield value
+    if name.lower() in _COOKIES:
+        yield from (pair.partition("=")[2] for pair in value.split(";"))
     scheme, _, credentials = value.partition(" ")
     if credentials:
         yield credentials.strip()

@@ -7,7 +7,7 @@ import math
 import select
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen import calibration, clock, engines, plan, profile
+from loadgen import calibration, clock, engines, plan, profile, signals
 from loadgen.arrays import Int64
 from loadgen.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.dialect import DIALECTS
@@ -26,7 +26,7 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Parser
 from loadgen.job import Health
 from loadgen.live import Silent
-from loadgen.measure import Manner, Outcome, measure
+from loadgen.measure import Manner, Outcome, Watch, measure
 from loadgen.plan import Plan, Seed, Subject
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts
@@ -138,11 +138,10 @@ def _plan(load: Load, requests: int, tokens: int) -> Plan:
 
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
     target = replace(Access(base_url).target(made.path, None), delay_acks=True)
-    outcome = measure(
-        made, Manner(target, transport, request_id_prefix=prefix), Silent(), "self-test", nullcontext()
-    )
-    if outcome.interrupted:
-        raise KeyboardInterrupt
+    manner = Manner(target, transport, request_id_prefix=prefix)
+    outcome = measure(made, manner, Watch(Silent(), "self-test"))
+    if outcome.signal:
+        raise signals.Stopped(outcome.signal)
     if outcome.cut_short:
         raise MeasureError(f"the self-test of {transport} was cut short: {outcome.cut_short}")
     return outcome

@@ -9,7 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from loadgen.bounds import MOST_SEED, MOST_TOKENS, shown
 from loadgen.errors import UsageError
+
+_MOST_GPUS = 1024
 
 
 class ServerSettings(BaseModel):
@@ -17,13 +20,15 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    context_len: Annotated[int, Field(ge=1)] | None = None  # tokens, prompt and answer together
+    context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = (
+        None  # tokens, prompt and answer together
+    )
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # of the GPU's
-    tensor_parallel: Annotated[int, Field(ge=1)] | None = None  # GPUs that share the model
+    tensor_parallel: Annotated[int, Field(ge=1, le=_MOST_GPUS)] | None = None  # GPUs that share the model
     quantization: Annotated[str, Field(min_length=1)] | None = None
     skip_tokenizer: bool | None = None  # token ids in and out
     prefix_caching: bool | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None
     arguments: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # for the engine, as they are
     environment: dict[str, str] | None = None  # added to the caller's
 
@@ -67,9 +72,9 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str
         place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
     key = place[0] if place else ""
     if item["type"] == "extra_forbidden":
-        return f"{origin}: {inside}unknown key {key!r}{nearest(key, keys)}"
+        return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
     said = item["msg"].lower().removeprefix("value error, ")
-    return f"{origin}: {inside}{key} = {item['input']!r}: {said}"
+    return f"{origin}: {inside}{key} = {shown(item['input'])}: {said}"
 
 
 def nearest(word: str, known: Collection[str]) -> str:

@@ -152,7 +152,8 @@ def _flags(said: object) -> str:
     """Without secrets; where there are too many, whole words of them, or half a secret would be left."""
     flags = _word(said)
     if len(flags) > _LONGEST_FLAGS:
-        flags = re.sub(r"[^\s,]*\Z", "", flags[: _LONGEST_FLAGS - 1])
+        flags = flags[:_LONGEST_FLAGS]
+        flags = flags[: max(flags.rfind(sign) for sign in " ,\n\t") + 1]
     return hide(flags)
 
 

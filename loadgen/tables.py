@@ -5,9 +5,7 @@ A row becomes cells by key, a shape says which keys stand under which titles, a 
 
 from __future__ import annotations
 
-import csv as comma_separated
 import html as hypertext
-import io
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +14,7 @@ from itertools import zip_longest
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.csv_text import csv_text
 from loadgen.rows import GENERATED, Row, Setting, ThroughputRow, legend, published, rounded
 from loadgen.speed import converted
 
@@ -273,24 +272,21 @@ def _rst_cell(cell: str) -> str:
 
 def markdown(table: Table) -> str:
     """A Markdown table: it has no spans, so each row is whole; the legend a list below."""
-    lines = [[column.title for column in table.columns], ["---"] * len(table.columns), *table.body]
-    cells = [[cell if index < 2 else _markdown_cell(cell) for cell in row] for index, row in enumerate(lines)]
-    notes = ["", *(f"* {_markdown_cell(note)}" for note in table.notes)] * bool(table.notes)
+    titles, rule = [markdown_text(column.title) for column in table.columns], ["---"] * len(table.columns)
+    cells = [titles, rule, *([markdown_text(cell) for cell in row] for row in table.body)]
+    notes = ["", *(f"* {markdown_text(note)}" for note in table.notes)] * bool(table.notes)
     return "\n".join([*(f"| {' | '.join(row)} |" for row in cells), *notes]) + "\n"
 
 
-def _markdown_cell(cell: str) -> str:
+def markdown_text(cell: str) -> str:
+    """A line of text that is no markup in Markdown, in a table, a heading or a list."""
     escaped = re.sub(r"[\\*`|\[\]]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", cell)
     return hypertext.escape(escaped, quote=False)
 
 
 def csv(table: Table) -> str:
     """Comma-separated values under the columns' keys, as `rows.read_csv` reads them; no notes."""
-    out = io.StringIO()
-    writer = comma_separated.writer(out, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns])
-    writer.writerows(table.body)
-    return out.getvalue()
+    return csv_text([[column.key for column in table.columns], *table.body])
 
 
 def text(table: Table, width: int = WIDTH) -> str:

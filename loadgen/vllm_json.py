@@ -19,11 +19,11 @@ from loadgen.arrays import Int64
 from loadgen.block import BlockFacts, percentile_name
 from loadgen.errors import UsageError
 from loadgen.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
+from loadgen.plain_text import file_name
 from loadgen.record import Records
 from loadgen.sections import Broken, guarded
 
 OURS = "loadgen"
-_LONGEST_NAME = 60  # letters, of up to four bytes: a file's name has 255
 
 
 class ResultFacts(msgspec.Struct, frozen=True):
@@ -55,17 +55,9 @@ class ResultFacts(msgspec.Struct, frozen=True):
         rate = self.traffic.request_rate_per_s
         limit = self.traffic.max_concurrency
         concurrency = "" if limit is None else f"-concurrency{limit}"
-        model = self.model_id.split("/")[-1]
-        load = f"{float(rate)}qps{concurrency}"
-        return f"{_named(self.label or self.backend)}-{load}-{_named(model)}-{self.date}.json"
-
-
-def _named(text: str) -> str:
-    """The text without what no file's name can hold, or what would lead out of the directory."""
-    plain = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in plain)[
-        :_LONGEST_NAME
-    ]
+        model = file_name(self.model_id.split("/")[-1])
+        label = file_name(self.label or self.backend)
+        return f"{label}-{float(rate)}qps{concurrency}-{model}-{self.date}.json"
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:

@@ -18,8 +18,9 @@ T = TypeVar("T")
 
 DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
 _OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
+_LONGEST_NAME = 200  # characters of a name of the hub, which has 96
 _MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
-_MOST_IDS = 1 << 24  # the greatest id; the largest vocabulary has some 300 000
+_MOST_IDS = 1 << 22  # the greatest id; the largest vocabulary has some 300 000
 _CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiece its byte tokens
 
 
@@ -120,7 +121,7 @@ def locate(name: str) -> Path | None:
     path = Path(os.path.expanduser(name))
     if os.path.isdir(path):
         return path
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+    if name.count("/") > 1 or name.startswith((".", "/", "~")) or len(name) > _LONGEST_NAME or "\0" in name:
         return None
     repository = _hub_cache(os.environ) / f"models--{name.replace('/', '--')}"
     snapshots = sorted(repository.glob("snapshots/*/"))
@@ -243,7 +244,7 @@ def _size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
     nested = config.get("text_config")
     size, special = _size_and_ids(nested) if isinstance(nested, dict) else (None, set())
     own_size = config.get("vocab_size")
-    if isinstance(own_size, int) and 0 < own_size <= _MOST_IDS:
+    if type(own_size) is int and 0 < own_size <= _MOST_IDS:
         size = own_size if size is None else min(size, own_size)
     for key, value in config.items():
         if key.endswith(("_token_id", "_token_ids", "_token_index")):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadgen import block, profile
+from loadgen import block, profile, result
 from loadgen.cell import Cell
 from loadgen.comparison.shape import Call, Comparison, Effect, Figure, Line, Summary
 from loadgen.facts import Client, Facts, Server
@@ -15,6 +16,7 @@ from loadgen.failure import Failure, FailureKind
 from loadgen.record import Record, Records
 from loadgen.reported import Load, Reported
 from loadgen.result import Result
+from loadgen.sections import Broken
 from loadgen.window import ServerSample, ServerWindow
 
 MS = 1_000_000
@@ -155,3 +157,11 @@ def comparison(*lines: Line) -> Comparison:
     """The lines under their load, the first the baseline."""
     load = lines[0].runs[0].load
     return Comparison(load, lines[0].name, FIGURES, "output_throughput", lines, 0.02, 0.05, ("a remark",))
+
+
+def keep(run: Result, directory: Path, report: str = "report\n") -> Path:
+    """Write a run's directory as the command does."""
+    broken: list[Broken] = []
+    assert result.save(run, directory, {result.REPORT: report}, broken) == []
+    assert broken == []
+    return directory

@@ -21,7 +21,10 @@ import pytest
 from loadgen import calibration, cli, client_findings, clock, host
 from loadgen.calibration import Calibration, Error
 from loadgen.environment import describe
+from loadgen.facts import Facts
 from loadgen.prompts import TokenIds
+from loadgen.record import Records
+from loadgen.result import Result
 from loadgen_servers.embedded import NULL, Embedded
 from scripted_server import (
     HEAD,
@@ -74,6 +77,16 @@ def failing(every: int) -> Server:
         number = count(1)  # next() is one step for threads
         fails = Answer([whole(b"{}", "500 Internal Server Error")])
         return scripted(api(lambda _: stream(5, 0.02) if next(number) % every else fails))
+
+    return server
+
+
+def closing(every: int) -> Server:
+    """Every so many requests are taken on a connection that the server then closes without a byte."""
+
+    def server() -> AbstractContextManager[str]:
+        number, closed = count(1), Answer([], End.CLOSE)
+        return scripted(api(lambda _: stream(5, 0.02) if next(number) % every else closed))
 
     return server
 
@@ -230,9 +243,46 @@ def a_bad_machine(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host, "snapshot", lambda: host.HostState(counters={counter: next(times)}))
 
 
+def known(told: Callable[[Facts], dict[str, object]]) -> Played:
+    """What is known of the run besides its records is changed by this."""
+
+    def play(patch: pytest.MonkeyPatch) -> None:
+        made = Result.__init__
+
+        def init(self: Result, facts: Facts, records: Records) -> None:
+            made(self, facts.model_copy(update=told(facts)), records)
+
+        patch.setattr(Result, "__init__", init)
+
+    return play
+
+
+def of_the_client(**fields: object) -> Played:
+    """The capturing process said this of itself."""
+    return known(lambda facts: {"client": facts.client.model_copy(update=fields)})
+
+
+def set_back(patch: pytest.MonkeyPatch) -> None:
+    """One answer of a run lies five seconds before it came, as after a step that nobody saw."""
+    made = Result.__init__
+
+    def init(self: Result, facts: Facts, records: Records) -> None:
+        begin, end = records.start[0], records.start[1]
+        if records.arrival_ns[begin] > records.sent_ns[0]:  # not where the same run is read again
+            records.arrival_ns[begin:end] -= 5_000_000_000
+        made(self, facts, records)
+
+    patch.setattr(Result, "__init__", init)
+
+
 def a_share_of_a_core(patch: pytest.MonkeyPatch) -> None:
     """A busy machine gives no test a whole core, so less of one is called busy."""
     patch.setattr(client_findings, "CORES", 0.2)
+
+
+def another_prompt(patch: pytest.MonkeyPatch) -> None:
+    """Requests carry two ids, whatever was planned, as behind a proxy that cuts prompts."""
+    patch.setattr(TokenIds, "prompt", lambda self, i: [1001, 1002])
 
 
 def slow_drawing(patch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,11 @@ def test_the_embedded_engine_serves_by_the_name_that_is_asked_for(stack: ExitSta
     [
         (["--preset", "instant"], UsageError, "--preset is the embedded engine's timing: leave out"),
         (["--model", "other"], LoadgenError, "vLLM does not serve 'other'; it serves m"),
-        (["--ready-check-timeout-sec", "-1"], UsageError, "--ready-check-timeout-sec -1: give seconds"),
+        (
+            ["--ready-check-timeout-sec", "-1"],
+            UsageError,
+            "argument --ready-check-timeout-sec: '-1': give a number from 0",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_told(

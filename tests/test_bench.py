@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from loadgen import cli, live, run
+from loadgen import calibrate, cli, live
 from loadgen.facts import asked
 from loadgen.metrics import compute
 from loadgen.profile import Profile
 from loadgen.record import Records
-from loadgen.result import ARRIVALS, REPORT, RESULT
+from loadgen.result import ARRIVALS, JOURNAL, REPORT, RESULT
 from scripted_server import (
     DONE,
     HEAD,
@@ -280,10 +280,17 @@ def test_ctrl_c_twice_is_out_at_once(
     script, _ = interrupting(2)
     with ScriptedServer(api(script)) as server:
         assert bench(server, "--num-prompts", "40") == 130
-    said = capsys.readouterr()
-    assert said.err == "loadgen: interrupted\n"
+    said, directory = capsys.readouterr(), run_directory()
+    assert said.err == (
+        f"loadgen: 2 requests were measured: loadgen report {directory} shows them\n"
+        "loadgen: interrupted by Ctrl-C\n"
+    )
     assert said.out == ""
-    assert list(Path("runs").iterdir()) == []
+    assert [path.name for path in directory.iterdir()] == [JOURNAL]
+    assert cli.main(["report", str(directory)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("PARTIAL")
+    assert "Successful requests:                     2" in out
 
 
 @pytest.mark.realtime
@@ -339,8 +346,8 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
         paces.append(compute(warmed, asked(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed)
 
-    measure_client = run._measure_client
-    monkeypatch.setattr(run, "_measure_client", seen)
+    measure_client = calibrate.at_the_pace_of
+    monkeypatch.setattr(calibrate, "at_the_pace_of", seen)
     words = ["--profile", "smoke", "--preset", "bench/1024x50", "--selftest", "--quiet"]
     assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
     (pace_ms,) = paces

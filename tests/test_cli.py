@@ -114,7 +114,6 @@ USAGE = [
     ("--header novalue", "write NAME=VALUE"),
     ("--header a=b c", "write NAME=VALUE"),
     ("--header é=1", "ASCII"),
-    ("--header a:b=c --base-url {url}", "--header"),
     ("--metadata novalue", "write KEY=VALUE"),
     ("--run-dir {file}/x --base-url {url}", "choose another --run-dir"),
     ("--save-result --result-dir {file}/x --base-url {url}", "choose another --result-dir"),

@@ -24,7 +24,7 @@ THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_
 def saved(place: Path, run: Result) -> str:
     """A run directory of ours."""
     place.mkdir(parents=True)
-    run.save(place, report(run))
+    made_runs.keep(run, place, report(run))
     return str(place)
 
 

@@ -83,6 +83,11 @@ MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
         [1, 1],
     ),
     "usage_2e9_running": (counted(1, MOST), "usage counts 2147483647 tokens in an answer of ", [1, 1]),
+    "usage_2e9_running, cut": (
+        [A, message(usage={"completion_tokens": MOST}), b"data: {\n\n"],
+        "event 3: ",
+        [1, 1],
+    ),
     "usage_of_many_choices": (
         [
             message_of({"choices": [{"index": i, "text": "a"}], "usage": {"completion_tokens": MOST}})

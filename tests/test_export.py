@@ -20,7 +20,7 @@ from loadgen.export import COLUMNS, FORMS, WORDS
 from loadgen.failure import Failure, FailureKind
 from loadgen.record import Record, Records
 from loadgen.result import Result
-from made_runs import MS, answers, run
+from made_runs import MS, answers, keep, run
 
 BEGIN_NS = 10**12
 
@@ -43,7 +43,7 @@ def mixed(prefix: str | None = "p-") -> Result:
 
 
 def stored(directory: Path, of: Result) -> Path:
-    of.save(directory, report.render(of))
+    keep(of, directory, report.render(of))
     return directory
 
 

@@ -34,10 +34,11 @@ from faults import (
     whole_answer,
 )
 from loadgen.dialect import Completions
+from loadgen.distribution import Distribution
 from loadgen.evidence import Case
 from loadgen.failure import FailureKind
 from loadgen.job import Limits
-from loadgen.metrics import Distribution, Metrics, compute
+from loadgen.metrics import Metrics, compute
 from loadgen.record import Record, Records
 from loadgen.result import Result
 from scripted_server import PATIENCE_S, Answer, Driven, End, closed_port, drive, job_of, records, target_of

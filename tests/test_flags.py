@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
-from loadgen.flags import REFUSED, Options, bench_parser, parse
+from loadgen.flags import Options, bench_parser, parse
+from loadgen.refused_flags import REFUSED
 
 # `vllm bench serve` 0.32: every flag of its own, and of each of its datasets.
 # fmt: off

@@ -160,7 +160,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "bench") 
 VLLM = ["--launch", "vllm", "--model", "org/m", "--server-python", "venv"]
 # The venv's directory is put before the rest of PATH, as if it were activated.
 BEFORE = r"""PATH={place}/venv/bin:"$PATH" """
-OWN = "VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_SERVER_DEV_MODE=1 "
+OWN = "PYTHONSAFEPATH=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_SERVER_DEV_MODE=1 "
 START = BEFORE + OWN + "{place}/venv/bin/vllm serve org/m --host 127.0.0.1 --port PORT"
 
 

@@ -36,7 +36,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         run = made_runs.run(seed=number, speed=1.0 + number % 2, model=f"org/m{number % 2}")
         directory = tmp_path / "runs" / f"run-{number}"
         directory.mkdir(parents=True)
-        run.save(directory, report.render(run))
+        made_runs.keep(run, directory, report.render(run))
     return tmp_path / "runs"
 
 

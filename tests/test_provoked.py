@@ -34,6 +34,7 @@ FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-conc
 MODEL = f"--model-config {Path(__file__).parent / 'data' / 'configs' / 'qwen3-8b.json'}"
 METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
 Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
+SHORT = "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4"
 HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-concurrency 4"
 
 
@@ -64,7 +65,7 @@ PROVOCATIONS = {
         engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
     ),
     "another prompt than was planned": Provocation(
-        engine(), f"""{FOUR} --extra-body '{{"prompt": [1001, 1002]}}'""", {"prompt-lengths"}
+        engine(), FOUR, {"prompt-lengths"}, played=made.another_prompt
     ),
     "few prompts that there are": Provocation(
         engine(),
@@ -168,6 +169,44 @@ PROVOCATIONS = {
     "one of twenty requests fails": Provocation(failing(20), f"{METERED} --num-prompts 20", {"failures"}),
     "Ctrl-C": Provocation(made.hanging, HANGING, {"interrupted"}, beside=made.interrupted, code=130),
     "a client that dies": Provocation(made.hanging, HANGING, {"cut-short"}, beside=made.killed, code=1),
+    "a rule that ends the run": Provocation(
+        null(),
+        SHORT,
+        {"stopped-by-rule"},
+        played=made.known(lambda facts: {"stop_rule": "--max-duration 1 s: 2 requests were cut"}),
+        may=frozenset({"cut-short"}),
+    ),
+    "a server that closes one of ten idle connections": Provocation(
+        made.closing(10), f"{METERED} --num-prompts 20", {"many-resent"}, may=frozenset({"failures"})
+    ),
+    "a server that closes one of a hundred and ten": Provocation(
+        made.closing(110), f"{METERED} --num-prompts 120", {"resent"}
+    ),
+    "a client that was suspended": Provocation(
+        null(), SHORT, {"client-stopped"}, played=made.of_the_client(stopped_s=5.0)
+    ),
+    "a client without kernel stamps that was suspended": Provocation(
+        null(),
+        f"{SHORT} --transport httpx",
+        {"stopped-unstamped", "unstamped"},
+        played=made.of_the_client(stopped_s=5.0),
+    ),
+    "a clock that is set back by an hour": Provocation(
+        null(), SHORT, {"clock-unusable"}, played=made.of_the_client(clock_step_ms=-3.6e6)
+    ),
+    "one answer of many that lies in the past": Provocation(
+        null(ttft_ms=1, interval_ms=1),
+        "--random-input-len 8 --random-output-len 3 --num-prompts 120 --max-concurrency 4",
+        {"impossible-timestamps"},
+        played=made.set_back,
+        may=frozenset({"reads-late", "messages-together", "concurrency-not-held", "first-wave"}),
+    ),
+    "a disk that took no journal": Provocation(
+        null(),
+        SHORT,
+        {"journal"},
+        played=made.known(lambda facts: {"journal_error": "No space left on device"}),
+    ),
     "time for more than there is": Provocation(
         null(),
         "--random-input-len 8 --random-output-len 5 --num-prompts 12 --max-concurrency 4 --duration 60",

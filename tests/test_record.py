@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import weakref
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from loadgen import record
 from loadgen.columns import BOUNDS, LONGEST_NS, MOST_COUNT
 from loadgen.failure import Failure, FailureKind
 from loadgen.record import Record, Records
@@ -76,6 +80,53 @@ def test_parts_in_any_order_are_the_run(rows: list[Record], data: st.DataObject)
     parts = [Records.of(rows[a:b]) for a, b in pairwise(bounds)]
     assert plain(Records.joined(parts)) == plain(Records.of(rows))
     assert plain(Records.joined(iter(parts))) == plain(Records.of(rows))
+
+
+@given(some_records(), st.integers(1, 3))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_long_run_is_joined_in_a_file_of_no_name(tmp_path: Path, rows: list[Record], size: int) -> None:
+    parts = [Records.of(rows[at : at + size]) for at in range(0, len(rows), size)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "SPILLED", 0)
+        found = Records.joined(parts, spill=tmp_path)
+        assert list(tmp_path.iterdir()) == []
+    assert plain(found) == plain(Records.of(rows))
+    assert not len(found.tokens) or not found.tokens.flags.writeable
+
+
+class Parts:
+    """Parts that are made anew each time, and counted while they live."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def __iter__(self) -> Iterator[Records]:
+        living: list[weakref.ref[Any]] = []
+        for i in range(30):
+            row = Record(29 - i, 0, 1, 1, 9, arrival_ns=np.arange(5) + i, tokens=np.ones(5, np.int64))
+            part = Records.unpack(Records.of([row]).pack())
+            living.append(weakref.ref(part.arrival_ns))
+            self.most = max(self.most, sum(one() is not None for one in living))
+            yield part
+
+
+def test_parts_that_can_be_gone_through_again_are_not_kept(tmp_path: Path) -> None:
+    parts = Parts()
+    assert Records.joined(parts, spill=tmp_path).arrival_ns[:6].tolist() == [29, 30, 31, 32, 33, 28]
+    assert parts.most <= 3
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "SPILLED", 0)
+    monkeypatch.setattr("os.pwrite", full)
+    before = len(os.listdir("/proc/self/fd"))
+    row = Record(0, 0, 1, 1, 9, arrival_ns=np.arange(5), tokens=np.ones(5, np.int64))
+    with pytest.raises(OSError, match="No space"):
+        Records.joined([Records.of([row])], spill=tmp_path)
+    assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 
 def test_nothing_joined_is_a_run_of_nothing() -> None:

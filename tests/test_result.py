@@ -16,6 +16,7 @@ from loadgen.facts import Client, Facts, Server
 from loadgen.failure import Failure, FailureKind
 from loadgen.record import Record, Records
 from loadgen.result import ARRIVALS, REPORT, RESULT, Result
+from made_runs import keep
 
 MS = 1_000_000
 SAMPLE = Path(__file__).parent / "data" / "results" / "vllm_bench_serve.json"
@@ -72,7 +73,7 @@ def made(**changes: Any) -> Result:
 
 def saved(directory: Path, of: Result) -> str:
     text = report.render(of)
-    of.save(directory, text + "\n")
+    keep(of, directory, text + "\n")
     return text
 
 
@@ -132,7 +133,7 @@ def test_a_newer_format_is_left_to_a_newer_tool(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / RESULT).read_text("utf-8"))
     stored["loadgen"]["format"] = 99
     (tmp_path / RESULT).write_text(json.dumps(stored), "utf-8")
-    with pytest.raises(UsageError, match="has format 99, this loadgen reads 1"):
+    with pytest.raises(UsageError, match="has format 99, this loadgen reads 1, 2"):
         result.load(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadgen import runner
 from loadgen.capture import Capture
 from loadgen.failure import FailureKind
-from loadgen.job import Job, Target
-from scripted_server import job_of, target_of
+from loadgen.job import Job, Limits, Target
+from scripted_server import HEAD, Answer, Asked, ScriptedServer, chunk, job_of, stream, target_of, token
 
 pytestmark = [
     pytest.mark.realtime,
@@ -118,6 +120,49 @@ def test_what_a_terminal_sends_to_all_is_for_the_parent_to_decide(server: Target
             captures.append(capture)
     assert run.died == ""
     assert [capture.failure for capture in captures] == [None] * 12
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_process_that_was_stopped_blames_nobody(server: Target, transport: str) -> None:
+    limits = Limits(stall_timeout_ns=1_500_000_000, request_timeout_ns=2_500_000_000)
+    run = runner.start(replace(job(server, 4, 100), limits=limits), transport)
+    captures, stopped = [], False
+    for capture in run.captures():
+        if capture is not None:
+            captures.append(capture)
+        elif not stopped and run.counters.reads:
+            stopped = True
+            os.kill(run.pid, signal.SIGSTOP)
+            time.sleep(3.5)
+            os.kill(run.pid, signal.SIGCONT)
+    assert [capture.failure for capture in captures] == [None] * 4
+    assert run.health is not None
+    assert 3_000_000_000 < run.health.stopped_ns < 5_000_000_000
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_tokens_for_ever_fill_no_memory(transport: str) -> None:
+    """At the speed of loopback, beside requests that are answered; the peak is the kernel's figure."""
+    endless = chunk(token() * 100) * 50
+
+    def script(asked: Asked) -> Answer:
+        return Answer([HEAD, *[endless] * 5000]) if asked.number == 1 else stream(3)
+
+    with ScriptedServer(script) as flooding:
+        run = runner.start(job_of(flooding.target(), 10, 2), transport)
+        captures, peak_kb = [], 0
+        for capture in run.captures():
+            if capture is not None:
+                captures.append(capture)
+            elif run.pid and alive(run.pid):
+                said = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{run.pid}/status").read_text())
+                peak_kb = max(peak_kb, int(said[1]) if said else 0)
+    failures = [capture.failure for capture in captures if capture.failure is not None]
+    assert [(failure.kind, failure.detail) for failure in failures] == [
+        (FailureKind.MALFORMED, "more than 64 MiB for one answer")
+    ]
+    assert len(captures) == 10
+    assert 0 < peak_kb < 500 << 10
 
 
 @pytest.mark.parametrize("closed", [None, "closed"])

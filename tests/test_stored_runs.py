@@ -30,7 +30,7 @@ Columns = dict[str, Any]
 
 
 def stored(directory: Path) -> Columns:
-    made_runs.run(requests=6, tokens=5, concurrency=2, failed=1).save(directory, "report\n")
+    made_runs.keep(made_runs.run(requests=6, tokens=5, concurrency=2, failed=1), directory)
     with np.load(directory / ARRIVALS) as arrays:
         return {name: arrays[name] for name in arrays}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 CODE = sorted(
@@ -26,8 +28,10 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "printing", "sections", "failure", "stop_rules", "untrusted", "server_log", "clock",
-    "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive", "record",
+    "__init__", "errors", "places", "bounds", "plain_text", "csv_text", "sendable",
+    "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
+    "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
+    "spill", "record", "journal",
     "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
@@ -35,14 +39,15 @@ ORDER = [
     "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "secrecy", "host",
     "gguf", "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors",
     "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
-    "facts", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live", "measure",
+    "facts", "local", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live",
+    "measure",
     "reconcile", "evidence",
     "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
-    "server_doubts", "client_doubts", "doubts", "verdict", "result",
+    "server_doubts", "client_doubts", "doubts", "verdict", "result", "followup",
     "rungs", "repeats", "report",
-    "launch_flags", "stop_flags", "flags", "credentials", "reported", "others", "comparison", "audit", "page",
-    "export",
-    "selftest", "run", "launched", "attach", "climb", "bench", "ladder",
+    "launch_flags", "stop_flags", "refused_flags", "flags", "credentials", "reported", "others",
+    "comparison", "audit", "page", "export",
+    "selftest", "calibrate", "run", "launched", "attach", "climb", "bench", "ladder",
     "campaign", "cli", "__main__",
 ]
 # A package is one noun whose modules stand together; what it exports to those right of it is any of them.
@@ -52,7 +57,7 @@ PACKAGES = {
         "bound", "preset", "subject",
     ],
     "others": [
-        "text", "numbers", "blocks", "headings", "commands", "pages", "documents", "vllm", "sglang", "aiperf",
+        "text", "numbers", "blocks", "headings", "documents", "commands", "pages", "vllm", "sglang", "aiperf",
         "guidellm", "own", "sheets", "sources",
     ],
     "comparison": [
@@ -80,6 +85,7 @@ PACKAGES = {
 # likes, and none of it is worth a run. What is made of a measured run is made part by part, and an exception
 # that nobody foresaw must cost its part alone, which names it.
 CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception"), ("sections.py", "Exception")}
+CATCHES_ALL |= {("execution.py", "Exception"), ("run.py", "BaseException")}
 MOST_PARAMETERS = 8
 
 
@@ -209,10 +215,43 @@ def test_no_path_of_somebodys_machine_is_in_it(path: Path) -> None:
         "jetson",
         "roofline",
         "reliability",
+        "security",
     ],
 )
 def test_the_docs_are_there(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").stat().st_size > 500
+
+
+@pytest.mark.parametrize("path", named(CODE))
+def test_nothing_that_comes_from_outside_is_run(path: Path) -> None:
+    """No pickle, no eval or exec, no shell."""
+    assert not imported(path) & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        assert called not in ("eval", "exec", "compile", "__import__"), f"line {node.lineno}"
+        of = ast.unparse(node.func)
+        assert of not in ("os.system", "os.popen", "subprocess.getoutput"), f"line {node.lineno}"
+        for word in node.keywords:
+            said = ast.unparse(word.value)
+            assert (word.arg, said) not in (("shell", "True"), ("allow_pickle", "True")), (
+                f"line {node.lineno}"
+            )
+
+
+def test_what_is_locked_is_all_that_is_needed_by_hash_and_names_no_host() -> None:
+    text = (ROOT / "requirements" / "ci.txt").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    locked: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=[a-z])", text)[1:]:
+        name, _, rest = entry.partition("==")
+        locked.setdefault(name, []).append(re.split(r"[\s;]", rest)[0])
+        assert "--hash=sha256:" in entry, name
+    for one in map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["test"]]):
+        assert locked[one.name], one.name
+        assert all(one.specifier.contains(version) for version in locked[one.name]), one.name
+    assert not re.search(r"://|--index|--find-links|--trusted", text)
 
 
 def test_the_readme_names_only_flags_that_exist() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from loadgen.audit import render
 from loadgen.audit.findings import audit
 from loadgen.errors import MeasureError, UsageError
 from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
 from loadgen.others import sources
+from loadgen.places import place
+from loadgen.plain_text import json_text, plain
 from loadgen.roofline import architecture, machines
 from loadgen.verdict import Level
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     machine, unknown_machine = machines.named(given.hardware, given.bandwidth)
-    config = None if given.model_config is None else Path(given.model_config).expanduser()
+    config = None if given.model_config is None else place(given.model_config)
     if config is not None:
         architecture.read(config)  # found broken before anything is read
     read = sources.read(given.places)
@@ -66,10 +66,10 @@ def main(argv: Sequence[str]) -> int:
     findings = audit(read.reported, machine, config, given.model or "")
     if given.json:
         told = render.json(findings, machine, [*filter(None, [unknown_machine]), *read.troubles], failures)
-        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+        print(json_text(told, indent=1))
     else:
-        print(render.text(findings, explain=given.explain), end="")
+        print(plain(render.text(findings, explain=given.explain)), end="")
         for line in filter(None, [unknown_machine, *read.troubles, *(f"failed: {one}" for one in failures)]):
-            print(f"loadgen: {render.plain(line)}", file=sys.stderr)
+            print(f"loadgen: {plain(line)}", file=sys.stderr)
     invalid = any(one.level is Level.INVALID for one in findings)
     return STRICT if given.strict and invalid else 0

@@ -19,6 +19,7 @@ from loadgen.campaign.trust import Trust
 from loadgen.environment import command_line
 from loadgen.errors import UsageError
 from loadgen.flags import Options, bench_parser, parse
+from loadgen.places import place as expanded
 from loadgen.profile import Profile
 from loadgen.server_settings import ServerSettings, nearest
 
@@ -131,5 +132,5 @@ def _arm(
 def _place(name: str, path: Path) -> str:
     """A profile's name, or where it is: a relative path begins at the campaign's own file."""
     if name.endswith(".toml") or "/" in name:
-        return str(path.parent / Path(name).expanduser())
+        return str(path.parent / expanded(name))
     return name

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen import clock, report, result
+from loadgen import clock, result, sections, signals
 from loadgen.attach import attach
 from loadgen.campaign.cooling import Cooling
 from loadgen.campaign.estimate import Pace
@@ -21,10 +21,11 @@ from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
 from loadgen.climb import Climb
 from loadgen.environment import hide
-from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.errors import LoadgenError, MeasureError
+from loadgen.local import LAST_WORDS
 from loadgen.plan import Seed
 from loadgen.result import Result
-from loadgen.run import LAST_WORDS, Session
+from loadgen.run import Session
 
 # With these nothing else can be kept either: the campaign stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -126,13 +127,15 @@ class Execution:
             died = _death(session, failed=False)
             self._failed(planned, session.access.secrets.hide(str(error)))
             return not died
-        if run.facts.interrupted:
-            raise KeyboardInterrupt
+        except Exception as error:  # one cell's fault must not cost the night: the others are measured
+            self._failed(planned, f"loadgen itself failed, please report it: {sections.reason(error)}")
+            return not _death(session, failed=False)
+        kept = inside.keep(run, directory)
+        if number := run.facts.signal or kept.signal:
+            raise signals.Stopped(number)
+        if kept.errors:
+            raise StoreError(kept.errors[0])
         died = _death(session, failed=not run.records.ok.all())
-        try:
-            inside.keep(run, directory, report.render(run))
-        except UsageError as error:
-            raise StoreError(str(error).partition(";")[0]) from None
         if trouble := session.access.secrets.hide(_trouble(run)):
             self._failed(planned, f"{trouble}: {died}" if died else trouble, directory)
             return not died

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen import profile
+from loadgen.bounds import MOST_SECONDS, MOST_SEED
 from loadgen.errors import UsageError
 from loadgen.server_settings import nearest, refusal
 
@@ -24,7 +25,7 @@ class CoolDown(BaseModel):
     model_config = _STRICT
 
     to_c: float
-    at_most_s: Annotated[float, Field(gt=0)] = 600.0
+    at_most_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 600.0
 
 
 class CheckpointTable(BaseModel):
@@ -51,7 +52,7 @@ class File(BaseModel):
     description: str = ""
     profiles: Names = ()
     repeats: Annotated[int, Field(ge=1, le=1000)] = 5
-    seed: Annotated[int, Field(ge=0)] | None = None  # None: drawn and recorded
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None  # None: drawn and recorded
     starts: Literal["every-repeat", "once"] = "every-repeat"  # of a server
     baseline: str = ""  # a checkpoint, or "checkpoint on server"; "": the first
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.02  # of equivalence, 0.02 is ± 2 %

@@ -24,6 +24,7 @@ from loadgen.vllm_json import OURS
 
 RECORD, LOCK, LADDER = "campaign.json", "campaign.lock", "ladder.json"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
+INTERRUPTED = "interrupted"
 
 
 class StoreError(UsageError):
@@ -37,7 +38,8 @@ class Store:
     cells/<id>/             a finished cell: a run directory, of a ladder one with a run for each length
     failed/<id>.json        a failed one: {"cell", "reason", "at"}; failed/<id>/ is its run, if there was one
     servers/                logs of the servers that were started
-    unfinished/             under way; of no use to anybody
+    unfinished/             under way
+    interrupted/<id>/       runs that were cut off, with what they had measured: loadgen report reads each
     """
 
     def __init__(self, directory: Path) -> None:
@@ -112,8 +114,7 @@ class Store:
     def clear(self) -> None:
         """Take away what a campaign that was ended left half done."""
         with self._writing():
-            if (self.directory / UNFINISHED).exists():
-                shutil.rmtree(self.directory / UNFINISHED)
+            self.drop()
             for known in self.finished() & self.failed():  # it was ended between the two
                 self._forget(known)
 
@@ -146,7 +147,13 @@ class Store:
             shutil.rmtree(self.directory / UNFINISHED / planned.id, ignore_errors=True)
 
     def drop(self) -> None:
-        """Take away what is half done."""
+        """Take away what is half done; a run that had measured something is kept under `interrupted`."""
+        for place in _paths(self.directory / UNFINISHED):
+            marks = [path for name in (result.JOURNAL, result.RESULT) for path in place.rglob(name)]
+            for run in {mark.parent for mark in marks}:
+                kept = self.directory / INTERRUPTED / place.name / run.name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(run, kept)
         shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
 
     def _move(self, source: Path, target: Path) -> None:
@@ -177,6 +184,10 @@ def latest(base: Path, name: str) -> Store:
             if Store(path.parent).record.name == name:
                 return Store(path.parent)
     raise UsageError(f"no campaign {name!r} under {base} to go on with: give its directory to --resume")
+
+
+def _paths(directory: Path) -> list[Path]:
+    return [directory / name for name in sorted(_names(directory))]
 
 
 def _names(directory: Path, suffix: str = "") -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen import result, sensors
+from loadgen import result, sensors, signals
 from loadgen.campaign import arms, file, matrix, record, store
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.cooling import Cooling
@@ -25,8 +25,8 @@ from loadgen.campaign.trust import Trust
 from loadgen.credentials import api_key
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.flags import Parser, add_key_flags, refuse_unknown
+from loadgen.printing import printed
 
-INTERRUPTED = 130
 _HERE = ""  # --resume without a directory: the latest
 
 
@@ -181,9 +181,9 @@ def _run(wanted: Wanted, kept: Store, given: argparse.Namespace) -> int:
         execution = _execution(wanted, kept, told, given)
         try:
             execution.run()
-        except KeyboardInterrupt:
-            print(f"\ninterrupted: {_state(wanted, kept)}\ngo on with: {resume}", flush=True)
-            return INTERRUPTED
+        except KeyboardInterrupt as stop:
+            printed(f"\ninterrupted: {_state(wanted, kept)}\ngo on with: {resume}", sys.stdout)
+            return signals.exit_code(signals.number_of(stop))
         except StoreError as error:
             raise StoreError(f"{error}; {_state(wanted, kept)}; when it can be written: {resume}") from None
         finally:

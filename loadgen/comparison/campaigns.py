@@ -10,6 +10,10 @@ from typing import Any
 
 import msgspec
 
+from loadgen.errors import UsageError
+from loadgen.others import text
+from loadgen.places import place
+
 RECORD = "campaign.json"
 
 
@@ -23,20 +27,20 @@ class Told(msgspec.Struct, frozen=True):
 
 def told(places: Iterable[str]) -> Told:
     """Of the first campaign among the places, or the only one inside one; a damaged record says nothing."""
-    for record in (found for place in places if (found := _record(Path(place).expanduser())) is not None):
+    for record in (found for named in places if (found := _record(place(named))) is not None):
         try:
-            found = json.loads(record.read_text("utf-8"))
-        except (OSError, ValueError):
+            found = json.loads(text.bounded(record))
+        except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             return Told(_word(found, "baseline") or "", _share(found.get("margin")), _word(found, "hardware"))
     return Told()
 
 
-def _record(place: Path) -> Path | None:
-    if (place / RECORD).is_file():
-        return place / RECORD
-    inside = list(place.glob(f"*/{RECORD}"))
+def _record(directory: Path) -> Path | None:
+    if (directory / RECORD).is_file():
+        return directory / RECORD
+    inside = list(directory.glob(f"*/{RECORD}"))
     return inside[0] if len(inside) == 1 else None
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv as comma_separated
-import io
-import json as strict
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +10,8 @@ from msgspec.structs import asdict
 
 from loadgen.comparison.render import speed_up
 from loadgen.comparison.shape import Comparison, Effect, Line
+from loadgen.csv_text import csv_text
+from loadgen.plain_text import json_text
 from loadgen.reported import Reported
 
 FORMAT = 1
@@ -36,18 +35,13 @@ CSV_COLUMNS = (
 
 def csv(comparisons: Sequence[Comparison]) -> str:
     """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
-    out = io.StringIO()
-    writer = comma_separated.DictWriter(out, CSV_COLUMNS, lineterminator="\n", restval="")
-    writer.writeheader()
-    for one in comparisons:
-        for line in one.lines:
-            writer.writerows({key: _cell(cell) for key, cell in row.items()} for row in _csv_rows(one, line))
-    return out.getvalue()
+    rows = (row for one in comparisons for line in one.lines for row in _csv_rows(one, line))
+    return csv_text([CSV_COLUMNS, *([_cell(row.get(key)) for key in CSV_COLUMNS] for row in rows)])
 
 
 def text(comparisons: Sequence[Comparison]) -> str:
     """The JSON as text."""
-    return strict.dumps(json(comparisons), allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+    return json_text(json(comparisons), indent=1) + "\n"
 
 
 def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:

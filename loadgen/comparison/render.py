@@ -30,7 +30,9 @@ def text(comparisons: Sequence[Comparison]) -> str:
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
     """The same as Markdown: a table a load, its remarks and marks as a list."""
-    return "\n".join(f"### {described(one.load)}\n\n{tables.markdown(_table(one))}" for one in comparisons)
+    titles = [tables.markdown_text(described(one.load)) for one in comparisons]
+    drawn = [tables.markdown(_table(one)) for one in comparisons]
+    return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
 def described(load: Load) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +18,8 @@ from loadgen.comparison.shape import Comparison
 from loadgen.errors import UsageError
 from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
 from loadgen.others import sources
+from loadgen.places import place
+from loadgen.plain_text import json_text, plain
 from loadgen.tables import Table
 
 _MOST_TROUBLES = 10  # that are told one by one
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     found = comparison.compare(runs, ask, read.failures)
     if found and any(run.ceiling is None for run in runs):
         found[0] = replace(found[0], remarks=(*found[0].remarks, *lacking))
-    sys.stdout.write(_shown(found, given))
+    sys.stdout.write(plain(_shown(found, given)))
     return 0
 
 
@@ -64,8 +64,8 @@ def compare_parser() -> argparse.ArgumentParser:
         epilog="docs/comparing.md tells how a difference is judged, and what is not compared.",
     )
     add = parser.add_argument
-    place = "a run's directory, one of runs, a campaign's, or a result file or page of anyone's"
-    add("places", nargs="+", metavar="PLACE", help=place)
+    where = "a run's directory, one of runs, a campaign's, or a result file or page of anyone's"
+    add("places", nargs="+", metavar="PLACE", help=where)
     baseline = "the row to compare with (default: the campaign's, else the first in BF16, else the first)"
     add("--baseline", metavar="NAME", default="", help=baseline)
     add("--margin", type=float, metavar="%", help="what counts as equivalent, in percent (default 2)")
@@ -104,21 +104,21 @@ def _ask(given: argparse.Namespace, kept: campaigns.Told) -> Ask:
 
 def _hardware(given: argparse.Namespace, kept: campaigns.Told) -> Hardware:
     key = given.hardware if given.hardware is not None or given.bandwidth is not None else kept.hardware
-    return Hardware(key, given.bandwidth, None if given.model_config is None else Path(given.model_config))
+    return Hardware(key, given.bandwidth, None if given.model_config is None else place(given.model_config))
 
 
 def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
     """Each place once, and a line on each that was named before."""
-    real = [Path(place).expanduser().resolve() for place in named]
-    first = [place for at, place in enumerate(named) if real[at] not in real[:at]]
-    again = [place for at, place in enumerate(named) if real[at] in real[:at]]
-    return first, [f"{place} was named before: it is read once" for place in again]
+    real = [place(one).resolve() for one in named]
+    first = [one for at, one in enumerate(named) if real[at] not in real[:at]]
+    again = [one for at, one in enumerate(named) if real[at] in real[:at]]
+    return first, [f"{one} was named before: it is read once" for one in again]
 
 
 def _tell(troubles: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
     for trouble in troubles[:_MOST_TROUBLES]:
-        print(f"loadgen: {trouble}", file=sys.stderr)
+        print(f"loadgen: {plain(trouble)}", file=sys.stderr)
     if len(troubles) > _MOST_TROUBLES:
         print(f"loadgen: {len(troubles) - _MOST_TROUBLES} more could not be read", file=sys.stderr)
 
@@ -128,7 +128,7 @@ def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:
     if given.json:
         told: dict[str, Any] = export.json(found)
         told |= {name: _json(table) for name, _, table in drawn}
-        return json.dumps(told, allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+        return json_text(told, indent=1) + "\n"
     form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
     if not drawn:
         return _FORMS[form](found)
@@ -139,7 +139,7 @@ def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:
 
 
 def _title(title: str, form: str) -> str:
-    return f"### {title}\n" if form == _MARKDOWN else textwrap.fill(title, render.WIDTH)
+    return f"### {tables.markdown_text(title)}\n" if form == _MARKDOWN else textwrap.fill(title, render.WIDTH)
 
 
 def _drawn(found: Sequence[Comparison], given: argparse.Namespace) -> list[tuple[str, str, Table]]:

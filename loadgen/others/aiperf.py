@@ -100,7 +100,7 @@ def _duration(found: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[float 
     if not completed or not throughput:
         return said, []
     over = completed / throughput
-    if said is None or abs(over / said - 1) <= _FAR:
+    if not said or abs(over / said - 1) <= _FAR:
         return said or over, []
     return over, [f"aiperf: its rates are over {over:.3f} s, its benchmark_duration is {said:.3f} s"]
 
@@ -135,5 +135,5 @@ def _length(document: Mapping[str, Any], which: str) -> int | None:
 def _started(said: object) -> datetime | None:
     try:
         return datetime.fromisoformat(documents.word(said)).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # a year that this machine's clock has not
         return None

@@ -38,6 +38,7 @@ _ALWAYS = (
     "output_throughput", "total_token_throughput", *_STATISTICS,
 )  # fmt: skip
 _SHOWN = 40
+_LONGEST_WORD = 100
 _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
 
 
@@ -130,12 +131,12 @@ def _value(one: _Written, sign: str) -> Any:
     if _NO_NUMBER.fullmatch(said):
         return float("nan")
     if one.whole and _GROUPS.fullmatch(one.text):
-        return int(re.sub("[.,]", "", one.text))
+        return int(numbers.number(re.sub("[.,]", "", one.text)))
     try:
         value = numbers.number(one.text, sign)
     except ValueError:
-        if one.word and one.text:
-            return one.text
+        if one.word and one.text and not one.text[:1].isdigit():
+            return one.text[:_LONGEST_WORD]
         raise
     if one.whole and value != int(value):
         raise ValueError(f"{one.text} is no count")

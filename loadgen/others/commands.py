@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from loadgen.others import documents
 
 _BENCHMARK = re.compile(
     r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
     r"|vllm-bench|loadgen\s+bench)\b"
 )
-_NAMESPACE = re.compile(r"\bNamespace\((.*)\)\s*$")
-_PAIR = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
-_PROMPT = re.compile(r"^\s*(?:[\w.@:~/()\[\] -]*[$#%>])\s+")
+_NAMESPACE = "Namespace("
+_PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
+_PROMPT = re.compile(r"[\w.@:~/()\[\] -]*+[$#%>]\s+")
+_LONGEST = 64_000  # characters of a command with all its lines
 # A flag's names in the clients' many versions, and ours.
 _FLAGS = {
     "model": ("model", "model_id", "model_path"),
@@ -28,29 +31,38 @@ _FLAGS = {
 def asked(lines: Sequence[str]) -> dict[str, str]:
     """What the last benchmark command in these lines asks for, by our names; empty where there is none."""
     found: dict[str, str] = {}
-    for at, line in enumerate(lines):
-        if (namespace := _NAMESPACE.search(line)) is not None:
-            found = _named({name: value.strip("'\"") for name, value in _PAIR.findall(namespace[1])})
+    rest = iter(lines)
+    for line in rest:
+        if len(line) > _LONGEST:
+            continue
+        if (namespace := _namespace(line)) is not None:
+            found = _named({name: value.strip("'\"") for name, value in _PAIR.findall(namespace)})
         elif _BENCHMARK.search(line) is not None:
-            found = _named(_given(_joined(lines[at:]))) or found
+            found = _named(_given(_joined(line, rest))) or found
     return found
 
 
 def whole(said: Mapping[str, str], name: str) -> int | None:
     """A count among what was asked for; None where it is not told, or no count."""
-    value = said.get(name, "")
-    return int(value) if value.isdecimal() else None
+    return documents.written_count(said.get(name, ""))
 
 
-def _joined(lines: Sequence[str]) -> str:
-    """A command with the lines that it goes on in."""
-    words = []
-    for line in lines:
+def _namespace(line: str) -> str | None:
+    """What Python's argparse shows of a command line between its parentheses."""
+    _, found, inside = line.rstrip().partition(_NAMESPACE)
+    return inside.removesuffix(")") if found and inside.endswith(")") else None
+
+
+def _joined(line: str, rest: Iterator[str]) -> str:
+    """A command with the lines that it goes on in, which are taken out of the rest."""
+    words, length = [], 0
+    while True:
         plain = line.rstrip()
-        words.append(plain.removesuffix("\\"))
-        if not plain.endswith("\\"):
-            break
-    return " ".join(words)
+        length += len(plain)
+        if length <= _LONGEST:
+            words.append(plain.removesuffix("\\"))
+        if not plain.endswith("\\") or (line := next(rest, "")) == "":
+            return " ".join(words)
 
 
 def _given(command: str) -> dict[str, str]:
@@ -67,8 +79,10 @@ def _given(command: str) -> dict[str, str]:
 
 
 def _split(command: str) -> list[str]:
+    command = command.lstrip()
+    prompt = _PROMPT.match(command)
     try:
-        return shlex.split(_PROMPT.sub("", command), comments=True)
+        return shlex.split(command[prompt.end() :] if prompt is not None else command, comments=True)
     except ValueError:  # a quote that is not closed
         return command.split()
 

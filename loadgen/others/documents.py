@@ -10,13 +10,17 @@ from typing import Any
 
 import msgspec
 
+from loadgen import bounds
 from loadgen.errors import UsageError
 
 _BEGINS = re.compile(r"[\s,]*")
 _UNSET = "max_concurrency"  # told to be none: there was no limit
 _FIGURE = re.compile(r"_ms$|throughput|speed")
 _TIMED = ("ttft", "tpot", "itl", "e2el")
-_NEXT = re.compile(r"\n\s*(?=[{\[])")
+_NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
+_MOST_BROKEN = 200  # parts of a file that are no JSON: each is looked for an end again
+_LONGEST_WORD = 1000  # characters of a name
+_MOST_DIGITS = 18  # of a count that is written as text
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -25,22 +29,29 @@ class Document(msgspec.Struct, frozen=True):
     line: int
     value: dict[str, Any]
     trouble: str = ""
+    last: bool = False  # nothing behind it was read
 
 
 def documents(text: str) -> Iterator[Document]:
     """Every object of a text: one, a list of them, or one behind the other; NaN and Infinity are numbers.
 
-    What is cut off is a document with a trouble, and those behind it are still read.
+    What is cut off is a document with a trouble, and those behind it are still read, up to 200 such.
     """
-    decoder, at, line, counted = json.JSONDecoder(), 0, 1, 0
+    decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parsed), 0, 1, 0, 0
     while (at := _skipped(text, at)) < len(text):
         line, counted = line + text.count("\n", counted, at), at
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             said = str(error).partition(":")[0].lower()
-            yield Document(line, {}, f"no JSON, or cut off: {said}")
+            broken += 1
             following = _NEXT.search(text, at)
+            if broken == _MOST_BROKEN and following is not None:
+                yield Document(
+                    line, {}, f"the {broken}th part that is no JSON: the rest was not read", last=True
+                )
+                return
+            yield Document(line, {}, f"no JSON, or cut off: {said}")
             if following is None:
                 return
             at = following.end()
@@ -48,6 +59,11 @@ def documents(text: str) -> Iterator[Document]:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict):
                 yield Document(line, one)
+
+
+def _parsed(digits: str) -> int | float:
+    """A whole number as it is; one of hundreds of digits is infinite, which is none."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def _skipped(text: str, at: int) -> int:
@@ -73,10 +89,8 @@ def inside(value: object, *path: str) -> Any:
 
 
 def number(value: object) -> float | None:
-    """A finite number; None of anything else, so of NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
+    """A number that a figure can be, see `bounds.figure`; None of anything else, so of NaN."""
+    return bounds.figure(value)
 
 
 def count(value: object) -> int | None:
@@ -86,8 +100,13 @@ def count(value: object) -> int | None:
 
 
 def word(value: object) -> str:
-    """A text; "" of anything else."""
-    return value.strip() if isinstance(value, str) else ""
+    """A text, its first 1000 characters; "" of anything else."""
+    return value[:_LONGEST_WORD].strip() if isinstance(value, str) else ""
+
+
+def written_count(text: str) -> int | None:
+    """A count that is written as digits; None of anything else, and of more than 18 of them."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def rate(value: object) -> float | None:

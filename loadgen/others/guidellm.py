@@ -145,7 +145,7 @@ def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
     summary = _summary(metrics, name)
     total = documents.number(summary.get("total_sum"))
     if total is None and (mean := documents.number(summary.get("mean"))) is not None:
-        total = mean * (documents.number(summary.get("count")) or 0)
+        total = documents.number(mean * (documents.number(summary.get("count")) or 0))
     return None if total is None else round(total)
 
 

@@ -11,16 +11,19 @@ import msgspec
 from loadgen.others import blocks
 from loadgen.others.blocks import HEADER, RULE
 
-_FENCE = re.compile(r"\s*(?:>\s*)*(?:[-*+]\s+)?(`{3,}|~{3,})\s*([^`]*)$")
-_ATX = re.compile(r"\s{0,3}(?:>\s*)*(#{1,6})\s+(\S.*?)\s*#*\s*$")
-_BOLD = re.compile(r"\s*(?:>\s*)*(\*\*|__)(?=\S)(.+?)(?<=\S)\1\s*:?\s*$")
-_ITEM = re.compile(r"\s*(?:>\s*)*(?:(?:[-*+]|\d{1,3}[.)])\s+|<li>)(\S.*?)\s*$")
+# Of lines without blanks at their end, and none of them tries a run of blanks twice: pages are anybody's.
+_FENCE = re.compile(r"\s*+(?:>\s*+)*+(?:[-*+]\s++)?(`{3,}|~{3,})\s*+([^`]*)$")
+_ATX = re.compile(r"\s{0,3}(?:>\s*+)*+(#{1,6})\s++(\S.*)$")
+_BOLD = re.compile(r"\s*+(?:>\s*+)*+(\*\*|__)(?=\S)(.+)(?<=\S)\1$")
+_ITEM = re.compile(r"\s*+(?:>\s*+)*+(?:(?:[-*+]|\d{1,3}[.)])\s++|<li>)(\S.*)$")
 _HTML = re.compile(
-    r"\s*<(h[1-6]|b|strong|summary)\b[^>]*>(.*?)</\1>\s*:?\s*(?:<br\s*/?>)?\s*$", re.IGNORECASE
+    r"\s*+<(h[1-6]|b|strong|summary)\b[^>]*+>(.*?)</\1>\s*+:?\s*+(?:<br\s*+/?>)?$", re.IGNORECASE
 )
-_UNDERLINE = re.compile(r"\s{0,3}([=\-~^\"])\1{2,}\s*$")
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_TAG = re.compile(r"<[^>]+>")
+_UNDERLINE = re.compile(r"\s{0,3}([=\-~^\"])\1{2,}\s*+$")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^)]{0,300}\)")
+_TAG = re.compile(r"<[^<>]+>")
+_MARKS = frozenset("#*_<>`~-+0123456789")  # what a heading, an item or a fence begins with
+_LONGEST = 1000  # characters of a line that is a heading, an item or a fence
 _UNDERLINES = '=-~^"'  # in the order of their levels, as most pages have them
 _BOLD_LEVEL, _ITEM_LEVEL = 20, 30
 # A heading of nothing but such words says how hard the server was driven, or what follows; it names no model.
@@ -62,17 +65,20 @@ class Outline:
 
     def __init__(self) -> None:
         self._open: list[Line] = []
+        self._naming: dict[int, bool] = {}  # by line number: whether it names what stands below it
 
     def enter(self, line: Line) -> None:
         """Go on below a heading or an item."""
         self._open = [one for one in self._open if one.level < line.level]
         self._open.append(line)
+        self._naming = {one.number: self._naming[one.number] for one in self._open[:-1]}
+        self._naming[line.number] = _names(line) and not _is_load(line.name)
 
     @property
     def name(self) -> str:
         """The nearest heading that names something; the nearest of all where none does."""
         headings = [one.name for one in self._open if one.kind is Kind.HEADING]
-        naming = [one.name for one in self._open if not _is_load(one.name) and _names(one)]
+        naming = [one.name for one in self._open if self._naming[one.number]]
         return (naming or headings or [""])[-1]
 
     @property
@@ -89,17 +95,23 @@ def lines(text: Sequence[str]) -> Iterator[Line]:
     fence = skip = False
     for at, one in enumerate(text):
         number = at + 1
-        if skip:
+        following = text[at + 1] if at + 1 < len(text) else ""
+        if not one:
             skip = False
             yield Line(number, one)
-        elif (found := _FENCE.match(one)) is not None:
+            continue
+        bare = one.strip()
+        if skip or len(one) > _LONGEST or not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
+            skip = False
+            yield Line(number, one)
+        elif (found := _FENCE.match(one.rstrip())) is not None:
             opens = not fence or found[2].strip() != ""  # what names a language closes nothing
             fence = opens and _closed(text, at + 1)
             yield Line(number, one, Kind.FENCE)
         elif fence:
             yield Line(number, one)
         else:
-            heading = _heading(number, one, text[at + 1] if at + 1 < len(text) else "")
+            heading = _heading(number, one, following)
             skip = heading is not None and heading.underlined
             yield heading or _item(number, one)
 
@@ -108,21 +120,24 @@ def _closed(text: Sequence[str], begin: int) -> bool:
     """Whether a fence that was opened is closed again; one that a block was cut off in is not."""
     cut = False
     for at in range(begin, len(text)):
-        if (found := _FENCE.match(text[at])) is not None:
+        if (found := _FENCE.match(text[at][:_LONGEST].rstrip())) is not None:
             return not found[2].strip()
         cut = (cut or HEADER.search(text[at]) is not None) and RULE.search(text[at]) is None
-        if cut and (found := _ATX.match(text[at])) is not None and len(found[1]) > 1:
+        if cut and (found := _ATX.match(text[at].rstrip())) is not None and len(found[1]) > 1:
             return False
     return False
 
 
 def _heading(number: int, one: str, following: str) -> Line | None:
-    if (found := _ATX.match(one)) is not None:
-        return Line(number, one, Kind.HEADING, len(found[1]), _plain(found[2]))
-    if (found := _HTML.match(one)) is not None:
+    bare = one.rstrip()
+    if (found := _ATX.match(bare)) is not None:
+        return Line(
+            number, one, Kind.HEADING, len(found[1]), _plain(found[2].rstrip("#").rstrip() or found[2])
+        )
+    if (found := _HTML.match(bare)) is not None:
         level = int(found[1][1]) if found[1][1:].isdigit() else _BOLD_LEVEL
         return Line(number, one, Kind.HEADING, level, _plain(found[2]))
-    if (found := _BOLD.match(one)) is not None:
+    if (found := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
         return Line(number, one, Kind.HEADING, _BOLD_LEVEL, _plain(found[2]))
     under = _UNDERLINE.match(following)
     if under is not None and _is_title(one):
@@ -131,7 +146,7 @@ def _heading(number: int, one: str, following: str) -> Line | None:
 
 
 def _item(number: int, one: str) -> Line:
-    found = _ITEM.match(one)
+    found = _ITEM.match(one.rstrip())
     if found is None:
         return Line(number, one)
     indent = len(one) - len(one.lstrip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from loadgen import bounds
 from loadgen.errors import UsageError
 
 _SPACES = "\u00a0\u2007\u2009\u202f"
@@ -14,6 +15,7 @@ PATTERN = re.compile(
     rf"[-+]?(?:\d{{1,3}}(?:[ {_SPACES}{_APOSTROPHES}]\d{{3}}(?!\d))+(?:[.,]\d+)?|\d+(?:[.,]\d+)*)"
     r"(?:[eE][-+]?\d+)?"
 )
+_LONGEST = 40  # characters of a figure
 _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
 
 
@@ -33,6 +35,8 @@ def number(written: str, sign: str = "") -> float:
     1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless the
     numbers beside them tell which sign is the decimal one.
     """
+    if len(written) > _LONGEST:
+        raise ValueError(f"{written[:_LONGEST]}… has too many digits")
     plain = _GROUPED.sub("", written.strip())
     points, commas = plain.count("."), plain.count(",")
     decimal = _told(written)
@@ -45,8 +49,10 @@ def number(written: str, sign: str = "") -> float:
     for grouping in {".", ","} - {decimal}:
         _check_groups(plain, grouping, decimal)
         plain = plain.replace(grouping, "")
-    value = float(plain.replace(decimal, ".") if decimal else plain)
-    return int(value) if not decimal and value.is_integer() else value
+    value = bounds.figure(float(plain.replace(decimal, ".") if decimal else plain))
+    if value is None:
+        raise ValueError(f"{plain} is out of all bounds")
+    return int(value) if not decimal and float(value).is_integer() else value
 
 
 def _told(written: str) -> str:

@@ -16,7 +16,7 @@ from loadgen.cell import FailedCell
 from loadgen.errors import UsageError
 from loadgen.facts import FORMAT, Facts
 from loadgen.metrics import DEFINITIONS_VERSION
-from loadgen.others import documents
+from loadgen.others import documents, text
 from loadgen.record import Records
 from loadgen.reported import Reported, of_json, of_run
 from loadgen.result import ARRIVALS, RESULT, Result
@@ -25,6 +25,7 @@ from loadgen.vllm_json import OURS
 MARKS = (b'"loadgen"',)
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
+_MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request
 
 
 class Kept(Result):
@@ -57,8 +58,8 @@ def is_run(directory: Path) -> bool:
     if (directory / ARRIVALS).is_file():
         return True
     try:
-        return MARKS[0] in (directory / RESULT).read_bytes()
-    except OSError:
+        return MARKS[0] in text.bounded(directory / RESULT, _MOST_BYTES)
+    except UsageError:
         return False
 
 
@@ -71,8 +72,8 @@ def run(directory: Path) -> Reported:
     if not (directory / RESULT).is_file():
         raise UsageError(f"{directory} is a run that was not finished: it has no {RESULT}")
     try:
-        stored = json.loads((directory / RESULT).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        stored = json.loads(text.bounded(directory / RESULT, _MOST_BYTES))
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
     facts = _facts(stored, str(directory))
     if not is_zipfile(directory / ARRIVALS):
@@ -90,8 +91,8 @@ def run(directory: Path) -> Reported:
 def rungs(directory: Path) -> dict[str, dict[str, Any]]:
     """The rows of a ladder's directory by the name of their run's; empty where it is none."""
     try:
-        told = json.loads((directory / LADDER).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        told = json.loads(text.bounded(directory / LADDER))
+    except (UsageError, ValueError, RecursionError):
         return {}
     rows = [documents.mapping(row) for row in documents.listed(documents.inside(told, "rows"))]
     return {documents.word(row.get("run")): row for row in rows if row.get("run")}
@@ -111,16 +112,18 @@ def failures(directory: Path) -> Iterator[FailedCell | str]:
     """The failed cells of a campaign, and what is wrong with those that cannot be read."""
     for path in sorted((directory / FAILED).glob("*.json")):
         try:
-            yield FailedCell.model_validate_json(path.read_bytes())
-        except (OSError, ValueError) as error:
+            yield FailedCell.model_validate_json(text.bounded(path))
+        except (UsageError, ValueError) as error:
             yield f"{path} is no failed cell: {str(error).splitlines()[0]}"
 
 
 def _told(stored: Mapping[str, Any], source: str, known: Result | None) -> Reported:
     try:
         return of_json(_facts(stored, source), stored, source, known)
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
         raise UsageError(f"{source} is damaged: no {error}") from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise UsageError(f"{source} is damaged: {error}") from None
 
 
 def _facts(stored: Any, source: str) -> Facts:

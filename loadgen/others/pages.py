@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.others import blocks, commands, headings
+from loadgen.others import blocks, commands, documents, headings
 from loadgen.others.blocks import Block
 from loadgen.others.headings import Kind, Line, Outline
 from loadgen.reported import Load, Reported, short_name
@@ -17,6 +17,7 @@ from loadgen.reported import Load, Reported, short_name
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
 _SGLANG = (
     "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token",
@@ -43,8 +44,12 @@ def read(text: str, path: Path) -> list[Reported]:
 def _pasted(text: str) -> Iterator[_Pasted]:
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
-    cleaned = html.unescape(_COLOUR.sub("", text)).replace("\u00ad", "")
+    cleaned = html.unescape(_REFERENCE.sub("\ufffd", _COLOUR.sub("", text))).replace("\u00ad", "")
     for line in headings.lines(_split(cleaned)):
+        if not line.text:
+            if above and above[-1]:
+                above.append("")  # a command does not go on behind it
+            continue
         begins = blocks.HEADER.search(line.text)
         if block is not None and (begins or _ends(line)):
             yield block
@@ -123,7 +128,7 @@ def _mean(total: Any, count: Any) -> float | None:
 
 def _rate(said: Any) -> float | None:
     try:
-        return None if said is None else float(said)
+        return None if said is None else documents.rate(float(said))
     except ValueError:
         return None
 

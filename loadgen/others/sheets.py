@@ -104,10 +104,10 @@ def _row(cells: Mapping[str, str], source: str) -> Reported:
     completed, name = figures.get("completed"), next((plain[one] for one in _NAMES if plain.get(one)), "")
     remarks = [*empty, *(["lengths, batch and formula of the speed are not told"] * (SPEED in figures))]
     return Reported(
-        name=name or "unnamed",
+        name=documents.word(name) or "unnamed",
         figures=figures,
         load=Load(
-            name=plain.get("load", ""),
+            name=documents.word(plain.get("load", "")),
             requests=_count(plain.get("requests", "")),
             input_len=documents.mean(figures.get("total_input_tokens"), completed),
             output_len=documents.mean(figures.get("total_output_tokens"), completed),
@@ -133,7 +133,7 @@ def _value(text: str, sign: str, source: str) -> float | str | None:
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
+    return documents.written_count(text)
 
 
 def _speeds(path: Path) -> list[Row]:

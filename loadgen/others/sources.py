@@ -16,6 +16,7 @@ from loadgen.cell import FailedCell
 from loadgen.errors import UsageError
 from loadgen.others import aiperf, blocks, documents, guidellm, own, pages, sglang, sheets, text, vllm
 from loadgen.others.documents import Document
+from loadgen.places import place
 from loadgen.reported import Reported
 from loadgen.result import ARRIVALS, RESULT
 
@@ -24,6 +25,9 @@ _MOST_FILES = 200_000  # looked at in one directory
 _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
 _HEAD_BYTES = 8192
 _NAMED = 3
+_LONGEST_DETAIL = 200
+# What a file of anybody's can make a reader raise: it costs that file, and not the comparison.
+_DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
     r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)"
@@ -68,8 +72,8 @@ def read(places: Sequence[str]) -> Sources:
     Raises UsageError where nothing at all could be read.
     """
     found = _Found()
-    for place in places:
-        found.place(Path(place).expanduser())
+    for named in places:
+        found.place(place(named))
     if not found.reported and not found.failures:
         said = found.troubles[:_NAMED] or ["nothing was named: give runs, campaigns or files of results"]
         more = len(found.troubles) - len(said)
@@ -91,7 +95,7 @@ class _Found:
     def place(self, path: Path) -> None:
         """Read a place that was named."""
         if not path.is_dir():
-            self._tried(lambda: self._file(path, text.read(path)))
+            self._tried(path, lambda: self._file(path, text.read(path)))
             return
         if os.path.realpath(path) in self.met:
             return
@@ -137,7 +141,7 @@ class _Found:
             known = own.run(directory)
             self.reported.append(known if row is None else own.rung(known, row))
 
-        self._tried(one)
+        self._tried(directory, one)
 
     def _failures(self, campaign: Path) -> None:
         for one in own.failures(campaign):
@@ -157,7 +161,7 @@ class _Found:
         if raw is None:
             return [path]
         if _PAGE not in raw and not (sheets.marked(raw) and sheets.is_ours(raw.decode("utf-8", "replace"))):
-            self._tried(lambda: self._file(path, raw))
+            self._tried(path, lambda: self._file(path, raw))
         return []
 
     def _file(self, path: Path, raw: bytes) -> None:
@@ -182,23 +186,25 @@ class _Found:
         known = [(one, client) for one in every if (client := _client(one.value)) is not None]
         for document, client in known:
             source = f"{path}:{document.line}" if len(known) > 1 else str(path)
-            self._tried(partial(self._told, client, document, source))
+            self._tried(source, partial(self._told, client, document, source))
         broken = [one for one in every if one.trouble]
+        told = [*broken[:_NAMED], *(one for one in broken[_NAMED:] if one.last)]
         if known or blocks.HEADER.search(said) is None:
-            self.troubles += [f"{path}:{one.line}: {one.trouble}" for one in broken[:_NAMED]]
+            self.troubles += [f"{path}:{one.line}: {one.trouble}" for one in told]
         return bool(known) or (bool(broken) and blocks.HEADER.search(said) is None)
 
     def _told(self, client: Client, document: Document, source: str) -> None:
-        try:
-            self.reported += client.read(document.value, source)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise UsageError(f"{source} is damaged: {error}") from None
+        self.reported += client.read(document.value, source)
 
-    def _tried(self, act: Callable[[], None]) -> None:
+    def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
+        """Read something; whatever is wrong with it costs the others nothing."""
         try:
             act()
         except UsageError as error:
             self.troubles.append(str(error))
+        except _DAMAGED as error:
+            said = " ".join(str(error).split())[:_LONGEST_DETAIL]
+            self.troubles.append(f"{source} is damaged: {said or type(error).__name__}")
 
     def _new(self, path: Path) -> bool:
         """Whether a place is met for the first time."""
@@ -220,5 +226,5 @@ def _promising(path: Path) -> bytes | None:
         head = file.read(_HEAD_BYTES)
         if b"\0" in head and head[:1] not in (b"\xff", b"\xfe"):
             return None
-        raw = head + file.read()
+        raw = head + file.read(_LARGE_BYTES)
     return raw if sheets.marked(head) or any(mark in raw for mark in _MARKS) else None

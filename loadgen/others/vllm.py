@@ -110,5 +110,5 @@ def _date(said: object) -> datetime | None:
     """The local time of a machine whose zone nobody tells: taken for ours."""
     try:
         return datetime.strptime(documents.word(said), "%Y%m%d-%H%M%S").astimezone()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # a year that this machine's clock has not
         return None

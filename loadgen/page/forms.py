@@ -23,8 +23,10 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.others import sources
 from loadgen.page.document import Document, document
 from loadgen.page.panel import Panel
+from loadgen.plain_text import file_name, plain
 from loadgen.reported import Reported
 
+_PLOT = "plot"
 _INSTALL = "pip install 'llm-loadgen[report]'"
 
 
@@ -32,11 +34,12 @@ def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read(asked.places))
     for trouble in given.read.troubles:
-        _say(f"loadgen: {trouble}")
+        _say(f"loadgen: {plain(trouble)}")
     if not given.read.reported and not given.read.failures:
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
     for form in forms:
-        yield FORMS[form](given)
+        said = FORMS[form](given)
+        yield said if form == _PLOT else plain(said)  # a plot's colours are our own
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def _plot(given: _Given) -> str:
 
 
 FORMS: dict[str, Callable[[_Given], str]] = {
-    "text": _text, "html": _html, "markdown": _markdown, "csv": _csv, "png": _png, "svg": _svg, "plot": _plot,
+    "text": _text, "html": _html, "markdown": _markdown, "csv": _csv, "png": _png, "svg": _svg, _PLOT: _plot,
 }  # fmt: skip
 
 
@@ -140,7 +143,7 @@ def _pictures(given: _Given, directory: Path, form: str) -> str:
         raise UsageError("nothing to draw: the sources have neither arrivals nor two checkpoints to compare")
     result.create_place(directory, f"--{form[1:]}")
     for stem, panel in panels:
-        plots.save(panel, directory / f"{stem}{form}")
+        plots.save(panel, directory / f"{file_name(stem)}{form}")
     _say(f"wrote {len(panels)} pictures to {directory}")
     return ""
 
@@ -150,6 +153,7 @@ def _printed(place: str, text: str) -> str:
 
 
 def _written(path: Path, text: str) -> str:
+    text = plain(text)
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
+from loadgen.csv_text import csv_text
 from loadgen.reported import Reported
 
 _LEFT = (
@@ -20,13 +19,9 @@ _LEFT = (
 def render(reported: Sequence[Reported]) -> str:
     """A header and a row a run; figures under vLLM's keys, in full precision, empty where not told."""
     keys = dict.fromkeys(key for one in reported for key in one.figures if key not in _LEFT)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*_LEFT, *keys])
-    for one in reported:
-        known = _known(one)
-        writer.writerow([*(known[key] for key in _LEFT), *(one.figures.get(key) for key in keys)])
-    return out.getvalue()
+    rows = ((_known(one), one.figures) for one in reported)
+    cells = ([*(known[key] for key in _LEFT), *(figures.get(key) for key in keys)] for known, figures in rows)
+    return csv_text([[*_LEFT, *keys], *cells])
 
 
 def _known(one: Reported) -> dict[str, Any]:

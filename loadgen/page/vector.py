@@ -29,7 +29,7 @@ def inline(panel: Panel, identity: str) -> str:
     with plots.drawn(panel, PLACES, titled=False) as figure:
         written = BytesIO()
         figure.savefig(written, format="svg", metadata=plots.METADATA, transparent=True)
-    root = ElementTree.fromstring(written.getvalue())
+    root = ElementTree.fromstring(written.getvalue())  # nosec B314 # just written by matplotlib
     text = ElementTree.tostring(root, encoding="unicode")
     used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
     named = {name: f"{identity}-{number}" for number, name in enumerate(sorted(used), 1)}

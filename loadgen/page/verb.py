@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from loadgen import block, report, result
 from loadgen.errors import UsageError
 from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
+from loadgen.places import place
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
 _PAGE = "report.html"
@@ -51,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
         return 0 if argv else UsageError.exit_code
     asked = _asked(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
-    first = Path(asked.places[0])
-    if len(asked.places) == 1 and not forms and (not first.exists() or (first / result.RESULT).exists()):
+    first = place(asked.places[0])
+    if len(asked.places) == 1 and not forms and (not first.exists() or result.is_run(first)):
         print(report.render(result.load(first), explain=asked.explain, layout=asked.layout))
         return 0
     if asked.explain and not forms:

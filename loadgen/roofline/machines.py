@@ -10,6 +10,7 @@ from importlib import resources
 
 from pydantic import BaseModel, ConfigDict
 
+from loadgen.bounds import MOST_GB_PER_S
 from loadgen.errors import UsageError
 from loadgen.roofline.machine import Machine
 
@@ -55,7 +56,7 @@ def machine(key: str) -> Machine:
 
 def of_bandwidth(gb_per_s: float) -> Machine:
     """A machine of which nothing but the memory bandwidth is known."""
-    if not 0 < gb_per_s < float("inf"):
+    if not 0 < gb_per_s <= MOST_GB_PER_S:
         raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, as 273")
     return Machine(
         key="",

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import UsageError
+from loadgen.places import place as expanded
 from loadgen.roofline import architecture, preset
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.known import ceiling
@@ -34,7 +35,7 @@ class Flags(msgspec.Struct, frozen=True):
         """Find before a run what these flags could not do after it; raises UsageError."""
         chosen(self.hardware, self.bandwidth_gb_per_s)
         if self.model_config is not None:
-            architecture.read(Path(self.model_config).expanduser())
+            architecture.read(expanded(self.model_config))
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -96,7 +97,7 @@ def _all(one: Machine, devices: int | None) -> Machine:
 
 
 def _ceiling(subject: Subject, known: Machine, model: str, flags: Flags) -> Ceiling:
-    config = Path(flags.model_config).expanduser() if flags.model_config is not None else None
+    config = expanded(flags.model_config) if flags.model_config is not None else None
     made = _ONLINE.get(subject.as_run) if subject.declared in _PLAIN else None
     place = subject.checkpoint_path
     if made and place and config is None and (Path(place) / "config.json").is_file():

@@ -11,7 +11,7 @@ import psutil
 from loadgen_servers.launch import Command, LaunchError, shown
 
 # Where a socket listens that takes what is sent to 127.0.0.1, and to localhost.
-_TAKES_LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
+_TAKES_LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # nosec B104 # read, not bound
 _TAKES_LOCALHOST = (*_TAKES_LOOPBACK, "::1")
 _SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh")
 _LINE_CHARACTERS = 100

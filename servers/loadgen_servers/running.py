@@ -263,7 +263,14 @@ class Running:
 def _asked(command: Sequence[str]) -> str:
     """What a container engine answers; "" where it does not."""
     try:
-        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_S)
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
+            env=child.inherited(),
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout.decode(errors="replace").strip()

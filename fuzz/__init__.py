@@ -1,0 +1,1 @@
+"""Fuzz: every reader of strangers' bytes under atheris; `python -m fuzz --help`."""

@@ -1,0 +1,83 @@
+"""Bounds: what a number, a nesting and a file of settings may be before anything is started with it."""
+
+from __future__ import annotations
+
+import argparse
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+MOST_TOKENS = 20_000_000  # of a prompt or an answer
+MOST_REQUESTS = 100_000_000
+MOST_STREAMS = 1_000_000
+MOST_SECONDS = 1e9  # 31 years
+MOST_GB_PER_S = 1e9  # of a memory's bandwidth
+MOST_IDS = 10_000_000  # of a vocabulary
+MOST_INT = 2**31 - 1  # of a sampling parameter
+MOST_SEED = 2**63 - 1
+DEEPEST = 64  # tables and lists inside one another
+_SHOWN = 40
+_MOST, _LEAST = 1e15, 1e-15  # of any figure's magnitude: far beyond them nothing can be computed with it
+
+
+_REPR = reprlib.Repr()
+
+
+def figure(value: object) -> float | None:
+    """A number that a figure can be: 0, or from 1e-15 to 1e15 either way; None of anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if value == 0 or _LEAST <= abs(value) <= _MOST else None
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A flag's type: an integer from `least` to `most`."""
+
+    def count(text: str) -> int:
+        try:
+            value = int(text) if len(text) <= _SHOWN else most + 1
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is no whole number") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{shown(text)}: give a whole number from {least} to {most}")
+        return value
+
+    return count
+
+
+def real(least: float, most: float) -> Callable[[str], float]:
+    """A flag's type: a number from `least` to `most`; never NaN, and infinite only where `most` is."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is no number") from None
+        if not least <= value <= most:  # false for NaN too
+            raise argparse.ArgumentTypeError(f"{shown(text)}: give a number from {least:g} to {most:g}")
+        return value
+
+    return number
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it, of a long one the begin; itself it never recurses far."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
+    said = _REPR.repr(value)
+    return said if len(said) <= 2 * _SHOWN else f"{said[: 2 * _SHOWN]}…"
+
+
+def too_deep(value: Any) -> bool:
+    """Whether tables and lists lie more than 64 deep inside one another; itself it never recurses."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [
+            part
+            for one in level
+            if isinstance(one, dict | list)
+            for part in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,43 @@
+"""Plain text: what a server, a file or a name says, without what would command a terminal or break a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# C0 and C1 but for line feed and tab, DEL, marks that turn the direction of writing, separators of lines and
+# paragraphs, halves of a surrogate pair.
+_COMMANDS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff"
+)
+_COMMAND = re.compile(f"[{_COMMANDS}]")
+_UNSAFE = re.compile(r"[^\w .,+=@()\[\]-]")
+_LONGEST_NAME = 100
+
+
+def plain(text: str) -> str:
+    """Text with every control character, direction mark and lone surrogate replaced by U+FFFD.
+
+    Line feeds and tabs stay; what comes back can be printed, and written as UTF-8.
+    """
+    return _COMMAND.sub(REPLACEMENT, text)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Strict JSON that a terminal can be shown: control characters are escapes, lone surrogates U+FFFD.
+
+    Raises ValueError of NaN and infinities, TypeError of what JSON has no word for.
+    """
+    return _COMMAND.sub(_escaped, json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent))
+
+
+def file_name(said: str) -> str:
+    """A name as part of a file's: no separator, no control character, not hidden, 100 characters at most."""
+    return _UNSAFE.sub("-", said)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    letter = found[0]
+    return REPLACEMENT if "\ud800" <= letter <= "\udfff" else f"\\u{ord(letter):04x}"
