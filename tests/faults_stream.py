@@ -224,5 +224,3 @@ FORMS = [
         stall_s=9,
     ),
 ]
-
-FAULTS = [*ERRORS, *ENDS, *JSON, *FORMS]

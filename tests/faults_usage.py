@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 from faults import INPUT, OUTPUT, A, Ending, Fault, K, U, Z, events, fails, succeeds
-from scripted_server import DONE, usage
+from scripted_server import DONE
 
 IMPOSSIBLE = fails(K.MALFORMED, r"\w{3}")
 WRONG_LENGTH = frozenset({"answer-lengths"})
-SILENT = 0.0
 
 
 def counts(**fields: Any) -> bytes:
@@ -93,7 +92,6 @@ NUMBERS += [
         "a longer prompt than was sent", {"prompt_tokens": 500}, succeeds(), frozenset({"prompt-lengths"})
     ),
     counted("a prompt of no tokens", {"prompt_tokens": 0}, succeeds()),
-    Fault("usage of one in three", events(A, A, Z, usage(OUTPUT), DONE), succeeds()),
 ]
 
 
@@ -128,5 +126,3 @@ TIMES += [
         succeeds(),
     ),
 ]
-
-FAULTS = [*PLACES, *NUMBERS, *CACHED, *TIMES]

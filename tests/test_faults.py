@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-import faults_http
-import faults_stream
-import faults_usage
+import faults_table
 import made_cases
 from faults import (
     INPUT,
@@ -45,7 +43,8 @@ from scripted_server import PATIENCE_S, Answer, Driven, End, closed_port, drive,
 
 pytestmark = pytest.mark.realtime
 
-FAULTS = [*faults_http.FAULTS, *faults_stream.FAULTS, *faults_usage.FAULTS]
+FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
+DOCS = Path(__file__).parent.parent / "docs" / "reliability.md"
 MANY_FAILURES = "many-failures"
 # The doubts that answers alone raise: the others are of the machine that this runs on, or of few requests.
 ABOUT_ANSWERS = {
@@ -242,6 +241,11 @@ def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path:
 def test_every_fault_has_its_own_name() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(names) == len(set(names)) > 150
+
+
+def test_the_table_in_the_docs_is_this_one() -> None:
+    """`tests/faults_table.py` prints it."""
+    assert "\n".join(faults_table.lines()) in DOCS.read_text("utf-8")
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
