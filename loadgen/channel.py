@@ -63,6 +63,11 @@ class Outbox:
     def waiting_bytes(self) -> int:
         return self._bytes
 
+    @property
+    def oldest_ns(self) -> int:
+        """When the longest-waiting capture ended; 0 where none waits."""
+        return self._waiting[0][0].end_ns if self._waiting else 0
+
     def flush_some(self) -> bool:
         """Give at most one capture to the pipe; True when it took it and another look is worthwhile."""
         if not self._partial:

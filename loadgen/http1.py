@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import httptools
@@ -17,6 +18,8 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 LONGEST_HEAD_BYTES = 65536
 _SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
+COMPRESSED = "the answer is compressed ({}), though that was not asked for"
+_PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
 SWITCHED = "the server switched protocols, though nobody asked it to"
 # A first chunk in order, or not all of its size has come; of anything else the parser says what it is.
@@ -266,6 +269,15 @@ def _framing(status: int, headers: Headers, head_length: int) -> Framing:
     return ContentLength(head_length + int(length)) if length.isdecimal() else UntilClose()
 
 
+def compressed(headers: Mapping[str, str]) -> str:
+    """Which header of a response says that it is compressed, and how; "" where none does."""
+    for name in ("content-encoding", "transfer-encoding"):
+        for coding in headers.get(name, "").lower().split(","):
+            if coding.strip() not in _PLAIN:
+                return f"{name}: {coding.strip()}"
+    return ""
+
+
 class Unframed(msgspec.Struct, frozen=True):
     """A response without its framing; `body_ends` is int64[reads], the body's length after each read."""
 
@@ -315,9 +327,9 @@ class Response:
         return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
 
     @property
-    def encoding(self) -> str:
-        """How the body is compressed; `identity` where it is not."""
-        return self.headers.get("content-encoding", "identity").strip().lower()
+    def compressed(self) -> str:
+        """Which header says that the body is compressed, and how; "" where none does."""
+        return compressed(self.headers)
 
 
 def unframe(raw: bytes, read_ends: Int64) -> Unframed:
@@ -348,10 +360,8 @@ def unframe(raw: bytes, read_ends: Int64) -> Unframed:
     lengths = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum(response.lengths(), out=lengths[1:])
     framing = _framing(response.status, response.headers, 0)
-    if malformed is None and response.encoding != "identity":
-        malformed = (
-            f"the answer is compressed (content-encoding: {response.encoding}), though that was not asked for"
-        )
+    if malformed is None and (coding := response.compressed):
+        malformed = COMPRESSED.format(coding)
     return Unframed(
         status=response.status,
         headers=response.headers,

@@ -35,7 +35,7 @@ def read(raw: bytes, read_ends: Int64) -> tuple[Unframed, Events] | None:
         return None
     finally:
         response.leave_parser()
-    if not response.complete or not response.pieces or response.encoding != "identity":
+    if not response.complete or not response.pieces or response.compressed:
         return None
     lengths, head = response.lengths(), raw.find(HEAD_END) + len(HEAD_END)
     ends = (lengths + _SIXTEENS.searchsorted(lengths, "right") + _FRAME).cumsum() + head

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
 
@@ -20,7 +21,7 @@ from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.channel import Outbox
 from loadgen.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.failure import Failure, FailureKind
-from loadgen.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING
+from loadgen.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
 from loadgen.job import Counters, Health, Job
 
 _HOUSEKEEP_S = 0.02
@@ -278,8 +279,9 @@ class Portable:
             raise
         self.outbox.put(exchange.capture(failure))
         self.ended += 1
-        if self.job.duration_ns and failure is not None and failure.kind is FailureKind.CONNECT:
-            await asyncio.sleep(_RETRY_S)  # there is time: do not burn the plan's requests on this slot
+        answered = self.job.duration_ns or self.deadlines.stalls.token_ns
+        if answered and failure is not None and failure.kind is FailureKind.CONNECT:
+            await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
         self.idle.append((exchange.slot, clock.now_ns()))
         self.freed.set()
 
@@ -319,6 +321,8 @@ class Portable:
             exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
             if exchange.status == SWITCHING:
                 return Failure(FailureKind.MALFORMED, SWITCHED)
+            if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
+                return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
             async for data in response.aiter_raw():
                 exchange.seen_ns.append(clock.now_ns())
                 exchange.reads.append(data)

@@ -27,6 +27,7 @@ _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last on
 _MOST_EVENTS = 1024  # of one look at the epoll
 _MOST_JOINED = 8  # ends of one look whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
+_LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
@@ -45,7 +46,7 @@ class Wire:
         self.wall, self.rest = clock.WallOffset(), Rest()
         self.deadlines = Deadlines(job, self._under_way)
         self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
-        self.stopping = False
+        self.stopping = self.hurried = False
 
     # The hot path.
 
@@ -109,8 +110,8 @@ class Wire:
                 time.sleep(self.rest.seconds)
             if clock.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
                 self._sweep(clock.now_ns())
-            if self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES and not self.outbox.blocked:
-                self._flush()
+            if (self.hurried or self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES) and not self.outbox.blocked:
+                self._flush(_HURRIED)
         end_ns = clock.now_ns()
         self._close()
         return Health(
@@ -175,9 +176,11 @@ class Wire:
             return True
         return False
 
-    def _flush(self) -> None:
-        """Give the decoder at most one capture; while the pipe is full, watch for room."""
-        if not self.outbox.flush_some() and self.outbox.blocked:
+    def _flush(self, most: int = 1) -> None:
+        """Give the decoder some captures, one by one; while the pipe is full, watch for room."""
+        while most and self.outbox.flush_some():
+            most -= 1
+        if self.outbox.blocked:
             self.pool.poll.modify(self.outbox.sock, RECV | SEND)
 
     def _under_way(self) -> Iterator[Slot]:
@@ -214,6 +217,7 @@ class Wire:
                 self._dial_if_needed(slot)
         self.rest.learn(busy, reads, now_ns)
         self.counters.publish(self.out.next, self.ended, reads)
+        self.hurried = 0 < self.outbox.oldest_ns < now_ns - _LATE_NS
 
     def _inspect(self, slot: Slot, now_ns: int) -> None:
         """Look at a stream that goes on for long: whether it is one, and has tokens."""
@@ -306,8 +310,8 @@ class Wire:
             self._make_free(slot)
             return
         self.pool.drop(slot)
-        if refused and (self.job.duration_ns or any(s.state is State.BUSY for s in self.pool.slots)):
-            # Others are being answered, or there is time: do not burn the plan's requests on this slot.
+        if refused and (self.job.duration_ns or self.deadlines.stalls.token_ns or any(self._under_way())):
+            # The server did answer, or there is time: do not burn the plan's requests while it is away.
             slot.retry_ns = clock.now_ns() + _SECOND_NS
         else:
             self._dial_if_needed(slot)

@@ -220,6 +220,26 @@ def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_pat
     assert run.metrics.e2el.max_ms < 900  # of no request is the second in it
 
 
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_server_that_is_away_for_a_second_does_not_eat_a_closed_loops_plan(
+    transport: str, tmp_path: Path
+) -> None:
+    planned = 150
+    answer = api(lambda _: stream(OUTPUT, GAP_S))
+    with ScriptedServer(answer) as first:
+        port = first.port
+        words = argv(first.base_url, planned, "--quiet", "--max-concurrency", "2", "--transport", transport)
+        client = started(words, tmp_path)
+        wait(lambda: len(first.asked) >= 12, "requests")
+    time.sleep(1.0)
+    with ScriptedServer(answer, wanted_port=port):
+        found = ended(client)
+    assert found.code == FIGURES, found
+    figures = assert_adds_up(whole(tmp_path), planned)
+    assert 0 < figures["failed"] <= 10  # two under way, and a slot asks once a second
+    assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
+
+
 # Disks.
 
 
