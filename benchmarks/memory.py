@@ -27,7 +27,18 @@ PER_REQUEST = 128
 STREAMS = 1024
 STEP_NS = 20_000_000
 PART = 256  # requests in a frame of the journal
-HEADER = ("tokens", "joined", "saved", "loaded", "figures", "verdict", "report", "anonymous", "CPU s")
+HEADER = (
+    "tokens",
+    "joined",
+    "saved",
+    "loaded",
+    "figures",
+    "verdict",
+    "report",
+    "anonymous",
+    "CPU s",
+    "B/token",
+)
 WIDTH = 10
 
 
@@ -107,7 +118,7 @@ def anonymous() -> int:
 
 
 def measured(asked: tuple[int, int, str]) -> list[float]:
-    """The peak after each step and what is held at the end, in MiB; the CPU time of the figures, seconds."""
+    """The peak after each step and what is held at the end, MiB; CPU of the figures, s; bytes a token."""
     tokens, per_message, directory = asked
     peaks: list[float] = []
     records = Records.joined(Parts(tokens, per_message), spill=Path(directory))
@@ -126,7 +137,9 @@ def measured(asked: tuple[int, int, str]) -> list[float]:
     peaks.append(peak_rss())
     assert report.render(run)
     peaks.append(peak_rss())
-    return [*(peak / 2**20 for peak in (*peaks, anonymous())), seconds]
+    columns = [*run.records.columns.values(), run.records.start, run.records.arrival_ns, run.records.tokens]
+    kept = sum(column.nbytes for column in columns) / total
+    return [*(peak / 2**20 for peak in (*peaks, anonymous())), seconds, kept]
 
 
 def main() -> None:
@@ -143,8 +156,8 @@ def main() -> None:
             multiprocessing.get_context("spawn").Pool(1) as pool,
         ):
             (found,) = pool.map(measured, [(tokens, args.per_message, directory)])
-        *peaks, seconds = found
-        cells = [str(tokens), *(f"{peak:.0f}" for peak in peaks), f"{seconds:.2f}"]
+        *peaks, seconds, kept = found
+        cells = [str(tokens), *(f"{peak:.0f}" for peak in peaks), f"{seconds:.2f}", f"{kept:.1f}"]
         print("".join(cell.rjust(WIDTH) for cell in cells), flush=True)
 
 

@@ -183,12 +183,13 @@ class _Clock(msgspec.Struct, frozen=True):
 def _clock(case: Case) -> _Clock:
     records, least_ns = case.records, int(STEP_MS * 1e6)
     impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
-    begins, begun = records.start[:-1], case.each.first_ns != UNKNOWN
+    begun = case.each.first_ns != UNKNOWN
     early = case.each.first_ns[begun] < records.sent_ns[begun] - least_ns
-    late = np.flatnonzero(np.diff(records.arrival_ns) < -least_ns)  # from message i to i + 1
-    late = late[~np.isin(late + 1, begins)]  # not from one answer to the next
     wrong = {*np.flatnonzero(begun)[early].tolist()}
-    wrong |= {*(np.searchsorted(records.start, late, side="right") - 1).tolist()}
+    for block in records.blocks():
+        late = np.flatnonzero(np.diff(block.arrival_ns) < -least_ns)  # from message i to i + 1
+        late = late[~np.isin(late + 1, block.start)]  # not from one answer to the next
+        wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
     return _Clock(
         step_ms=case.facts.client.clock_step_ms,
         impossible=0 if impossible is None else int(impossible.clip(0).sum()),
