@@ -113,7 +113,10 @@ class Journal:
     def records(self, spill: Path | None = None) -> Records:
         """Every request so far, sorted by plan index; long columns may lie in a file under `spill`."""
         self._flush()
-        return Records.joined(Parts(self._kept), spill)
+        try:
+            return Records.joined(Parts(self._kept), spill)
+        except OSError:  # no room to spill to: then memory must hold them
+            return Records.joined(Parts(self._kept))
 
     def remove(self) -> None:
         """Take the file away: all of it is kept elsewhere by now."""

@@ -154,7 +154,8 @@ def _failures(result: Result, wanted: Wanted) -> Iterator[str]:
     if lost:
         yield f"lost: {lost} of {facts.requests} requests were under way when the client was killed"
     if missing - lost > 0:
-        yield f"not sent: {missing - lost} of {facts.requests} requests"
+        what = "not sent, or not in the journal yet" if facts.recovered else "not sent"
+        yield f"{what}: {missing - lost} of {facts.requests} requests"
     resent = int((result.records.resends > 0).sum())
     if resent:
         yield f"sent again: {resent} requests, whose idle connection the server had closed"

@@ -180,3 +180,19 @@ def test_a_request_waits_a_quarter_of_a_second_at_most(
     made.write()
     assert path.stat().st_size > before
     made.close()
+
+
+def test_a_run_too_long_for_memory_is_held_there_where_the_disk_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = Records.joined
+
+    def full(parts: object, spill: Path | None = None) -> Records:
+        if spill is not None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return joined(parts)  # type: ignore[arg-type]
+
+    made = kept(tmp_path / "j", ROWS)
+    monkeypatch.setattr(Records, "joined", full)
+    assert same(made.records(tmp_path), Records.of(ROWS))
+    made.close()
