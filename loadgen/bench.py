@@ -163,4 +163,4 @@ def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
         return ExitCode.NOTHING
     if strict and run.verdict.level is Level.INVALID:
         return ExitCode.INVALID
-    return ExitCode.UNWRITTEN if unwritten or facts.journal_error else ExitCode.FIGURES
+    return ExitCode.UNWRITTEN if unwritten else ExitCode.FIGURES

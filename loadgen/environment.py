@@ -46,7 +46,7 @@ _SECRETS = (
     # NAME=VALUE, 'name': 'value', name=['value', …]
     re.compile(
         rf"((?<![\w.-])['\"]?{_KEY}['\"]?\s*[=:]\s*)(?!None\b|null\b)"
-        r"(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;}'\"]+)",
+        r"(?:\[[^\[\]]*\]|\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;}'\"]+)",
         re.IGNORECASE,
     ),
     *_CREDENTIALS,

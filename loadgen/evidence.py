@@ -270,8 +270,8 @@ class Case:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, without those that Ctrl-C ended."""
-        ended = (FailureKind.CANCELLED,)
+        """Requests that failed, without those that a signal, a rule or our own end cut off."""
+        ended = (FailureKind.CANCELLED, FailureKind.LOST)
         return sum(failure is not None and failure.kind not in ended for failure in self.records.failures)
 
     @property

@@ -32,7 +32,7 @@ from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
 from loadgen.endpoint import Access, Served
-from loadgen.environment import HIDDEN, command_line, describe, git_state
+from loadgen.environment import HIDDEN, command_line, describe, git_state, hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.facts import Client, Facts, Server
 from loadgen.fingerprint import Fingerprint
@@ -112,7 +112,8 @@ class Session(msgspec.Struct, frozen=True):
         texts = {result.REPORT: text + "\n"}
         if self.local is not None and self.local.log is not None:
             log = self.local.log  # engines print their keys
-            texts[log.name] = self.access.secrets.hide(server_log.text(log) or server_log.missing(log))
+            said = server_log.text(log) or server_log.missing(log)
+            texts[log.name] = hide(self.access.secrets.conceal(said))
         errors = result.save(run, directory, texts, broken)
         if self.options.save_requests:
             try:

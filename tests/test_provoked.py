@@ -175,6 +175,7 @@ PROVOCATIONS = {
         {"stopped-by-rule"},
         played=made.known(lambda facts: {"stop_rule": "--max-duration 1 s: 2 requests were cut"}),
         may=frozenset({"cut-short"}),
+        code=1,
     ),
     "a server that closes one of ten idle connections": Provocation(
         made.closing(10), f"{METERED} --num-prompts 20", {"many-resent"}, may=frozenset({"failures"})
