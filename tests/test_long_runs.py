@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loadgen.journal import Journal
 
 from loadgen import clock, live, measure, plan, profile
 from loadgen.arrays import Int64
 from loadgen.capture import Capture, int64s
 from loadgen.engines import UNKNOWN
 from loadgen.job import Counters, Health, Job
+from loadgen.journal import Journal
 from loadgen.measure import Manner, Outcome, Watch
 from loadgen.plan import Plan, Seed, Subject
 from scripted_server import DONE, HEAD, LAST, chunk, target_of, token, usage
