@@ -19,6 +19,7 @@ from campaign_files import cells, failures, the_directory, written
 from loadgen import cli, report, result
 from loadgen.attach import attach
 from loadgen.campaign import verb
+from loadgen.journal import Journal
 from loadgen.result import RESULT
 from loadgen.run import Session
 from made_cases import measured
@@ -111,6 +112,44 @@ def test_a_stored_name_commands_no_terminal(
     said = capsys.readouterr()
     assert "]0;owned" in said.out
     assert_printable(said.out + said.err)
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "csv"])
+def test_a_stored_name_is_no_command_in_a_file(form: str, tmp_path: Path) -> None:
+    if form == "html":
+        pytest.importorskip("jinja2", reason="pages need it")
+    made_runs.keep(made_runs.run(model=ODD, label=ODD, notes=(ODD,)), tmp_path)
+    path = tmp_path / f"page.{form}"
+    assert cli.main(["report", str(tmp_path), f"--{form}", str(path)]) == 0
+    text = path.read_text("utf-8")
+    assert "]0;owned" in text
+    assert not [letter for letter in text if letter in ODD and not letter.isprintable()]
+
+
+def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, left = tmp_path / "whole", tmp_path / "left"
+    for place in (whole, left):
+        place.mkdir()
+    made_runs.keep(made_runs.run(), whole)
+    of = made_runs.run()
+    journal = Journal(left / result.JOURNAL)
+    journal.facts(of.facts.model_copy(update={"under_way": True}).dumped())
+    for record in made_runs.answers(24, 16, 4, 1.0, 0):
+        journal.add(record)
+    journal.finish()
+    journal.close()
+    assert cli.main(["compare", str(whole), str(left)]) == 0
+    said = capsys.readouterr()
+    assert f"{left} is a run that was not finished: it has no {RESULT}; loadgen report shows" in said.err
+    assert cli.main(["report", str(left)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("PARTIAL: the client was ended while the run was under way; read from its journal")
+    assert "INVALID" in out
+    assert "cut-short" in out
+    assert cli.main(["export", str(left), "--jsonl"]) == 0
+    assert len((left / "requests.jsonl").read_text("utf-8").splitlines()) == 24
 
 
 @pytest.mark.parametrize("fields", [{"capacity_streams": 0}, {"capacity_streams": 0, "streams": 1}, {}])
