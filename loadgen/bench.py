@@ -33,13 +33,13 @@ def main(argv: Sequence[str]) -> int:
     if options.launching.dry_run:
         from loadgen.launched import dry_run
 
-        print(dry_run(options, asked))
+        printed(dry_run(options, asked), sys.stdout)
         return 0
     seed = seeded(options)
     with ExitStack() as stack:
         session = attach(options, asked, profiles[0], stack)
         if options.print_request:
-            print(session.request(profiles[0], seed))
+            printed(session.request(profiles[0], seed), sys.stdout)
             return 0
         return _run_all(session, profiles, seed)
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from loadgen import untrusted
 from loadgen.arrays import Int64
 from loadgen.peaks import peak_concurrency
+from loadgen.printing import printed
 from loadgen.ranks import median, percentiles
 from loadgen.record import Records
 
@@ -208,7 +209,7 @@ def remember(found: Iterable[Calibration]) -> bool:
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink()
-        print(f"loadgen: the self-test is not kept: {path}: {error.strerror}", file=sys.stderr)
+        printed(f"loadgen: the self-test is not kept: {path}: {error.strerror}", sys.stderr)
         return False
     return True
 
@@ -224,5 +225,5 @@ def _read() -> _Cache:
         why = error.strerror or type(error).__name__
     except ValidationError as error:
         why = f"it is damaged: {error.errors()[0]['msg']}"
-    print(f"loadgen: earlier self-tests are ignored: {path}: {why}", file=sys.stderr)
+    printed(f"loadgen: earlier self-tests are ignored: {path}: {why}", sys.stderr)
     return _Cache()

@@ -85,14 +85,14 @@ def _profiles(argv: Sequence[str]) -> int:
         from loadgen import profile
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
-        print("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML")
+        printed("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
         return 0 if len(argv) <= 1 else UsageError.exit_code
     if argv:
         profile.load(argv[0], {})
-        print(profile.locate(argv[0]).read_text("utf-8"), end="")
+        printed(profile.locate(argv[0]).read_text("utf-8"), sys.stdout, end="")
         return 0
     for name in profile.shipped():
-        print(f"{name:<20} {profile.load(name, {}).description}")
+        printed(f"{name:<20} {profile.load(name, {}).description}", sys.stdout)
     return 0
 
 
@@ -151,10 +151,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):
-        print(_HELP, end="")
+        printed(_HELP, sys.stdout, end="")
         return 0
     if verb in ("-V", "--version"):
-        print(f"loadgen {__version__}")
+        printed(f"loadgen {__version__}", sys.stdout)
         return 0
     try:
         verb, *arguments = _readable(words)

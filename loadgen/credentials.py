@@ -13,6 +13,7 @@ import msgspec
 from loadgen.environment import is_secret
 from loadgen.errors import UsageError
 from loadgen.flags import Options
+from loadgen.printing import printed
 from loadgen.secrecy import Secrets
 
 DEFAULT_VARIABLE = "OPENAI_API_KEY"
@@ -93,9 +94,8 @@ def _read(file: str) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"--api-key-file {file} is no regular file: write the key into one")
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            print(
-                f"loadgen: warning: others on this machine may read {file}: chmod 600 {file}", file=sys.stderr
-            )
+            why = f"others on this machine may read {file}: chmod 600 {file}"
+            printed(f"loadgen: warning: {why}", sys.stderr)
         data = os.read(descriptor, _LONGEST_FILE + 1)
     except OSError as error:
         raise UsageError(f"--api-key-file {file}: {error.strerror}") from None

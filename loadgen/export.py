@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import csv
-import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +14,10 @@ import numpy as np
 
 from loadgen import result
 from loadgen.arrays import Int64
+from loadgen.csv_text import csv_text
 from loadgen.errors import ExitCode, UsageError
 from loadgen.failure import FailureKind
+from loadgen.files import write_whole
 from loadgen.flags import Parser, refuse_unknown
 from loadgen.metrics import PerRequest
 from loadgen.printing import encodable, printed
@@ -28,7 +26,6 @@ from loadgen.result import Result
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096
-_FORMULA = tuple("=+-@\t\r\n")  # what a spreadsheet takes for the beginning of a formula
 Row = dict[str, Any]
 
 # The columns in their order, and the type of each in Parquet; times are CLOCK_MONOTONIC nanoseconds.
@@ -141,20 +138,14 @@ def _write_jsonl(some: Iterator[list[Row]], file: IO[bytes]) -> None:
 
 
 def _write_csv(some: Iterator[list[Row]], file: IO[bytes]) -> None:
-    # When there is one writer for every CSV of this tool, it belongs here.
-    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, list(COLUMNS))
-    writer.writeheader()
+    file.write(csv_text([list(COLUMNS)]).encode())
     for rows_ in some:
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows_)
-    text.detach()
+        file.write(csv_text([_cell(row[name]) for name in COLUMNS] for row in rows_).encode())
 
 
 def _cell(value: Any) -> Any:
-    """A value as a spreadsheet shows it: text that would begin a formula begins with an apostrophe."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """A value as the other forms spell it: JSON's true and false."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _write_parquet(some: Iterator[list[Row]], file: IO[bytes]) -> None:
@@ -186,19 +177,10 @@ def write(run: Result, form: Form, path: Path) -> None:
     """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: that is no name of a file; choose another --output")
-    # `files.write_whole` does the same, once it is there.
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            form.write(rows(run), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        write_whole(path, lambda file: form.write(rows(run), file))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
 
 
 def save(run: Result, directory: Path) -> Path:

@@ -16,6 +16,7 @@ from loadgen.climb import Climb
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.flags import Options, bench_parser, parse
 from loadgen.plan import Seed
+from loadgen.printing import printed
 from loadgen.profile import Profile
 from loadgen.server_settings import ServerSettings
 from loadgen.speed import FORMULAS, TOTAL
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if options.launching.dry_run:
         from loadgen.launched import dry_run
 
-        print(dry_run(options, asked))
+        printed(dry_run(options, asked), sys.stdout)
         return 0
     ladder = climb.begin(workload, options.run_dir, options.formula)
     try:
@@ -99,14 +100,14 @@ def _climb_on(ladder: Climb, options: Options, asked: ServerSettings, seed: Seed
         except LoadgenError as error:
             if not ladder.rows:
                 raise
-            print(f"loadgen: {error}", file=sys.stderr)
+            printed(f"loadgen: {error}", sys.stderr)
             ladder.give_up("the server did not start again")
             return
         ladder.workload = _native(ladder.workload, options, session.served.engine.name)
         try:
             ladder.on(session, seed)
         except MeasureError as error:
-            print(f"loadgen: {error}", file=sys.stderr)
+            printed(f"loadgen: {error}", sys.stderr)
 
 
 def _native(workload: Profile, options: Options, engine: str) -> Profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import select
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from loadgen.job import Health
 from loadgen.live import Silent
 from loadgen.measure import Manner, Outcome, Watch, measure
 from loadgen.plan import Plan, Seed, Subject
+from loadgen.printing import printed
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts
 from loadgen.runner import TRANSPORTS
@@ -345,15 +347,15 @@ def main(argv: Sequence[str]) -> int:
     load = Load(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
     lines, well = _modes(transports)
-    print("\n".join(lines), end="\n\n", flush=True)
-    print(f"{load.words}, against the null server on this machine:\n", flush=True)
+    printed("\n".join(lines), sys.stdout, end="\n\n")
+    printed(f"{load.words}, against the null server on this machine:\n", sys.stdout)
     found: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(found))
         found |= measure_client(load, (transport,), left_s)
-        print("\n".join(table(found[transport])), end="\n\n", flush=True)
+        printed("\n".join(table(found[transport])), sys.stdout, end="\n\n")
     if options.save and calibration.remember(found.values()):
-        print(f"kept for later reports in {calibration.cache_path()}")
+        printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
     return 0 if well else MeasureError.exit_code
 
 

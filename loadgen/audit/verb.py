@@ -13,6 +13,7 @@ from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
 from loadgen.others import sources
 from loadgen.places import place
 from loadgen.plain_text import json_text, plain
+from loadgen.printing import printed
 from loadgen.roofline import architecture, machines
 from loadgen.verdict import Level
 
@@ -66,10 +67,10 @@ def main(argv: Sequence[str]) -> int:
     findings = audit(read.reported, machine, config, given.model or "")
     if given.json:
         told = render.json(findings, machine, [*filter(None, [unknown_machine]), *read.troubles], failures)
-        print(json_text(told, indent=1))
+        printed(json_text(told, indent=1), sys.stdout)
     else:
-        print(plain(render.text(findings, explain=given.explain)), end="")
+        printed(plain(render.text(findings, explain=given.explain)), sys.stdout, end="")
         for line in filter(None, [unknown_machine, *read.troubles, *(f"failed: {one}" for one in failures)]):
-            print(f"loadgen: {plain(line)}", file=sys.stderr)
+            printed(f"loadgen: {plain(line)}", sys.stderr)
     invalid = any(one.level is Level.INVALID for one in findings)
     return STRICT if given.strict and invalid else 0

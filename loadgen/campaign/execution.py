@@ -23,7 +23,9 @@ from loadgen.climb import Climb
 from loadgen.environment import hide
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.local import LAST_WORDS
+from loadgen.plain_text import plain
 from loadgen.plan import Seed
+from loadgen.printing import printed
 from loadgen.result import Result
 from loadgen.run import Session
 
@@ -86,6 +88,9 @@ class Execution:
             except LoadgenError as error:
                 self._all_fail(left, name, str(error))
                 return
+            except Exception as error:
+                self._all_fail(left, name, _own_fault(error))
+                return
             try:
                 while left and self._measured(session, left, name):
                     pass
@@ -128,7 +133,7 @@ class Execution:
             self._failed(planned, session.access.secrets.hide(str(error)))
             return not died
         except Exception as error:  # one cell's fault must not cost the night: the others are measured
-            self._failed(planned, f"loadgen itself failed, please report it: {sections.reason(error)}")
+            self._failed(planned, _own_fault(error))
             return not _death(session, failed=False)
         kept = inside.keep(run, directory)
         if number := run.facts.signal or kept.signal:
@@ -168,6 +173,9 @@ class Execution:
         except LoadgenError as error:
             _stop_where_full(error)
             self._failed(planned, session.access.secrets.hide(str(error)))
+            return not _death(session, failed=False)
+        except Exception as error:  # as of a run; the lengths that were measured stay
+            self._failed(planned, _own_fault(error), climb.directory)
             return not _death(session, failed=False)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._climbed(planned, climb)
@@ -242,5 +250,9 @@ def _stop_where_full(error: LoadgenError) -> None:
         raise StoreError(str(error)) from None
 
 
+def _own_fault(error: Exception) -> str:
+    return f"loadgen itself failed, please report it: {sections.reason(error)}"
+
+
 def _complain(why: str) -> None:
-    print(f"loadgen: {why}", file=sys.stderr, flush=True)
+    printed(f"loadgen: {plain(why)}", sys.stderr)

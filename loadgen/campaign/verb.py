@@ -25,6 +25,7 @@ from loadgen.campaign.trust import Trust
 from loadgen.credentials import api_key
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.flags import Parser, add_key_flags, refuse_unknown
+from loadgen.plain_text import plain
 from loadgen.printing import printed
 
 _HERE = ""  # --resume without a directory: the latest
@@ -54,13 +55,13 @@ def main(argv: Sequence[str]) -> int:
     kept = _kept(given)
     wanted = _wanted(given, kept)
     if given.dry_run:
-        print(_preview(wanted, kept, given.retry_failed).render())
+        printed(_preview(wanted, kept, given.retry_failed).render(), sys.stdout)
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
     wanted.trust.check(wanted.path, wanted.arms)
     for line in wanted.trust.key_lines(wanted.arms):
-        print(f"loadgen: {line}", file=sys.stderr, flush=True)
+        printed(f"loadgen: {line}", sys.stderr)
     return _run(wanted, kept or _new(given, wanted), given)
 
 
@@ -92,8 +93,11 @@ def campaign_parser() -> argparse.ArgumentParser:
 
 def _list() -> None:
     for name, path in file.shipped().items():
-        print(f"{name:<20} {file.load(path).description}")
-    print("loadgen campaign NAME --dry-run shows one; a file of your own: loadgen campaign FILE.toml")
+        printed(f"{name:<20} {file.load(path).description}", sys.stdout)
+    printed(
+        "loadgen campaign NAME --dry-run shows one; a file of your own: loadgen campaign FILE.toml",
+        sys.stdout,
+    )
 
 
 def _kept(given: argparse.Namespace) -> Store | None:
@@ -194,7 +198,7 @@ def _run(wanted: Wanted, kept: Store, given: argparse.Namespace) -> int:
 def _execution(wanted: Wanted, kept: Store, told: record.Record, given: argparse.Namespace) -> Execution:
     def say(line: str) -> None:
         if not given.quiet:
-            print(line, flush=True)
+            printed(plain(line), sys.stdout)
 
     cool = wanted.file.cool_down
     return Execution(
@@ -221,13 +225,13 @@ def _end(wanted: Wanted, kept: Store, resume: str) -> int:
     """What came of it: the comparison, and where everything is."""
     if not kept.finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / store.FAILED}")
-    print()
+    printed("", sys.stdout)
     _compare(kept)
     where = shlex.quote(str(kept.directory))
-    print(f"\n{_state(wanted, kept)}: {kept.directory}")
+    printed(f"\n{_state(wanted, kept)}: {kept.directory}", sys.stdout)
     if kept.failed():
-        print(f"once more those that failed: {resume} --retry-failed")
-    print(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", flush=True)
+        printed(f"once more those that failed: {resume} --retry-failed", sys.stdout)
+    printed(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     return 0
 
 
@@ -237,4 +241,4 @@ def _compare(kept: Store) -> None:
     try:
         compare([str(kept.directory)])
     except LoadgenError as error:  # the runs are there all the same
-        print(f"loadgen: {error}", file=sys.stderr)
+        printed(f"loadgen: {error}", sys.stderr)

@@ -20,6 +20,7 @@ from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
 from loadgen.others import sources
 from loadgen.places import place
 from loadgen.plain_text import json_text, plain
+from loadgen.printing import printed
 from loadgen.tables import Table
 
 _MOST_TROUBLES = 10  # that are told one by one
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     found = comparison.compare(runs, ask, read.failures)
     if found and any(run.ceiling is None for run in runs):
         found[0] = replace(found[0], remarks=(*found[0].remarks, *lacking))
-    sys.stdout.write(plain(_shown(found, given)))
+    printed(plain(_shown(found, given)), sys.stdout, end="")
     return 0
 
 
@@ -118,9 +119,9 @@ def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
 def _tell(troubles: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
     for trouble in troubles[:_MOST_TROUBLES]:
-        print(f"loadgen: {plain(trouble)}", file=sys.stderr)
+        printed(f"loadgen: {plain(trouble)}", sys.stderr)
     if len(troubles) > _MOST_TROUBLES:
-        print(f"loadgen: {len(troubles) - _MOST_TROUBLES} more could not be read", file=sys.stderr)
+        printed(f"loadgen: {len(troubles) - _MOST_TROUBLES} more could not be read", sys.stderr)
 
 
 def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:

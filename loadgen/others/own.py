@@ -19,7 +19,7 @@ from loadgen.metrics import DEFINITIONS_VERSION
 from loadgen.others import documents, text
 from loadgen.record import Records
 from loadgen.reported import Reported, of_json, of_run
-from loadgen.result import ARRIVALS, RESULT, Result
+from loadgen.result import ARRIVALS, JOURNAL, RESULT, Result
 from loadgen.vllm_json import OURS
 
 MARKS = (b'"loadgen"',)
@@ -55,7 +55,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 def is_run(directory: Path) -> bool:
     """Whether a directory holds a run of ours, or what is left of one."""
-    if (directory / ARRIVALS).is_file():
+    if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
         return True
     try:
         return MARKS[0] in text.bounded(directory / RESULT, _MOST_BYTES)
@@ -70,7 +70,8 @@ def run(directory: Path) -> Reported:
     again from the arrivals. Without arrivals the figures remain.
     """
     if not (directory / RESULT).is_file():
-        raise UsageError(f"{directory} is a run that was not finished: it has no {RESULT}")
+        left = "; loadgen report shows what its journal holds" if (directory / JOURNAL).is_file() else ""
+        raise UsageError(f"{directory} is a run that was not finished: it has no {RESULT}{left}")
     try:
         stored = json.loads(text.bounded(directory / RESULT, _MOST_BYTES))
     except (ValueError, RecursionError) as error:

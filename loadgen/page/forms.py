@@ -24,6 +24,7 @@ from loadgen.others import sources
 from loadgen.page.document import Document, document
 from loadgen.page.panel import Panel
 from loadgen.plain_text import file_name, plain
+from loadgen.printing import printed
 from loadgen.reported import Reported
 
 _PLOT = "plot"
@@ -164,7 +165,7 @@ def _written(path: Path, text: str) -> str:
 
 def _say(line: str) -> None:
     """Beside what is printed for others to read."""
-    print(line, file=sys.stderr)
+    printed(line, sys.stderr)
 
 
 @contextmanager

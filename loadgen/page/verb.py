@@ -10,6 +10,7 @@ from loadgen import block, report, result
 from loadgen.errors import UsageError
 from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
 from loadgen.places import place
+from loadgen.printing import printed
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
 _PAGE = "report.html"
@@ -53,14 +54,15 @@ def main(argv: Sequence[str]) -> int:
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = place(asked.places[0])
     if len(asked.places) == 1 and not forms and (not first.exists() or result.is_run(first)):
-        print(report.render(result.load(first), explain=asked.explain, layout=asked.layout))
+        text = report.render(result.load(first), explain=asked.explain, layout=asked.layout)
+        printed(text, sys.stdout)
         return 0
     if asked.explain and not forms:
         raise UsageError("--explain is of one run: name its directory alone")
     from loadgen.page.forms import made
 
     for text in made(asked, forms or [_TEXT]):
-        sys.stdout.write(text)
+        printed(text, sys.stdout, end="")
     return 0
 
 
