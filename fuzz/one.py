@@ -17,7 +17,8 @@ def main(argv: list[str]) -> None:
     module, _, function = target.function.partition(":")
     with atheris.instrument_imports(include=list(target.instrumented)):
         found = getattr(import_module(module), function)
-    atheris.Setup([argv[0], *argv[2:]], found)
+    again = f"{sys.executable} -m fuzz.one {argv[1]}"  # libFuzzer calls itself so to minimise a corpus
+    atheris.Setup([again, *argv[2:]], found)
     atheris.Fuzz()
 
 

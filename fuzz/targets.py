@@ -10,37 +10,89 @@ ROOT = HERE.parent
 
 
 class Target(NamedTuple):
-    """One row: the function, where its seeds are below tests/data, and what is instrumented."""
+    """One row: the function, what is instrumented, where its seeds are, and how long an input may be."""
 
     function: str  # module:function, which takes bytes and raises nothing
-    seeds: tuple[str, ...]
-    instrumented: tuple[str, ...] = ("loadgen",)
+    instrumented: tuple[str, ...]  # modules under test, by their beginnings
+    seeds: tuple[str, ...] = ()  # patterns below tests/data
+    longest: int = 4096  # bytes
+    words: bool = True  # whether the strings of these modules are its dictionary
 
 
-_READERS, _DECODE, _CONTROL = "fuzz_targets_readers", "fuzz_targets_decode", "fuzz_targets_control"
+_READERS, _RUNS = "fuzz_targets_readers", "fuzz_targets_runs"
+_DECODE, _CONTROL = "fuzz_targets_decode", "fuzz_targets_control"
+_ANSWERS = (
+    "loadgen.decode",
+    "loadgen.dialect",
+    "loadgen.generate",
+    "loadgen.counting",
+    "loadgen.server_text",
+)
+_OTHERS = ("loadgen.others", "loadgen.bounds")
+_STORED = ("loadgen.record", "loadgen.columns", "loadgen.archive", "loadgen.journal")
+_FILES = ("loadgen.checkpoint", "loadgen.vocabulary", "loadgen.untrusted", "loadgen.roofline")
+_RESPONSES = ("responses/vllm-0.32/*", "responses/sglang-0.5.23/*")
 TARGETS = {
-    "page": Target(f"{_READERS}:page", ("results/*.txt", "published/*.md")),
-    "results": Target(f"{_READERS}:results", ("results/*.json*", "published/*.csv")),
-    "profile": Target(f"{_READERS}:profile", ("../../profiles/*.toml",)),
-    "campaign": Target(f"{_READERS}:campaign", ("../../profiles/campaigns/*.toml",)),
-    "compare": Target(f"{_READERS}:compare", ("results/*.txt", "results/*.json*")),
-    "audit": Target(f"{_READERS}:audit", ("results/*.txt", "published/*.md")),
-    "text": Target(f"{_READERS}:text", ("results/*.txt",)),
-    "hide": Target(f"{_READERS}:hide", ("server_logs/*.log",)),
-    "exposition": Target(f"{_READERS}:exposition", ("metrics/*.txt",)),
-    "http": Target(f"{_READERS}:http", ("responses/vllm-0.32/*",)),
-    "sse": Target(f"{_READERS}:sse", ("responses/vllm-0.32/*",)),
-    "logs": Target(f"{_READERS}:logs", ("server_logs_as_run/*.log",)),
-    "server_info": Target(f"{_READERS}:server_info", ("server_logs_as_run/*.json",)),
-    "decode": Target(f"{_DECODE}:decode", ("responses/*/*",)),
-    "records": Target(f"{_DECODE}:records", ()),
-    "run_directory": Target(f"{_DECODE}:run_directory", ()),
-    "journal": Target(f"{_DECODE}:journal", ()),
-    "checkpoint": Target(f"{_CONTROL}:checkpoint", ("configs/*.json",)),
-    "control": Target(f"{_CONTROL}:control", ()),
+    # what a server sends
+    "http": Target(f"{_READERS}:http", ("loadgen.http1",), _RESPONSES, 1024),
+    "sse": Target(f"{_READERS}:sse", ("loadgen.sse",), _RESPONSES, 256),
+    "decode": Target(f"{_DECODE}:decode_any", (*_ANSWERS, "loadgen.sse", "loadgen.http1"), _RESPONSES, 1024),
+    "exposition": Target(f"{_READERS}:exposition", ("loadgen.exposition",), ("metrics/*.txt",), 2048),
+    "metrics": Target(
+        f"{_CONTROL}:metrics", ("loadgen.exposition", "loadgen.window"), ("metrics/*.txt",), 2048
+    ),
+    "metric_lines": Target(f"{_CONTROL}:metric_lines", ("loadgen.exposition", "loadgen.window"), (), 1024),
+    "server_info": Target(f"{_CONTROL}:server_info", ("loadgen.as_run", "loadgen.untrusted"), ()),
+    "json_value": Target(f"{_CONTROL}:json_value", ("loadgen.untrusted",), ("configs/*.json",), 1024),
+    "log": Target(f"{_CONTROL}:log", ("loadgen.as_run",), ("server_logs_as_run/*.log",), 1024),
+    "hide": Target(f"{_READERS}:hide", ("loadgen.environment", "loadgen.secrecy"), (), 256),
+    "text": Target(f"{_READERS}:text", ("loadgen.plain_text", "loadgen.csv_text"), (), 512),
+    # files of a model
+    "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
+    "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
+    "safetensors": Target(f"{_CONTROL}:safetensors", _FILES),
+    "gguf_head": Target(f"{_CONTROL}:gguf_head", ("loadgen.gguf", "loadgen.checkpoint"), (), 1024),
+    # results of others
+    "documents": Target(f"{_READERS}:client_documents", _OTHERS),
+    "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),
+    "sheet": Target(
+        f"{_READERS}:sheet", ("loadgen.others.sheets", "loadgen.rows", *_OTHERS), ("published/*.csv",), 512
+    ),
+    "page": Target(
+        f"{_READERS}:page", ("loadgen.others",), ("results/*.txt", "published/*.md", "published/*.rst"), 1536
+    ),
+    "results": Target(f"{_READERS}:results", ("loadgen.others",), ("results/*.txt",), 3072),
+    "compare": Target(f"{_READERS}:compare", ("loadgen.others", "loadgen.comparison"), (), 3072),
+    "audit": Target(f"{_READERS}:audit", ("loadgen.others", "loadgen.audit"), (), 3072),
+    # files of a user
+    "profile": Target(f"{_READERS}:profile", ("loadgen.profile", "tomllib"), ("../../profiles/*.toml",), 512),
+    "campaign": Target(
+        f"{_READERS}:campaign",
+        ("loadgen.campaign.file", "tomllib"),
+        ("../../profiles/campaigns/*.toml",),
+        1024,
+    ),
+    # what a run leaves
+    "frame": Target(f"{_RUNS}:frame", ("loadgen.record", "loadgen.columns"), (), 2048),
+    "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
+    "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
+    "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
+    "run_directory": Target(
+        f"{_RUNS}:run_directory",
+        ("loadgen.result", "loadgen.facts"),
+        (),
+        8192,
+    ),
+    "odd_run": Target(f"{_RUNS}:odd_run", ("loadgen.result", "loadgen.facts"), (), 64, words=False),
 }
 
 
 def corpus(name: str) -> Path:
-    """Where inputs of a target are kept: crashers that were found among them."""
+    """Where inputs of a target are kept: those that reach far, and what once broke it."""
     return HERE / "corpus" / name
+
+
+def inputs(name: str) -> list[Path]:
+    """The files that a target begins with."""
+    seeds = [path for pattern in TARGETS[name].seeds for path in sorted((ROOT / "tests/data").glob(pattern))]
+    return [path for path in (*sorted(corpus(name).glob("*")), *seeds) if path.is_file()]

@@ -66,6 +66,8 @@ def blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
     ends = ends[: len(ends) - done]
     if not len(ends) or ends[-1] + done * len(_LAST) != len(body) or b"\r" in body:
         return None
+    if ends[-1] < len(_FIELD):
+        return None  # no event at all: shorter than the field's name
     lines = bytearray(memoryview(body)[: ends[-1]])
     begins = np.concatenate((_FIRST, ends[:-1]))
     fields, closes = _wherever(lines, len(_FIELD)), _wherever(lines, len(_CLOSE))

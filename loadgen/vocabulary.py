@@ -179,7 +179,8 @@ def _ordinary(size: int, special: set[int]) -> Int64:
     """
     end = min((i for i in special if size * 0.9 <= i < size), default=size)
     start = _CONTROL_IDS if end >= DEFAULT_LAST + 1 else 0
-    return np.setdiff1d(np.arange(start, end, dtype=np.int64), _array(special))
+    named = [i - start for i in special if start <= i < end]
+    return np.delete(np.arange(start, end, dtype=np.int64), named)  # a config may claim ten million ids
 
 
 def _array(ids: set[int]) -> Int64:

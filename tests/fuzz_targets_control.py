@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import struct
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from fuzz_files import written
 from loadgen import as_run, checkpoint, exchange, gguf, untrusted, vocabulary
 from loadgen.errors import UsageError
 from loadgen.exposition import NAMES, SAMPLED, Selection, parse, select
@@ -82,16 +81,17 @@ def json_value(raw: bytes) -> None:
 
 def _in_directory(*files: tuple[str, bytes]) -> None:
     """A model's directory of these files, read by all that read one."""
-    with tempfile.TemporaryDirectory() as name:
-        for file, raw in files:
-            Path(name, file).write_bytes(raw)
-        with contextlib.suppress(UsageError):
-            strict(checkpoint.read(name))
-        with contextlib.suppress(UsageError):
-            assert len(vocabulary.find_vocabulary(None, name, None).allowed)
-        for path in Path(name).glob("*.safetensors"):
+    for file, raw in files:
+        where = written(raw, file, "-".join(file for file, _ in files))
+    name = str(where.parent)
+    with contextlib.suppress(UsageError):
+        strict(checkpoint.read(name))
+    with contextlib.suppress(UsageError):
+        assert len(vocabulary.find_vocabulary(None, name, None).allowed)
+    for file, _ in files:
+        if file.endswith(".safetensors"):
             with contextlib.suppress(UsageError):
-                stored.header(path)
+                stored.header(Path(name, file))
 
 
 def config(raw: bytes) -> None:
@@ -114,16 +114,15 @@ def safetensors(raw: bytes) -> None:
 
 def gguf_head(raw: bytes) -> None:
     """A GGUF file, from its metadata on."""
-    with tempfile.TemporaryDirectory() as name:
-        for file, content in (
-            ("a.gguf", raw),
-            ("b.gguf", struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 40) + raw),
-        ):
-            Path(name, file).write_bytes(content)
-            with contextlib.suppress(UsageError):
-                gguf.read_head(Path(name, file))
-            with contextlib.suppress(UsageError):
-                strict(checkpoint.read(os.path.join(name, file)))
+    for file, content in (
+        ("a.gguf", raw),
+        ("b.gguf", struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 40) + raw),
+    ):
+        path = written(content, file)
+        with contextlib.suppress(UsageError):
+            gguf.read_head(path)
+        with contextlib.suppress(UsageError):
+            strict(checkpoint.read(str(path)))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -113,6 +113,14 @@ def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_pa
     assert [one.name for one in found.reported] == ["good"]
 
 
+@pytest.mark.parametrize("said", ["-Infinity", "NaN", "1e999", "[1]", '{"a": NaN}', "7", "true"])
+def test_a_word_that_is_none_is_left_out(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(f'{{"mean_e2e_latency_ms": 5, "backend": {said}, "protocol": {said}}}')
+    (one,) = sources.read([str(path)]).reported
+    assert one.figures.keys() & {"backend", "protocol"} == set()
+
+
 @pytest.mark.parametrize("year", ["00010101-000000", "99991231-235959"])
 def test_a_date_that_no_clock_has_is_no_date(year: str, tmp_path: Path) -> None:
     found = read(tmp_path, "x.json", json.dumps({**VLLM, "date": year}))

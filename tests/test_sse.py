@@ -41,6 +41,9 @@ CASES: dict[str, tuple[bytes, bool, list[bytes], list[bytes], bool]] = {
     "blank data beside other": (b"data:\ndata: 1\ndata: 2\n\n", True, [b"\n1\n2"], [b"2\n"], False),
     "[DONE] between blanks": (b"data:  [DONE] \n\ndata: 1\n\n", True, [], [], True),
     "nothing": (b"", True, [], [], False),
+    "two newlines alone": (b"\n\n", True, [], [], False),
+    "less than a field": (b"a\n\n", True, [], [], False),
+    "a field without data": (b"data:\n\n", True, [], [], False),
 }
 
 

@@ -36,7 +36,8 @@ def tells(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a line."""
     figures: dict[str, Any] = {"request_rate": documents.shown_rate(document.get("request_rate"))}
-    figures |= {key: document.get(key) for key in ("backend", "protocol") if document.get(key)}
+    named = {key: documents.word(document.get(key)) for key in ("backend", "protocol")}
+    figures |= {key: word for key, word in named.items() if word}
     figures["max_concurrency"] = documents.count(document.get("max_concurrency"))
     wanted = {key: key for key in _SAME} | _OURS
     wanted |= {
