@@ -8,6 +8,7 @@ every request that finished more than a second before the kill must be in it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -27,6 +28,7 @@ from loadgen import result
 _KEPT_NS = 1_000_000_000  # what ended this long before the kill must be kept
 _LEAST_S, _MOST_S = 0.3, 3.5  # after the first request, when the kill comes
 _START_S = 20.0
+_SETTLED_S = 0.25
 _VICTIMS = ("parent", "capturing process", "both")
 
 
@@ -70,7 +72,8 @@ def killed(base_url: str, runs: Path, number: int, draw: random.Random) -> Kill:
         if victim != "capturing process":
             client.send_signal(signal.SIGKILL)
         if victim != "parent":
-            capturing.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself when the parent has
+                capturing.send_signal(signal.SIGKILL)
         client.wait(_START_S)
     finally:
         client.kill()
@@ -84,9 +87,14 @@ def killed(base_url: str, runs: Path, number: int, draw: random.Random) -> Kill:
 def _capturing(pid: int) -> psutil.Process:
     """The client's capturing process, once it has one; raises CouldNotRun."""
     deadline = time.monotonic() + _START_S
+    client = psutil.Process(pid)
     while time.monotonic() < deadline:
-        for child in psutil.Process(pid).children():
-            return child
+        for child in client.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if time.time() - child.create_time() > _SETTLED_S and child.cmdline() == client.cmdline():
+                    return (
+                        child  # a fork that stays one: git, which is asked for our version, is gone by then
+                    )
         time.sleep(0.01)
     raise CouldNotRun("the client did not start to send")
 

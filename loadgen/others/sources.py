@@ -18,7 +18,7 @@ from loadgen.others import aiperf, blocks, documents, guidellm, own, pages, sgla
 from loadgen.others.documents import Document
 from loadgen.places import place
 from loadgen.reported import Reported
-from loadgen.result import ARRIVALS, RESULT
+from loadgen.result import ARRIVALS, JOURNAL, RESULT
 
 _MOST_TROUBLES = 20
 _MOST_FILES = 200_000  # looked at in one directory
@@ -117,7 +117,7 @@ class _Found:
                 self._failures(here)
                 inside[:] = [name for name in inside if name == own.CELLS]
                 continue
-            if (ARRIVALS in names or RESULT in names) and own.is_run(here):
+            if {ARRIVALS, RESULT, JOURNAL} & set(names) and own.is_run(here):
                 inside.clear()
                 self._run(here)
                 continue
