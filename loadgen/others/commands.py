@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from loadgen.others import documents
 
@@ -67,9 +68,8 @@ def _joined(line: str, rest: Iterator[str]) -> str:
 
 def _given(command: str) -> dict[str, str]:
     """The flags of a command and their values."""
-    words = _split(command)
     given = {}
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for word, following in pairwise([*_split(command), "--"]):  # no words: a comment sign where a command was
         if not word.startswith("--"):
             continue
         name, equals, value = word[2:].partition("=")
