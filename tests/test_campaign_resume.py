@@ -268,6 +268,17 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     assert result.load(kept).metrics.completed > 0
 
 
+def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path / "campaign"), planned("A")
+    run = store.begin(cell) / "run"
+    run.mkdir()
+    (run / result.JOURNAL).write_bytes(b"measured")
+    store.fail(cell, "why", now())
+    (kept,) = (tmp_path / "campaign").glob("interrupted/*/run")
+    assert (kept / result.JOURNAL).read_bytes() == b"measured"
+    assert failures(tmp_path / "campaign") == {cell.id: "why"}
+
+
 def test_a_directory_that_cannot_be_written_is_told_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

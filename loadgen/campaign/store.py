@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import Record
 from loadgen.cell import Cell
 from loadgen.errors import UsageError
+from loadgen.files import write_whole
 from loadgen.vllm_json import OURS
 
 RECORD, LOCK, LADDER = "campaign.json", "campaign.lock", "ladder.json"
@@ -144,17 +145,22 @@ class Store:
             _made(place.parent)
             told = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
             _replace(place.with_name(f"{planned.id}.json"), told)
-            shutil.rmtree(self.directory / UNFINISHED / planned.id, ignore_errors=True)
+            self._set_aside(self.directory / UNFINISHED / planned.id)
 
     def drop(self) -> None:
         """Take away what is half done; a run that had measured something is kept under `interrupted`."""
         for place in _paths(self.directory / UNFINISHED):
-            marks = [path for name in (result.JOURNAL, result.RESULT) for path in place.rglob(name)]
-            for run in {mark.parent for mark in marks}:
-                kept = self.directory / INTERRUPTED / place.name / run.name
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                os.rename(run, kept)
+            self._set_aside(place)
         shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
+
+    def _set_aside(self, place: Path) -> None:
+        """Keep what the runs of a cell that was cut off or failed had measured; the rest is taken away."""
+        marks = [path for name in (result.JOURNAL, result.RESULT) for path in place.rglob(name)]
+        for run in {mark.parent for mark in marks}:
+            kept = self.directory / INTERRUPTED / place.name / run.name
+            _made(kept.parent)
+            os.rename(run, kept)
+        shutil.rmtree(place, ignore_errors=True)
 
     def _move(self, source: Path, target: Path) -> None:
         _made(target.parent)
@@ -198,13 +204,12 @@ def _names(directory: Path, suffix: str = "") -> set[str]:
 
 
 def _replace(path: Path, told: object) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(told, allow_nan=False, indent=1) + "\n")
-    _sync(beside)
-    os.replace(beside, path)
-    _sync(path.parent)
+    data = (json.dumps(told, allow_nan=False, indent=1) + "\n").encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    write_whole(path, write)
 
 
 def _made(directory: Path) -> None:
