@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.populations import Made, Population, real, recorded  # noqa: E402
-from benchmarks.table import markdown  # noqa: E402
+from benchmarks.harness.page import markdown  # noqa: E402
+from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
 from loadgen.arrays import Float64  # noqa: E402
 from loadgen.comparison.estimate import Estimate, estimate  # noqa: E402
 from loadgen.comparison.family import family, more_runs  # noqa: E402

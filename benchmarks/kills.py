@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.process import CouldNotRun, checkout_env
-from benchmarks.truth import Row, null_server
+from benchmarks.harness.process import CouldNotRun, checkout_env
+from benchmarks.harness.truth import Row, null_server
 from loadgen import result
 
 _KEPT_NS = 1_000_000_000  # what ended this long before the kill must be kept

@@ -19,17 +19,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks import clients, install, loads, local, table  # noqa: E402
-from benchmarks.clients import Installed, Paths  # noqa: E402
-from benchmarks.process import CouldNotRun, compile_checkout  # noqa: E402
-from benchmarks.table import Bar, Section  # noqa: E402
+from benchmarks.bars import install, local, streams  # noqa: E402
+from benchmarks.clients import adapters  # noqa: E402
+from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
+from benchmarks.harness import page  # noqa: E402
+from benchmarks.harness.page import Bar, Section  # noqa: E402
+from benchmarks.harness.process import CouldNotRun, compile_checkout  # noqa: E402
 
 BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
-    "wide": loads.wide,
-    "medium": loads.medium,
-    "single": loads.single,
-    "unpaced": loads.unpaced,
-    "selftest": loads.selftest,
+    "wide": streams.wide,
+    "medium": streams.medium,
+    "single": streams.single,
+    "unpaced": streams.unpaced,
+    "selftest": streams.selftest,
     "memory": local.memory,
     "plan": local.planning,
     "startup": local.startup,
@@ -54,16 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.vllm,
             options.tokenizer,
         )
-        installed = clients.find(paths, Path(scratch))
+        installed = adapters.find(paths, Path(scratch))
         sections = [_section(name, installed, repeats) for name in names]
-    print("\n".join(table.bars(sections)))
+    print("\n".join(page.bars(sections)))
     for reason in installed.missing:
         print(f"\nnot run here: {reason}")
     output = options.output
     if output is None and not (options.quick or options.only):
         output = ROOT / "docs" / "benchmarks.md"
     if output is not None:
-        output.write_text(table.document(sections, repeats, installed.missing), "utf-8")
+        output.write_text(page.document(sections, repeats, installed.missing), "utf-8")
     faults = [fault for section in sections for fault in section.faults]
     for fault in faults:
         print(f"could not run: {fault}", file=sys.stderr)

@@ -25,8 +25,8 @@ from loadgen.profile import Profile
 from loadgen.roofline import preset
 from loadgen.run import Session
 from loadgen.server_settings import ServerSettings
-from loadgen_servers import ownership
-from loadgen_servers.embedded import Embedded, EngineFailed
+from loadgen_servers.process import port_owner
+from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 _EMBEDDED_WAIT_S = 10.0
 
@@ -139,9 +139,9 @@ def _local(access: Access) -> Local | None:
     found: list[psutil.Process] = []  # its first process, once it was looked for
 
     def pids() -> list[int]:
-        if not any(map(ownership.alive, found)) and (first := ownership.listening(port)):
+        if not any(map(port_owner.alive, found)) and (first := port_owner.listening(port)):
             found[:] = [first]
-        return [process.pid for first in found for process in ownership.tree(first)]
+        return [process.pid for first in found for process in port_owner.tree(first)]
 
     return Local(pids)
 

@@ -19,13 +19,13 @@ from loadgen.flags import Options
 from loadgen.launch_flags import Launching
 from loadgen.local import LAST_WORDS, Local
 from loadgen.server_settings import ServerSettings
-from loadgen_servers import ownership
-from loadgen_servers.causes import cause
-from loadgen_servers.container import Container
-from loadgen_servers.custom import Custom
-from loadgen_servers.launch import Command, Launcher, LaunchError, Order, shown, without_secrets
-from loadgen_servers.launchers import LAUNCHERS
-from loadgen_servers.running import Running, free_port, start
+from loadgen_servers.launch.container import Container
+from loadgen_servers.launch.custom import Custom
+from loadgen_servers.launch.launchers import LAUNCHERS
+from loadgen_servers.launch.order import Command, Launcher, LaunchError, Order, shown, without_secrets
+from loadgen_servers.process import port_owner
+from loadgen_servers.process.failure_causes import cause
+from loadgen_servers.process.running import Running, free_port, start
 
 LOG = "server.log"
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
@@ -198,10 +198,10 @@ def _until_ready(startup: Startup, access: Access, quiet: bool) -> None:
 def _owned(running: Running) -> str:
     """How it is known that the listener is ours; raises UsageError where it is somebody else."""
     try:
-        found = ownership.check(running.pids(), running.port)
+        found = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
         raise UsageError(str(error)) from None
-    if found is ownership.Owner.NOBODY:
+    if found is port_owner.Owner.NOBODY:
         raise ServerDied(_last_words("the server", running, f"answers, and {found.value}"))
     return str(found.value)
 

@@ -33,7 +33,7 @@ from loadgen.printing import printed
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts
 from loadgen.runner import TRANSPORTS
-from loadgen_servers.embedded import NULL, Embedded, EngineFailed
+from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 
 _TTFT_MS = 50.0
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens

@@ -25,7 +25,7 @@ from loadgen.facts import Facts
 from loadgen.prompts import TokenIds
 from loadgen.record import Records
 from loadgen.result import Result
-from loadgen_servers.embedded import NULL, Embedded
+from loadgen_servers.process.embedded import NULL, Embedded
 from scripted_server import (
     HEAD,
     PATIENCE_S,

@@ -12,7 +12,7 @@ import pytest
 
 from loadgen import cli, endpoint, launched, live, run
 from loadgen.result import REPORT, RESULT
-from loadgen_servers import running
+from loadgen_servers.process import running
 from scripted_server import ScriptedServer, api, stream
 from serving_scripts import launch_command
 

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import fields, replace
 
-from loadgen_servers import sockets
-from loadgen_servers.engine.asked import Served
-from loadgen_servers.engine.model import Timing, Unsteady
+from loadgen_servers import http_server
 from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, given, preset, presets
+from loadgen_servers.engine.request import Served
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
-from loadgen_servers.sockets import Port
+from loadgen_servers.engine.step_times import Timing, Unsteady
+from loadgen_servers.http_server import Port
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         early_eos=options.early_eos,
         cached_details=options.enable_prompt_tokens_details,
     )
-    sockets.raise_file_limit()
+    http_server.raise_file_limit()
     try:
         port = Port(options.host, options.port)
     except OSError as error:

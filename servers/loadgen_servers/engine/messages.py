@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen_servers import sockets
+from loadgen_servers import http_server
 
 _LOOP = "the model reads every weight once for each step and writes one token to its cache"
 WORDS = tuple(f" {word}" for word in _LOOP.split())
@@ -150,7 +150,7 @@ class Dialect:
         if parts is None:
             return b""
         choice, after = parts
-        return sockets.event(self._head() + choice + b"]" + _running(wanted, 0) + after + b"}")
+        return http_server.event(self._head() + choice + b"]" + _running(wanted, 0) + after + b"}")
 
     def tokens(self, wanted: Wanted, first: int, end: int, reason: str | None = None) -> bytes:
         """One message with tokens first, …, end - 1; with a reason it is the last that carries any."""
@@ -160,7 +160,7 @@ class Dialect:
         choice = self.choice.tokens(text, msgspec.json.encode(reason), prompt_ids, ids)
         # Without a usage message to carry it, the fingerprint rides on the last token's.
         fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
-        return sockets.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
+        return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 
     def end(self, wanted: Wanted, produced: int, cached: int | None = None) -> bytes:
         """Everything after the last token of a stream; `cached` prompt tokens where that is to be told."""
@@ -169,8 +169,8 @@ class Dialect:
             counts = wanted.usage(produced)
             if cached is not None:
                 counts += b',"prompt_tokens_details":{"cached_tokens":%d}' % cached
-            usage = sockets.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
-        return usage + sockets.event(b"[DONE]") + sockets.STREAM_END
+            usage = http_server.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
+        return usage + http_server.event(b"[DONE]") + http_server.STREAM_END
 
     def whole(self, wanted: Wanted, produced: int, reason: str, cached: int | None = None) -> bytes:
         """An answer that is not streamed, HTTP head included."""
@@ -179,7 +179,7 @@ class Dialect:
         choice, after = self.choice.whole(text, msgspec.json.encode(reason), _ids(wanted.prompt_ids), ids)
         details = _DETAILS % (b"null" if cached is None else _CACHED % cached)
         usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + details
-        return sockets.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
+        return http_server.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
 
     def _head(self, kind: bytes = b"") -> bytes:
         # The id is one for the process: nobody matches answers by it, and so a token's bytes can be shared.

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen_servers import sockets
+from loadgen_servers import http_server
 from loadgen_servers.engine.messages import CYCLE, Dialect, Wanted
 
 
@@ -37,7 +37,7 @@ class DetailedStream(msgspec.Struct):
     sent: int = 0
 
     def start(self) -> bytes:
-        return sockets.STREAM_HEAD
+        return http_server.STREAM_HEAD
 
     def token(self, n: int) -> bytes:
         if (n - 1) % self.dialect.interval:

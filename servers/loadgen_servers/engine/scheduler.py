@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadgen_servers.engine.model import Age, Timing, Work
 from loadgen_servers.engine.prefix_cache import PrefixCache
+from loadgen_servers.engine.step_times import Age, Timing, Work
 
 
 class Limits(msgspec.Struct, frozen=True):

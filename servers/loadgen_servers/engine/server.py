@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadgen_servers import sockets
-from loadgen_servers.engine.asked import Asked, Refusal, Served, parse
+from loadgen_servers import http_server
 from loadgen_servers.engine.messages import CHOICES, Dialect
 from loadgen_servers.engine.metrics import Metrics
 from loadgen_servers.engine.reply import Reply, reply_for
+from loadgen_servers.engine.request import Asked, Refusal, Served, parse
 from loadgen_servers.engine.scheduler import Ended, Scheduler, Sequence, Step
-from loadgen_servers.sockets import Connection, Port, Request
+from loadgen_servers.http_server import Connection, Port, Request
 
 VERSION = "0.1.0"
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -54,9 +54,9 @@ class Engine:
             path: Dialect(choice, model, self.created_s, self.interval) for path, choice in CHOICES.items()
         }
         self.routes = {
-            ("GET", "/health"): lambda: sockets.response(b""),
-            ("GET", "/ping"): lambda: sockets.response(b""),
-            ("POST", "/ping"): lambda: sockets.response(b""),
+            ("GET", "/health"): lambda: http_server.response(b""),
+            ("GET", "/ping"): lambda: http_server.response(b""),
+            ("POST", "/ping"): lambda: http_server.response(b""),
             ("GET", "/version"): lambda: _json({"version": VERSION, "engine": "loadgen-engine"}),
             ("GET", "/v1/models"): self._models,
             ("GET", "/metrics"): self._metrics,
@@ -208,7 +208,7 @@ class Engine:
         return _json({"detail": "Not Found"}, "404 Not Found")
 
     def _metrics(self) -> bytes:
-        return sockets.response(self.metrics.text(self.scheduler), kind=_METRICS_TYPE)
+        return http_server.response(self.metrics.text(self.scheduler), kind=_METRICS_TYPE)
 
     def _models(self) -> bytes:
         card = {
@@ -229,11 +229,11 @@ def _stream(sequence: Sequence) -> Stream:
 
 
 def _json(value: object, status: str = "200 OK") -> bytes:
-    return sockets.response(msgspec.json.encode(value), status)
+    return http_server.response(msgspec.json.encode(value), status)
 
 
 def _refused(refusal: Refusal) -> bytes:
     if refusal.in_stream:
-        events = sockets.event(refusal.body()) + sockets.event(b"[DONE]")
-        return sockets.STREAM_HEAD + events + sockets.STREAM_END
-    return sockets.response(refusal.body(), refusal.status)
+        events = http_server.event(refusal.body()) + http_server.event(b"[DONE]")
+        return http_server.STREAM_HEAD + events + http_server.STREAM_END
+    return http_server.response(refusal.body(), refusal.status)
