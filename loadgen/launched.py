@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,10 +20,11 @@ from loadgen.flags import Options
 from loadgen.launch_flags import Launching
 from loadgen.local import LAST_WORDS, Local
 from loadgen.server_settings import ServerSettings
+from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container
-from loadgen_servers.launch.custom import Custom
 from loadgen_servers.launch.launchers import LAUNCHERS
-from loadgen_servers.launch.order import Command, Launcher, LaunchError, Order, shown, without_secrets
+from loadgen_servers.launch.secrecy import shown, without_secrets
+from loadgen_servers.launch.spec import Command, Launcher, LaunchError, ServerSpec
 from loadgen_servers.process import port_owner
 from loadgen_servers.process.failure_causes import cause
 from loadgen_servers.process.running import Running, free_port, start
@@ -143,7 +145,7 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
     if options.model is None and launch.command is None:
         raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
     own = launch.command is None  # else the name and the rest are in the line itself
-    order = Order(
+    spec = ServerSpec(
         model=options.model or "",
         port=port,
         served_model_name=options.served_model_name if own else None,
@@ -160,7 +162,7 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
         python=launch.python,
     )
     try:
-        return _launcher(launch).command(order)
+        return _launcher(launch)(spec)
     except LaunchError as error:
         raise UsageError(str(error)) from None
 
@@ -170,11 +172,11 @@ def _launcher(launch: Launching) -> Launcher:
         served = launch.engine or "vllm"
         return Container(
             launch.container, launch.container_engine, served, launch.container_args, launch.command
-        )
+        ).command
     if launch.command is not None:
-        return Custom(launch.command)
+        return partial(custom.command, launch.command)
     assert launch.engine is not None
-    return LAUNCHERS[launch.engine]()
+    return LAUNCHERS[launch.engine]
 
 
 def _until_ready(startup: Startup, access: Access, quiet: bool) -> None:
@@ -201,7 +203,7 @@ def _owned(running: Running) -> str:
         found = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
         raise UsageError(str(error)) from None
-    if found is port_owner.Owner.NOBODY:
+    if found is port_owner.PortOwner.NO_ONE:
         raise ServerDied(_last_words("the server", running, f"answers, and {found.value}"))
     return str(found.value)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen_servers.launch.order import Command
+from loadgen_servers.launch.spec import Command
 from loadgen_servers.process.port_owner import alive
 
 MARK = "LOADGEN_STARTED_BY_A_TEST"

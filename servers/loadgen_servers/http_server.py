@@ -1,4 +1,4 @@
-"""What both built-in servers need of a socket: accept, the kernel's receive stamp, a parsed request."""
+"""HTTP server: connections, parsed requests and kernel receive timestamps, for both embedded servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPIN_NS = 100_000
 
 
 class Request(msgspec.Struct):
-    """One parsed HTTP request; `received_ns` is CLOCK_MONOTONIC when the kernel had its last byte."""
+    """One parsed HTTP request; `received_ns` is CLOCK_MONOTONIC when the kernel got its last byte."""
 
     method: str
     path: str
@@ -66,7 +66,7 @@ class Connection:
         self.url, self.headers, self.body = b"", {}, bytearray()
 
     def receive(self, offset_ns: int) -> list[Request] | None:
-        """Read what is there; the requests it completed, or None when the client is gone."""
+        """Read what has arrived; the requests it completed, or None when the client is gone."""
         try:
             data, ancillary, _, _ = self.sock.recvmsg(_READ_BYTES, 64)
         except BlockingIOError:
@@ -83,14 +83,14 @@ class Connection:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # an offer we do not take up; the request itself is complete
+            pass  # an upgrade is offered, not required; the request itself is complete
         except httptools.HttpParserError:
             return None
         done, self.complete = self.complete, []
         return done
 
     def send(self, data: bytes) -> bool:
-        """Write now what the kernel takes and keep the rest; False when the client is gone."""
+        """Write what the kernel accepts now and keep the rest; False when the client is gone."""
         if self.pending:
             self.pending += data
             return self.flush()
@@ -126,7 +126,7 @@ class Port:
         self.poll.register(self.listener, select.EPOLLIN)
         self.connections: dict[int, Connection] = {}
         self.watched: dict[int, Callable[[], None]] = {}
-        # Kernel stamps are CLOCK_REALTIME; everything here is CLOCK_MONOTONIC.
+        # Kernel timestamps are CLOCK_REALTIME; everything here is CLOCK_MONOTONIC.
         self.offset_ns = time.time_ns() - time.monotonic_ns()
 
     @property
@@ -140,7 +140,7 @@ class Port:
         handle: Callable[[Connection, Request], None],
         gone: Callable[[Connection], None],
     ) -> None:
-        """Wait at most `timeout_s`, hand each complete request to `handle`, each lost client to `gone`."""
+        """Wait at most `timeout_s`; pass each complete request to `handle`, each lost client to `gone`."""
         for fd, mask in self.poll.poll(timeout_s, 4096):
             if fd == self.listener.fileno():
                 self._accept()
@@ -163,10 +163,10 @@ class Port:
                 handle(connection, request)
 
     def wait(self, deadline_ns: int) -> bool:
-        """Sleep until there is something to serve (False) or, to some ten microseconds, the deadline (True).
+        """Sleep until a socket is ready (False) or until the deadline (True), within about 10 µs.
 
         epoll's own timeout rounds up to milliseconds; select's on the epoll does not. The kernel
-        wakes a sleeper some 60 µs late, so the last stretch is a spin.
+        wakes a sleeper about 60 µs late, so the last stretch is a spin.
         """
         left_ns = deadline_ns - time.monotonic_ns()
         if left_ns > _SPIN_NS:
@@ -178,18 +178,18 @@ class Port:
         return True
 
     def watch(self, fd: int, readable: Callable[[], None]) -> None:
-        """Call `readable` from `serve` whenever this file descriptor is; raises OSError for a plain file."""
+        """Call `readable` from `serve` whenever this descriptor is; raises OSError for a plain file."""
         self.poll.register(fd, select.EPOLLIN)
         self.watched[fd] = readable
 
     def close_when_sent(self, connection: Connection) -> None:
-        """Close a connection once the client has taken what is pending."""
+        """Close a connection once what is pending is written."""
         connection.close_when_sent = True
         if not connection.pending:
             self.drop(connection)
 
     def flush_later(self, connection: Connection) -> None:
-        """Write what is pending as soon as the client takes it, then close if `close_when_sent`."""
+        """Write what is pending as soon as the kernel accepts it, then close if `close_when_sent`."""
         if connection.sock.fileno() >= 0:
             self.poll.modify(connection.sock, select.EPOLLIN | select.EPOLLOUT)
 
@@ -210,7 +210,7 @@ class Port:
             with contextlib.suppress(OSError):
                 self.poll.unregister(fd)
             connection.sock.close()
-            del connection.parser  # it points back: with the collector off, the pair would never be freed
+            del connection.parser  # a reference cycle: with the GC disabled it would never be freed
 
     def close(self) -> None:
         """Close the listener and every connection."""
@@ -234,14 +234,14 @@ class Port:
 
 
 def raise_file_limit() -> None:
-    """Lift the soft limit on open files to the hard one."""
+    """Raise the soft limit on open files to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def response(body: bytes, status: str = "200 OK", kind: str = "application/json") -> bytes:
-    """A whole HTTP response with a length."""
+    """A whole HTTP response with a content length."""
     head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 

@@ -1,4 +1,4 @@
-"""Named machines and models: the table in presets.toml, and the way to one of its rows."""
+"""Presets: named machines and models, from presets.toml or from JSON."""
 
 from __future__ import annotations
 

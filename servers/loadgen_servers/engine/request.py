@@ -1,4 +1,4 @@
-"""What a completions or chat request asks of the engine, checked as vLLM checks it."""
+"""A completions or chat request, parsed and checked as vLLM checks it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadgen_servers.engine.messages import Wanted
+from loadgen_servers.engine.messages import ResponseOptions
 from loadgen_servers.engine.prefix_cache import block_hashes
 
 BYTES_PER_TOKEN = 4  # text is counted, not tokenized: its UTF-8 bytes / 4, rounded up
@@ -17,7 +17,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 
 class Part(msgspec.Struct):
-    """A piece of a chat message; anything but text counts as nothing."""
+    """A part of a chat message; only text counts."""
 
     text: str = ""
 
@@ -37,7 +37,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """The members the engine obeys; others are accepted and ignored, as vLLM accepts them."""
+    """The members the engine uses; others are accepted and ignored, as vLLM does."""
 
     model: str | None = None
     prompt: str | list[int | list[int]] | None = None
@@ -54,14 +54,14 @@ class Body(msgspec.Struct):
     logprobs: int | bool | None = None
 
 
-class Served(msgspec.Struct, frozen=True):
-    """What the engine serves, and how often it ends early on its own account."""
+class ServedModel(msgspec.Struct, frozen=True):
+    """The model that the engine serves, and how often answers end early."""
 
     model: str
     max_model_len: int
     vocab_size: int = 151936
     early_eos: float = 0.0
-    cached_details: bool = False  # usage tells how many prompt tokens the cache had
+    cached_details: bool = False  # whether usage reports cached prompt tokens
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Refusal(Exception):
     message: str
     kind: str = "BadRequestError"
     param: str | None = None
-    in_stream: bool = False  # told inside a 200 stream, where a streamed request fails that late
+    in_stream: bool = False  # sent inside a 200 stream, where a streamed request fails that late
 
     def body(self) -> bytes:
         code = int(self.status.split()[0])
@@ -80,10 +80,10 @@ class Refusal(Exception):
         return msgspec.json.encode({"error": error})
 
 
-class Asked(msgspec.Struct, frozen=True):
+class GenerationRequest(msgspec.Struct, frozen=True):
     """A request the engine will serve: `output_tokens` of at most `max_tokens`."""
 
-    wanted: Wanted
+    response: ResponseOptions
     max_tokens: int
     output_tokens: int
     finish_reason: str
@@ -99,7 +99,7 @@ _BAD = "400 Bad Request"
 _decoder = msgspec.json.Decoder(Body)
 
 
-def parse(raw: bytes, chat: bool, served: Served) -> Asked:
+def parse(raw: bytes, chat: bool, served: ServedModel) -> GenerationRequest:
     """Decode and check one request body; raises Refusal."""
     try:
         body = _decoder.decode(raw)
@@ -111,9 +111,9 @@ def parse(raw: bytes, chat: bool, served: Served) -> Asked:
         message = f"The model `{body.model}` does not exist. Valid aliases: {served.model}."
         raise Refusal("404 Not Found", message, "NotFoundError", "model")
     if (body.n or 1) != 1 or (body.best_of or 1) != 1:
-        raise Refusal(_BAD, "this engine gives one answer a request: n and best_of must be 1", param="n")
+        raise Refusal(_BAD, "this engine gives one answer per request: n and best_of must be 1", param="n")
     if body.logprobs is not None and body.logprobs is not False:
-        raise Refusal(_BAD, "this engine has no logprobs to give", param="logprobs")
+        raise Refusal(_BAD, "this engine does not support logprobs", param="logprobs")
     prompt = _chat(body) if chat else _completion(body)
     ids = None if isinstance(prompt, bytes) else prompt
     prompt_tokens = len(prompt) if ids else len(prompt) // BYTES_PER_TOKEN
@@ -123,7 +123,7 @@ def parse(raw: bytes, chat: bool, served: Served) -> Asked:
         raise Refusal(_BAD, f"Token id {wrong} is out of vocabulary", in_stream=bool(body.stream))
     output_tokens, reason = _length(raw, body, max_tokens, served.early_eos)
     options = body.stream_options or StreamOptions()
-    wanted = Wanted(
+    response = ResponseOptions(
         prompt_tokens=prompt_tokens,
         stream=bool(body.stream),
         include_usage=options.include_usage,
@@ -131,11 +131,11 @@ def parse(raw: bytes, chat: bool, served: Served) -> Asked:
         token_ids=bool(body.return_token_ids),
         prompt_ids=ids if body.return_token_ids else None,
     )
-    return Asked(wanted, max_tokens, output_tokens, reason, prompt)
+    return GenerationRequest(response, max_tokens, output_tokens, reason, prompt)
 
 
 def whole_tokens(text: str) -> bytes:
-    """A text's UTF-8 bytes, filled up to whole tokens."""
+    """A text's UTF-8 bytes, padded to whole tokens."""
     data = text.encode("utf-8", "surrogatepass")
     return data + bytes(-len(data) % BYTES_PER_TOKEN)
 
@@ -150,7 +150,7 @@ def _completion(body: Body) -> tuple[int, ...] | bytes:
         return whole_tokens(prompt)
     ids = [token for token in prompt if isinstance(token, int)]
     if len(ids) != len(prompt):
-        raise Refusal(_BAD, "this engine takes one prompt a request", param="prompt")
+        raise Refusal(_BAD, "this engine takes one prompt per request", param="prompt")
     return tuple(ids)
 
 
@@ -166,23 +166,23 @@ def _chat(body: Body) -> bytes:
     return bytes(prompt) + GENERATION
 
 
-def _max_tokens(body: Body, chat: bool, prompt_tokens: int, served: Served) -> int:
+def _max_tokens(body: Body, chat: bool, prompt_tokens: int, served: ServedModel) -> int:
     limit = served.max_model_len
-    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if asked is None:
-        asked = max(1, limit - prompt_tokens) if chat else DEFAULT_COMPLETION_TOKENS
-    if asked < 1:
-        raise Refusal(_BAD, f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
-    if asked > limit:
-        message = f"max_tokens={asked} cannot be greater than max_model_len={limit}."
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if max_tokens is None:
+        max_tokens = max(1, limit - prompt_tokens) if chat else DEFAULT_COMPLETION_TOKENS
+    if max_tokens < 1:
+        raise Refusal(_BAD, f"max_tokens must be at least 1, got {max_tokens}.", param="max_tokens")
+    if max_tokens > limit:
+        message = f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}."
         raise Refusal(_BAD, message, param="max_tokens")
-    if prompt_tokens + asked > limit:
+    if prompt_tokens + max_tokens > limit:
         message = (
-            f"The maximum context length is {limit} tokens; {prompt_tokens} of prompt and {asked} of output "
-            f"are {prompt_tokens + asked}."
+            f"The maximum context length is {limit} tokens; {prompt_tokens} of prompt and {max_tokens} of "
+            f"output are {prompt_tokens + max_tokens}."
         )
         raise Refusal(_BAD, message, param="input_tokens")
-    return asked
+    return max_tokens
 
 
 def _length(raw: bytes, body: Body, max_tokens: int, early_eos: float) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""How long one engine step takes: the only thing a preset's constants decide."""
+"""How long one engine step takes, from a preset's constants."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class RooflineTiming(msgspec.Struct, frozen=True):
         read = dense + E·(1 − (1 − k/E)^T)·expert + kv·K + window_kv·D·min(K/D, window)
         arithmetic = compute·T + head·D + pair·(Q + K) + window_pair·(min(Q, P·window) + D·min(K/D, window))
 
-    E experts of which a token is routed to k, evenly: so many are read. Of a step's decodes the sum of
-    contexts is known, not each, so in layers with a sliding window each looks back the mean of them.
+    A token is routed evenly to k of E experts, which gives the number of experts read. Of a step's decodes
+    only the sum of contexts is known, so in layers with a sliding window each is taken to have the mean.
     """
 
     dense_ms: float
@@ -111,7 +111,7 @@ class RooflineTiming(msgspec.Struct, frozen=True):
         return self.experts * (1 - missed)
 
 
-class Unsteady(msgspec.Struct, frozen=True):
+class UnsteadyTiming(msgspec.Struct, frozen=True):
     """A machine that is cold at first and throttles later: another timing, slower by the engine's age.
 
     step = (steady + cold in the first cold_steps) · (1 + slowdown_per_s · seconds since the first step)

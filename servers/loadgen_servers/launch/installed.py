@@ -1,4 +1,4 @@
-"""Where an engine is installed, and which version: asked of its own interpreter, never imported here."""
+"""Where an engine is installed, and its version: asked from its own interpreter, never imported here."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from loadgen_servers import child_process
-from loadgen_servers.launch.order import LaunchError
+from loadgen_servers.launch.spec import LaunchError
 
 Version = tuple[int, ...]
 
-# find_spec of a package without a dot looks for it and runs none of it.
-# The current directory, where -c begins to look, holds none of what is asked for.
+# find_spec of a package without a dot finds it and runs none of its code.
+# The current directory, the first place of -c's sys.path, is not searched.
 _ASK = """
 import sys
 sys.path[:] = [place for place in sys.path if place]
@@ -33,16 +33,16 @@ _ASK_S = 60.0  # some environments live on slow network disks
 
 
 class Package(msgspec.Struct, frozen=True):
-    """What has to be installed for an engine: its name is the distribution's and the command's."""
+    """What must be installed for an engine: `name` is both the distribution's and the command's."""
 
     name: str
     least: Version
     install: str
-    modules: tuple[str, ...] = ()  # needed beside it
+    modules: tuple[str, ...] = ()  # that it needs in addition
 
 
-class Found(msgspec.Struct, frozen=True):
-    """An executable, its version (None: not known), and what its processes need in their environment."""
+class Installation(msgspec.Struct, frozen=True):
+    """An executable, its version (None: unknown), and what its processes need in their environment."""
 
     path: str
     version: Version | None
@@ -54,8 +54,8 @@ class _Answer(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-def script(package: Package, python: str | None) -> Found:
-    """The engine's own command: in `python`'s environment if given, else in ours, else on PATH.
+def script(package: Package, python: str | None) -> Installation:
+    """The engine's own command: in `python`'s environment if given, else in this one, else on PATH.
 
     Raises LaunchError where it is missing, too old, or lacks a module it needs.
     """
@@ -68,8 +68,8 @@ def script(package: Package, python: str | None) -> Found:
     return _checked(package, path, answer)
 
 
-def interpreter(package: Package, python: str | None) -> Found:
-    """The interpreter that has the engine: `python`'s if given, else ours, else one on PATH.
+def interpreter(package: Package, python: str | None) -> Installation:
+    """The interpreter that has the engine: `python`'s if given, else this one, else one on PATH.
 
     Raises LaunchError as `script` does.
     """
@@ -93,8 +93,8 @@ def _executable(python: str) -> str:
     inside = os.path.join(python, "bin", "python")
     path = shutil.which(inside if os.path.isdir(python) else python)
     if path is None:
-        wrong = "has no bin/python" if os.path.isdir(python) else "is no interpreter"
-        raise LaunchError(f"--server-python {python} {wrong}: name an interpreter or a venv's directory")
+        wrong = "has no bin/python" if os.path.isdir(python) else "is not an interpreter"
+        raise LaunchError(f"--server-python {python} {wrong}: give an interpreter or a venv's directory")
     return os.path.abspath(path)
 
 
@@ -103,21 +103,21 @@ def _directory(python: str) -> str:
 
 
 def _interpreter_of(path: str) -> str | None:
-    """Whose script it is: as its first line says (pipx and conda link to it from afar), else beside it."""
+    """A script's interpreter: that of its first line (pipx and conda link to it), else of its directory."""
     try:
         with open(path, "rb") as file:
             first = file.readline(4096).decode(errors="replace")
     except OSError:
         return None
     named = [word for word in first[2:].split() if Path(word).name.startswith("python")]
-    beside = os.path.join(os.path.dirname(os.path.realpath(path)), "python3")
-    return shutil.which(named[0] if first.startswith("#!") and named else beside)
+    neighbour = os.path.join(os.path.dirname(os.path.realpath(path)), "python3")
+    return shutil.which(named[0] if first.startswith("#!") and named else neighbour)
 
 
 def _ask(interpreter: str, package: Package) -> _Answer | None:
-    """What the interpreter says of the package; None where it says nothing that can be read."""
+    """The package's version and missing modules, as its interpreter reports them; None if it fails."""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             [interpreter, "-c", _ASK, package.name, *package.modules],
             env={**child_process.inherited(), "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
@@ -127,37 +127,37 @@ def _ask(interpreter: str, package: Package) -> _Answer | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = asked.stdout.decode(errors="replace").splitlines()
+    lines = done.stdout.decode(errors="replace").splitlines()
     return _Answer(lines[0].strip(), tuple(lines[1].split())) if len(lines) == 2 else None
 
 
-def _checked(package: Package, path: str, answer: _Answer | None) -> Found:
+def _checked(package: Package, path: str, answer: _Answer | None) -> Installation:
     version = None if answer is None else _parsed(answer.version)
     if answer is not None and version is not None and version < package.least:
         least = ".".join(map(str, package.least))
         raise LaunchError(
-            f"{package.name} {answer.version} ({path}) is too old, {least} is the least: {package.install}"
+            f"{package.name} {answer.version} ({path}) is older than {least}: {package.install}"
         )
     if answer is not None and answer.missing:
         raise LaunchError(f"{path} cannot serve without {', '.join(answer.missing)}: {package.install}")
     path = os.path.abspath(path)
-    return Found(path, version, _environment(os.path.dirname(path)))
+    return Installation(path, version, _environment(os.path.dirname(path)))
 
 
 def _parsed(version: str) -> Version | None:
-    """The release's numbers; None where there are none to compare."""
+    """The numbers of a release; None if there are none that can be compared."""
     numbers = re.match(r"\d+(\.\d+)*", version)
     if numbers is None:
         return None
-    found = tuple(map(int, numbers.group().split(".")))
-    # A checkout without tags calls itself 0.1.dev1+…, or 0.0.0.dev0, however new it is.
-    return None if ".dev" in version and found < (0, 2) else found
+    parsed = tuple(map(int, numbers.group().split(".")))
+    # A checkout without tags is 0.1.dev1+…, or 0.0.0.dev0, however new it is.
+    return None if ".dev" in version and parsed < (0, 2) else parsed
 
 
 def _environment(directory: str) -> dict[str, str]:
-    """PATH as if the venv were activated: engines compile kernels with the ninja installed beside them.
+    """PATH as if the venv were activated: engines compile kernels with the ninja of their own venv.
 
-    And no Python of the engine's, nor a worker's, imports what lies in the current directory.
+    And neither the engine nor its workers import from the current directory.
     """
     safe = {"PYTHONSAFEPATH": "1"}
     path = os.environ.get("PATH", os.defpath)
@@ -170,6 +170,6 @@ def _missing(package: Package, python: str | None) -> LaunchError:
             f"no {package.name} for --server-python {python}: with that one, {package.install}"
         )
     return LaunchError(
-        f"no {package.name} beside {sys.executable} or on PATH: {package.install},"
-        " or name where it is with --server-python"
+        f"no {package.name} in the environment of {sys.executable} or on PATH: {package.install},"
+        " or give the interpreter that has it with --server-python"
     )

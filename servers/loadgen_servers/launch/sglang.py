@@ -1,54 +1,51 @@
-"""SGLang: `python -m sglang.launch_server`, told what an order asks for."""
+"""SGLang: the `python -m sglang.launch_server` command of a server spec."""
 
 from __future__ import annotations
 
 import os
 
 from loadgen_servers.launch import installed
-from loadgen_servers.launch.installed import Found, Package
-from loadgen_servers.launch.order import Command, Order, check_model, options
+from loadgen_servers.launch.installed import Installation, Package
+from loadgen_servers.launch.spec import Command, ServerSpec, check_model, flags
 
-# The first whose /flush_cache and metrics are as they are read here.
+# The first version whose /flush_cache and metrics this client reads.
 PACKAGE = Package("sglang", (0, 4, 6), "pip install -U sglang")
 
 
-class Sglang:
-    """Launches SGLang where it is installed."""
-
-    def command(self, order: Order) -> Command:
-        """`python -m sglang.launch_server` for `order`; raises LaunchError."""
-        check_model(order.model)
-        return spelt(order, installed.interpreter(PACKAGE, order.python))
+def command(spec: ServerSpec) -> Command:
+    """`python -m sglang.launch_server` for `spec`; raises LaunchError."""
+    check_model(spec.model)
+    return serve_command(spec, installed.interpreter(PACKAGE, spec.python))
 
 
-def spelt(order: Order, found: Found) -> Command:
-    """What `order` is called in SGLang, run by the interpreter that was found."""
+def serve_command(spec: ServerSpec, installation: Installation) -> Command:
+    """The spec in the flags of SGLang, run by the interpreter that has it."""
     values = {
-        "--model-path": order.model,
-        "--served-model-name": order.served_model_name,
-        "--host": order.host,
-        "--port": order.port,
-        "--context-length": order.context_len,
-        "--mem-fraction-static": order.memory_fraction,
-        "--tp-size": order.tensor_parallel,
-        "--quantization": order.quantization,
-        "--random-seed": order.seed,
+        "--model-path": spec.model,
+        "--served-model-name": spec.served_model_name,
+        "--host": spec.host,
+        "--port": spec.port,
+        "--context-length": spec.context_len,
+        "--mem-fraction-static": spec.memory_fraction,
+        "--tp-size": spec.tensor_parallel,
+        "--quantization": spec.quantization,
+        "--random-seed": spec.seed,
     }
-    tokenizer = ("--skip-tokenizer-init",) if order.skip_tokenizer else ()
-    # Its prefix cache is on unless it is told otherwise, and no flag says on.
-    cache = ("--disable-radix-cache",) if order.prefix_caching is False else ()
-    trace = order.trace_directory
+    tokenizer = ("--skip-tokenizer-init",) if spec.skip_tokenizer else ()
+    # Its prefix cache is on by default, and there is no flag for on.
+    cache = ("--disable-radix-cache",) if spec.prefix_caching is False else ()
+    trace = spec.trace_directory
     tracing = {} if trace is None else {"SGLANG_TORCH_PROFILER_DIR": os.path.abspath(trace)}
     return Command(
         (
-            found.path,
+            installation.path,
             "-m",
             "sglang.launch_server",
-            *options(values),
+            *flags(values),
             *tokenizer,
             *cache,
             "--enable-metrics",  # without it there is no /metrics
-            *order.arguments,
+            *spec.arguments,
         ),
-        {**found.environment, **tracing, **order.environment},
+        {**installation.environment, **tracing, **spec.environment},
     )

@@ -1,7 +1,7 @@
-"""What the null server writes: prebuilt messages with a place for their send time, and shapes of an answer.
+"""What the null server writes: prebuilt messages with room for their send time, and shapes of an answer.
 
-An answer is a list of writes, one a tick. Plain, it is a token a message and a message a write; each
-Shape makes another list of it. Ends of the stream ride with the last write.
+An answer is a list of writes, one per tick. By default it has one token per message and one message per
+write; each Shape turns it into another list. The end of the stream is part of the last write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from loadgen_servers import http_server
 
-# The place of a send time: right-aligned in spaces, which JSON allows, so that lengths do not vary.
+# The placeholder of a send time: right-aligned in spaces, which JSON allows, so that lengths do not vary.
 _SENT = b"%19d"
 _SENT_WIDTH = 19
 
@@ -26,8 +26,8 @@ class Write(msgspec.Struct, frozen=True):
     """One write of an answer: its bytes are `data % ((sent_ns,) * messages)`."""
 
     data: bytes
-    messages: int = 0  # with a token, that are complete with it; each holds its send time
-    pause_ns: int = 0  # nothing follows for so long
+    messages: int = 0  # messages with a token that it completes; each holds its send time
+    pause_ns: int = 0  # before the next write
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Messages:
 
     kind: bytes
     choice: bytes
-    role: bytes  # the choices of a message with a role alone; none where the API knows no role
-    one: Write = field(init=False)
+    role: bytes  # the choices of a message that only has a role; empty if the API has no roles
+    single: Write = field(init=False)
     last: Write = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "one", self.token(1))
+        object.__setattr__(self, "single", self.token(1))
         object.__setattr__(self, "last", self.token(1, last=True))
 
     def token(self, tokens: int, last: bool = False) -> Write:
@@ -60,16 +60,16 @@ class Messages:
         return self.usage(prompt_tokens, tokens) + http_server.event(b"[DONE]") + http_server.STREAM_END
 
     def role_alone(self) -> bytes:
-        """A message with a role and nothing else."""
+        """A message that only has a role."""
         return self._event(self.role)
 
     def empty(self) -> bytes:
-        """A message with an empty text, which is no token."""
+        """A message with an empty text, so without a token."""
         return self._event(b"[%s]" % (self.choice % (b"", b"null")))
 
     def answer(self, prompt_tokens: int, tokens: int, shapes: Sequence[Shape]) -> list[Write]:
         """Every write of an answer, head and end included."""
-        writes = [self.one] * (tokens - 1) + [self.last]
+        writes = [self.single] * (tokens - 1) + [self.last]
         for shape in shapes:
             writes = shape.reshape(self, writes)
         first = writes[0]
@@ -99,15 +99,15 @@ DIALECTS = {
 
 
 class Shape(Protocol):
-    """One way in which an answer is not a token a message and a message a write."""
+    """One way in which an answer differs from one token per message and one message per write."""
 
     def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        """A fresh list, never empty, whose last write has the last message."""
+        """A new list, never empty, whose last write has the last message."""
         ...
 
 
 class TokensPerMessage(msgspec.Struct, frozen=True):
-    """So many tokens in each message, what is left in the last."""
+    """`count` tokens in each message, the rest in the last."""
 
     count: int
 
@@ -117,7 +117,7 @@ class TokensPerMessage(msgspec.Struct, frozen=True):
 
 
 class Extra(msgspec.Struct, frozen=True):
-    """A message without a token before each one with: in a write, and so on a tick, of its own."""
+    """Before each message with a token, one without, in a write and thus a tick of its own."""
 
     kind: str
 
@@ -136,7 +136,7 @@ EXTRAS: dict[str, Callable[[Messages, int], bytes]] = {
 
 @dataclass(frozen=True)
 class MessagesPerWrite:
-    """So many messages at once."""
+    """`count` messages in each write."""
 
     count: int
 
@@ -146,7 +146,7 @@ class MessagesPerWrite:
 
 
 class Pieces(msgspec.Struct, frozen=True):
-    """Each write with a token cut in so many, a tick apart; the last brings the send time and the end."""
+    """Each write with a token is cut into `count` pieces, a tick apart; the last has the send time."""
 
     count: int
 
@@ -163,7 +163,7 @@ class Pieces(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """Nothing for so many milliseconds in the middle."""
+    """A pause in the middle of each answer, milliseconds."""
 
     ms: float
 
@@ -178,13 +178,13 @@ class Stall(msgspec.Struct, frozen=True):
 
 def _count(word: str) -> int:
     if not word.isdecimal() or not int(word):
-        raise ArgumentTypeError(f"{word!r} is no count: give 1 or more")
+        raise ArgumentTypeError(f"{word!r} is not a count: give 1 or more")
     return int(word)
 
 
 def _extra(word: str) -> Extra:
     if word not in EXTRAS:
-        raise ArgumentTypeError(f"{word!r} is none of {', '.join(EXTRAS)}")
+        raise ArgumentTypeError(f"{word!r} is not one of {', '.join(EXTRAS)}")
     return Extra(word)
 
 
@@ -194,15 +194,19 @@ def _stall(word: str) -> Stall:
     except ValueError:
         ms = math.nan
     if not 0 <= ms < math.inf:
-        raise ArgumentTypeError(f"{word!r} is no time in milliseconds")
+        raise ArgumentTypeError(f"{word!r} is not a time in milliseconds")
     return Stall(ms)
 
 
-# By flag, in the order in which they are applied: from the flag's value to the shape, and help.
+# By flag, in the order in which they are applied: the shape of the flag's value, the metavar, the help.
 SHAPES: dict[str, tuple[Callable[[str], Shape], str, str]] = {
-    "--tokens-per-message": (lambda word: TokensPerMessage(_count(word)), "K", "what is left in the last"),
+    "--tokens-per-message": (
+        lambda word: TokensPerMessage(_count(word)),
+        "K",
+        "the rest in the last message",
+    ),
     "--extra": (_extra, "KIND", f"a message without a token before each: {', '.join(EXTRAS)}"),
-    "--messages-per-write": (lambda word: MessagesPerWrite(_count(word)), "M", "extra ones are counted"),
-    "--pieces": (lambda word: Pieces(_count(word)), "P", "cut each message in so many writes, a tick apart"),
+    "--messages-per-write": (lambda word: MessagesPerWrite(_count(word)), "M", "including extra ones"),
+    "--pieces": (lambda word: Pieces(_count(word)), "P", "cut each message into P writes, a tick apart"),
     "--stall-ms": (_stall, "MS", "in the middle of each answer"),
 }

@@ -1,7 +1,7 @@
-"""The null server: prebuilt tokens on a clock, and a log of the truth to hold a client against.
+"""The null server: prebuilt tokens at known times, and a log of those times to check a client against.
 
-It does no work, so what a client reports beyond the log is the client's own doing. The log keeps,
-per request, the kernel's receive stamp and, for each message with a token, CLOCK_MONOTONIC right
+It does no work, so any difference between a client's figures and the log is the client's error. The log
+has, per request, the kernel's receive timestamp and, for each message with a token, CLOCK_MONOTONIC right
 before the write that completes it; the message itself carries the same as `sent_ns`.
 """
 
@@ -28,7 +28,7 @@ _MOST_TOKENS = 1_000_000
 
 
 class Body(msgspec.Struct):
-    """The fields of a completions or chat request that the null server obeys."""
+    """The fields of a completions or chat request that the null server uses."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -37,13 +37,13 @@ class Body(msgspec.Struct):
 
     @property
     def tokens(self) -> int:
-        """How many are asked for."""
+        """How many tokens are requested."""
         return self.max_completion_tokens or self.max_tokens or 16
 
 
 @dataclass
 class Stream:
-    """One response under way."""
+    """One response in progress."""
 
     connection: Connection
     request_id: str
@@ -60,7 +60,7 @@ class Stream:
 
 @dataclass
 class NullServer:
-    """Serves every active stream one write per interval (0: as fast as the sockets take them)."""
+    """Sends every active stream one write per interval (0: as fast as the sockets accept them)."""
 
     port: Port
     ttft_ns: int
@@ -91,7 +91,7 @@ class NullServer:
                 self.port.serve(0.0, self.handle, self.gone)
 
     def write_tokens(self) -> None:
-        """The next write of every stream that is due."""
+        """Send the next write of every stream that is due."""
         clock = time.monotonic_ns
         now_ns = clock()
         ended = False
@@ -105,9 +105,9 @@ class NullServer:
             write = stream.writes[stream.written]
             stream.written += 1
             sent_ns = clock()
-            stamps = (sent_ns,) * write.messages
-            connection.send(write.data % stamps)
-            stream.wrote_ns.extend(stamps)
+            times_ns = (sent_ns,) * write.messages
+            connection.send(write.data % times_ns)
+            stream.wrote_ns.extend(times_ns)
             if write.pause_ns:
                 stream.due_ns = sent_ns + write.pause_ns
             ended = ended or stream.ended
@@ -119,7 +119,7 @@ class NullServer:
                 self._drain(stream.connection)
 
     def drain_stdin(self) -> None:
-        """Stop where standard input has ended."""
+        """Stop if standard input has ended."""
         if not os.read(0, 1 << 16):
             self.stop()
 
@@ -140,10 +140,10 @@ class NullServer:
         try:
             body = msgspec.json.decode(request.body, type=Body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            connection.send(_refusal(b"the body is not a request of this API"))
+            connection.send(_refusal(b"the body is not a valid request of this API"))
             return
         if not body.stream:
-            connection.send(_refusal(b"the null server only streams"))
+            connection.send(_refusal(b"the null server only streams: set stream to true"))
             return
         if not 0 < body.tokens <= _MOST_TOKENS:
             connection.send(_refusal(b"max_tokens must be from 1 to %d" % _MOST_TOKENS))
@@ -185,7 +185,7 @@ def _control(path: str) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Listen, say where in one JSON line, serve until SIGTERM or (if asked) stdin's end, write the log."""
+    """Listen, print the URL as one JSON line, serve until SIGTERM or the end of stdin, write the log."""
     options = _parser().parse_args(argv)
     http_server.raise_file_limit()
     try:
@@ -214,13 +214,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadgen_servers.null", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument(
         "--ttft-ms", type=float, default=50.0, help="from a request's last byte to its first token"
     )
     parser.add_argument("--interval-ms", type=float, default=20.0, help="between tokens; 0 is unpaced")
-    parser.add_argument("--log", type=Path, help="where to write the truth, one JSON line a request")
-    parser.add_argument("--exit-with-stdin", action="store_true", help="never outlive the parent")
+    parser.add_argument("--log", type=Path, help="file for the true times, one JSON line a request")
+    parser.add_argument("--exit-with-stdin", action="store_true", help="stop when stdin ends")
     shapes = parser.add_argument_group("shapes of an answer", "applied in this order")
     for flag, (build, metavar, what) in SHAPES.items():
         shapes.add_argument(flag, dest=flag, type=build, metavar=metavar, help=what)

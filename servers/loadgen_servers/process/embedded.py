@@ -1,4 +1,4 @@
-"""A server of ours as a process of its own: the engine for runs that name no server, the null server."""
+"""The embedded servers as processes: the engine, for runs without a server, and the null server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STOP_S = 5.0
 
 
 class Listening(msgspec.Struct):
-    """What the server says once it listens."""
+    """What the server prints once it listens."""
 
     base_url: str
     preset: str = ""
@@ -29,20 +29,20 @@ class Listening(msgspec.Struct):
 
 
 class EngineFailed(Exception):
-    """The server did not start; the message is its own last words."""
+    """The server did not start; the message is the end of its output."""
 
 
 @dataclass
 class Embedded:
-    """Starts a server on a free loopback port and stops it, whatever happens to the caller.
+    """Starts a server on a free loopback port and stops it.
 
-    The server ends with its standard input, so not even a killed caller leaves it behind.
+    The server ends when its standard input does, so that it ends even when its caller is killed.
     """
 
     arguments: Sequence[str] = ()
     module: str = ENGINE
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _said: IO[bytes] = field(default_factory=tempfile.TemporaryFile, init=False)
+    _errors: IO[bytes] = field(default_factory=tempfile.TemporaryFile, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Embedded:
             child_process.command(self.module, "--exit-with-stdin", *self.arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,  # a file: nobody would drain a pipe
+            stderr=self._errors,  # a file, since no one would read a pipe
             env=child_process.needed(),
             start_new_session=True,  # Ctrl-C is for the client alone
         )
@@ -64,10 +64,10 @@ class Embedded:
         if not line:
             self.process.kill()
             self.process.wait()
-            self._said.seek(0)
-            said = self._said.read().decode(errors="replace").strip()
-            silence = "it ended without a word" if ready else f"no word from it within {_START_S:g} s"
-            raise EngineFailed(said or silence)
+            self._errors.seek(0)
+            output = self._errors.read().decode(errors="replace").strip()
+            silence = "it ended without output" if ready else f"no output within {_START_S:g} s"
+            raise EngineFailed(output or silence)
         return msgspec.json.decode(line, type=Listening)
 
     def __exit__(
@@ -76,7 +76,7 @@ class Embedded:
         self.stop()
 
     def stop(self) -> None:
-        """End the server and wait until it has; again does nothing."""
+        """End the server and wait until it has ended; a second call does nothing."""
         process, self.process = self.process, None
         if process is not None:
             process.terminate()
@@ -88,4 +88,4 @@ class Embedded:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
-        self._said.close()
+        self._errors.close()

@@ -1,4 +1,4 @@
-"""Causes: what the log of a server that did not start, or died, is known to mean, and what to do."""
+"""Failure causes: what the log of a server that did not start, or died, means, and what to do."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import re
 
 _MEMORY = "lower --context-len, share the model between GPUs (--tensor-parallel), or take a smaller one"
 _KILLED = (
-    "killed, as the kernel does when the host's memory runs out (dmesg says so): free host memory, or lower "
-    "what the engine takes of it"
+    "killed, as the kernel does when the host's memory runs out (check dmesg): free host memory, or lower "
+    "how much of it the engine takes"
 )
 _GPU_TOO_OLD = "the GPU cannot run this quantization ({0}): take another checkpoint or --quantization"
 
-# In the order of how much a line explains: an engine ends by saying again, in general words, what it said
-# before. {0} is the first group that matched.
+# The most specific first: an engine's last lines repeat in general words what earlier lines explain.
+# {0} is the first group that matched.
 _KNOWN: tuple[tuple[str, str], ...] = (
     # A container's engine.
-    (r"Cannot connect to the Docker daemon", "the container engine does not run: start it"),
+    (r"Cannot connect to the Docker daemon", "the container engine is not running: start it"),
     (
         r"permission denied while trying to connect to the [Dd]ocker",
-        "this user may not use docker: add it to the docker group, or take podman",
+        "this user may not use docker: add it to the docker group, or use podman",
     ),
     (
         r"pull access denied for (\S+?),|manifest for (\S+) not found|(\S+): image not known",
-        "there is no such image ({0}): check its name, or log in to its registry",
+        "the image does not exist ({0}): check its name, or log in to its registry",
     ),
     (
         r"could not select device driver|unresolvable CDI devices|[Uu]nknown runtime specified nvidia",
@@ -31,15 +31,15 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     # Its arguments.
     (
         r"error: (unrecognized arguments: .+|argument .+|ambiguous .+|the following .+ required.+)",
-        "the engine does not take its arguments, {0}: see its --help, and --server-args",
+        "the engine rejects its arguments, {0}: see its --help, and --server-args",
     ),
     (
         r"(?:max_model_len|context_length) \((\d+)\) is greater than the derived",
-        "the model was not made for a context of {0} tokens: lower --context-len",
+        "the model does not support a context of {0} tokens: lower --context-len",
     ),
     (
         r"World size \((\d+)\) is larger than the number of available GPUs|invalid device ordinal",
-        "there are fewer GPUs than --tensor-parallel asks for: lower it, or see CUDA_VISIBLE_DEVICES",
+        "there are fewer GPUs than --tensor-parallel needs: lower it, or check CUDA_VISIBLE_DEVICES",
     ),
     (
         r"(\(\d+\) must be divisible by tensor[ -]parallel size \(\d+\))",
@@ -57,8 +57,8 @@ _KNOWN: tuple[tuple[str, str], ...] = (
         r"Failed to infer device type|No CUDA GPUs are available|no CUDA-capable device is detected"
         r"|Torch not compiled with CUDA enabled|Found no NVIDIA driver|No accelerator \(CUDA"
         r"|^.*NVMLError_LibraryNotFound: NVML Shared Library Not Found",
-        "the engine finds no GPU that it can use: see nvidia-smi and CUDA_VISIBLE_DEVICES, or install its "
-        "build for this device",
+        "the engine finds no usable GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES, or install its build for "
+        "this device",
     ),
     (
         r"no kernel image is available for execution on the device|ptxas\S* fatal\s*: Value '\w+' is not",
@@ -66,7 +66,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Could not load any common_ops library|Error: No module named 'sgl_kernel|Error: .*from 'sgl_kernel",
-        "SGLang's kernels are missing or of another build: install the sgl-kernel for this CUDA and GPU",
+        "SGLang's kernels are missing or of a different build: install the sgl-kernel for this CUDA and GPU",
     ),
     (
         r"Error: No module named 'flash_attn|FlashAttention2 has been toggled on, but it cannot be used",
@@ -74,11 +74,11 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"ImportError: .*(undefined symbol: \w+)",
-        "a library was built for another version of torch ({0}): install the engine anew, in its own venv",
+        "a library was built for another version of torch ({0}): reinstall the engine in a venv of its own",
     ),
     (
         r"ImportError: (lib[\w.+-]+): cannot open shared object file",
-        "the library {0} is missing: install the CUDA or system package that has it",
+        "the library {0} is missing: install the CUDA or system package that contains it",
     ),
     (
         r"Could not find nvcc|nvcc: not found|CUDA_HOME environment variable is not set|CUDA_HOME is not set",
@@ -91,7 +91,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     # Quantization.
     (
         r"Unknown quantization method: ([^\s.]+)|Invalid quantization method(?: on CPU)?: ([^\s.]+)",
-        "the engine knows no quantization {0}: see its --help, or update it",
+        "the engine does not know the quantization {0}: see its --help, or update it",
     ),
     (
         r"[Qq]uantization (?:method|scheme) .*(?:is not supported for|current GPU).*?(M\w+ capability: \d+)",
@@ -101,7 +101,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (r"(Marlin (?:W8A8 is not supported|does not support \w+ = \w+))", _GPU_TOO_OLD),
     (
         r"(\S+ is not supported for quantization method \w+)",
-        "{0}: give a type that is, --dtype in --server-args",
+        "{0}: pass a supported type with --dtype in --server-args",
     ),
     (
         r"specified in the model config \((\S+)\) does not match the quantization method",
@@ -114,12 +114,12 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"outgoing traffic has been disabled|[Cc]ouldn't connect to '?https?://\S+|LocalEntryNotFoundError",
-        "the hub cannot be reached, and its cache has no such model: download it, or give a directory",
+        "the hub cannot be reached, and its cache does not have the model: download it, or give a directory",
     ),
     (
         r"custom code which must be executed|requires you to execute the \w+ file"
         r"|consider setting `trust_remote_code=True`",
-        "the model brings code of its own: read it, then add --trust-remote-code to --server-args",
+        "the model comes with code of its own: review it, then add --trust-remote-code to --server-args",
     ),
     (
         r"Model architectures (\[.*?\]) are not supported|Model architecture (\S+) is not supported in-tree"
@@ -129,7 +129,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     (
         r"does not appear to have a file named (\S*config\.json|params\.json)|(no config file found)"
         r"|Unrecognized model in (\S+?)\. ",
-        "what --model names is no model ({0}): give a directory with a config.json",
+        "--model is not a model ({0}): give a directory with a config.json",
     ),
     (
         r"[Cc]an(?:not|'t) find any (?:safetensors )?model weights with `(\S+)`",
@@ -137,21 +137,21 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Can't load tokenizer for|Failed to load the tokenizer|Couldn't instantiate the backend tokenizer",
-        "the model has no tokenizer that loads: copy its files beside the weights, or give --skip-tokenizer",
+        "the tokenizer cannot be loaded: copy its files next to the weights, or pass --skip-tokenizer",
     ),
     (
         r"(\S+) is not a local folder (?:and is not a valid model identifier|or a valid repository name)"
         r"|RepositoryNotFoundError|Repository Not Found for url|HFValidationError",
-        "there is no such model, neither as a directory nor on the hub: check --model",
+        "the model exists neither as a directory nor on the hub: check --model",
     ),
     # Memory, the most general last: CUDA runs out of it for each of the reasons above it.
     (
         r"Free memory on device .{0,40}?\((\S+ ?GiB)\).* less than desired",
-        "others hold the GPU's memory ({0} is free): end them, or lower --memory-fraction",
+        "other processes hold the GPU's memory ({0} is free): end them, or lower --memory-fraction",
     ),
     (
         r"Available memory on node \d+ \((\S+ ?GiB)\).* less than desired CPU",
-        "others hold the host's memory ({0} is free): end them, or lower --memory-fraction",
+        "other processes hold the host's memory ({0} is free): end them, or lower --memory-fraction",
     ),
     (
         r"max seq len \((\d+)\).*? larger than|max_seq_len \((\d+)\).*? larger than",
@@ -171,22 +171,22 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (
         r"can't allocate memory|Cannot allocate memory",
-        "the host's memory ran out: free some, or lower what the engine takes of it",
+        "the host's memory ran out: free some, or lower how much of it the engine takes",
     ),
     (r"proc\(s\): \{[^}]*: -9\b|exit ?code:? -9\b", _KILLED),
-    (r"No space left on device", "a disk is full, /tmp, /dev/shm or the cache of the hub: make room"),
+    (r"No space left on device", "a disk is full, /tmp, /dev/shm or the hub's cache: free space on it"),
     # Last, since a server that ends for another reason may leave its port to the next try.
     (
         r"error while attempting to bind|\[Errno (?:98|48)\]|EADDRINUSE|Port is already in use"
         r"|port at \d+ is not available",
-        "a port it wants is taken: end the other server, or start again",
+        "a port that it needs is taken: end the other server, or start again",
     ),
     (
-        r"ModuleNotFoundError: No module named '([\w.]+)'\s*\Z",  # earlier ones it has lived with
-        "its Python has no {0}: install the engine whole",
+        r"ModuleNotFoundError: No module named '([\w.]+)'\s*\Z",  # earlier ones did not stop it
+        "its Python has no {0}: install the engine with all its dependencies",
     ),
 )
-# What engines say of all that they can do without.
+# Log lines about optional parts that are missing.
 _HARMLESS = re.compile(
     r"^(?!.*ERROR).*(?:\b(?:DEBUG|INFO|WARNING)\b|[a-z]Warning: |Ignore import error).*$", re.MULTILINE
 )
@@ -194,22 +194,22 @@ _COMPILED = tuple((re.compile(pattern, re.MULTILINE), sentence) for pattern, sen
 
 _SIGNALS = {
     9: _KILLED,
-    4: "it uses instructions that this CPU does not have: install a build for it",
+    4: "it uses instructions that this CPU does not have: install a build for this CPU",
     11: "it crashed (segmentation fault): update the engine or the driver",
     7: "it ran out of shared memory (bus error): make /dev/shm larger",
 }
 
 
 def cause(log: str, exit_code: int | None) -> str:
-    """What is known to have gone wrong, and what to do: one sentence; "" where it is not known.
+    """What went wrong and what to do, in one sentence; "" where the cause is unknown.
 
-    `log` is the end of the server's output. Without a known line there, the signal that ended it counts,
-    whether as a negative code or, as of a container, above 128.
+    `log` is the end of the server's output. Without a known line there, the signal that ended it decides,
+    given as a negative code or, of a container, as a code above 128.
     """
-    said = _HARMLESS.sub("", log)
+    relevant = _HARMLESS.sub("", log)
     for pattern, sentence in _COMPILED:
-        if found := pattern.search(said):
-            detail = next((group for group in found.groups() if group), "unnamed")
+        if match := pattern.search(relevant):
+            detail = next((group for group in match.groups() if group), "unnamed")
             return sentence.format(detail.strip())
     if exit_code is None:
         return ""

@@ -1,4 +1,4 @@
-"""Ownership: whose socket listens on a port, so that a foreign server is never measured by mistake."""
+"""Port owner: which process listens on a port, so that no other server is measured by mistake."""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from enum import Enum
 
 import psutil
 
-from loadgen_servers.launch.order import Command, LaunchError, shown
+from loadgen_servers.launch.secrecy import shown
+from loadgen_servers.launch.spec import Command, LaunchError
 
-# Where a socket listens that takes what is sent to 127.0.0.1, and to localhost.
+# The addresses of a listening socket that accepts connections to 127.0.0.1, and to localhost.
 _TAKES_LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # nosec B104 # read, not bound
 _TAKES_LOCALHOST = (*_TAKES_LOOPBACK, "::1")
 _SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ksh", "tcsh")
 _LINE_CHARACTERS = 100
 
 
-class Foreign(LaunchError):
-    """Somebody else listens on the port."""
+class ForeignListener(LaunchError):
+    """Another process listens on the port."""
 
 
-class Owner(Enum):
-    """Who listens on a port, where it is not somebody else."""
+class PortOwner(Enum):
+    """Who listens on a port, if it is no other server."""
 
     OURS = "the listening socket belongs to the process tree that was started"
-    NOBODY = "nobody listens on the port"
-    UNKNOWN = "not known: this user may not see whose the listening socket is"
+    NO_ONE = "no process listens on the port"
+    UNKNOWN = "not known: this user may not see which process the listening socket belongs to"
 
 
-def check(running_pids: Sequence[int], port: int) -> Owner:
-    """Who listens on 127.0.0.1:`port`; raises Foreign unless each who does is among `running_pids`.
+def check(running_pids: Sequence[int], port: int) -> PortOwner:
+    """Who listens on 127.0.0.1:`port`; raises ForeignListener unless all listeners are among `running_pids`.
 
-    Each, since two that set SO_REUSEPORT share a port, and requests go to either.
+    All, since processes that set SO_REUSEPORT share a port, and requests go to any of them.
     """
     try:
         owners = _listeners(port, _TAKES_LOOPBACK)
     except psutil.AccessDenied:
-        return Owner.UNKNOWN
+        return PortOwner.UNKNOWN
     others = [pid for pid in owners if pid is not None and pid not in running_pids]
     if others:
-        raise Foreign(f"port {port} is served by {_described(others[0])}: stop that, or start again")
+        raise ForeignListener(f"port {port} is served by {_described(others[0])}: stop that, or start again")
     if None not in owners:
-        return Owner.OURS if owners else Owner.NOBODY
+        return PortOwner.OURS if owners else PortOwner.NO_ONE
     if not running_pids or not all(map(_may_look_into, running_pids)):
-        return Owner.UNKNOWN
-    raise Foreign(f"port {port} is served by a process of another user: start again, on another port")
+        return PortOwner.UNKNOWN
+    raise ForeignListener(f"port {port} is served by a process of another user: start again, on another port")
 
 
 def listening(port: int) -> psutil.Process | None:
-    """The first process of the server that listens on a port of this machine; None where it is not known.
+    """The first process of the server that listens on a port of this machine; None if it is not known.
 
     It is found from the listener upwards, as long as the parent is of the same session and neither a
-    shell nor one that started us too. Every socket of the machine is looked at: not for a busy time.
+    shell nor an ancestor of this process. It reads every socket of the machine: not during a run.
     """
     try:
         pids = [pid for pid in _listeners(port, _TAKES_LOCALHOST) if pid is not None]
@@ -68,12 +69,12 @@ def listening(port: int) -> psutil.Process | None:
 
 
 def tree(root: psutil.Process) -> list[psutil.Process]:
-    """A process and what descends from it, without those that have ended and only wait to be collected."""
+    """A process and its descendants, without zombies."""
     try:
-        found = [root, *root.children(recursive=True)]
+        processes = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-    return [process for process in found if alive(process)]
+    return [process for process in processes if alive(process)]
 
 
 def alive(process: psutil.Process) -> bool:
@@ -85,7 +86,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def _listeners(port: int, addresses: Sequence[str]) -> list[int | None]:
-    """Their pids; None: one that this user may not see. Raises AccessDenied where none may be seen."""
+    """The listening pids, None for one that this user may not see; raises AccessDenied if it may see none."""
     return [
         connection.pid
         for connection in psutil.net_connections("tcp")

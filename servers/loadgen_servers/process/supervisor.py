@@ -1,13 +1,13 @@
-"""Supervisor: a process that starts a server and leaves nothing of it behind, whatever becomes of its client.
+"""Supervisor: a process that starts a server and ends all of its processes, even when the client dies.
 
 `python -m loadgen_servers.process.supervisor` reads an `Assignment`, one line of JSON, from standard input
-and says on standard output what happens, one line of JSON each: `Started`, `Refused` or `Ended`. The server
-writes to the supervisor's standard error. It is stopped when standard input ends, on SIGTERM, and when
-the client is gone. The supervisor ends once nothing is left that descends from the server.
+and reports events on standard output, one line of JSON each: `ServerStarted`, `StartFailed`, `ServerEnded`.
+The server writes to the supervisor's standard error. It is stopped when standard input ends, on SIGTERM, and
+when the client is gone. The supervisor ends once no descendant of the server is left.
 
-Everything is of a process group of its own, and of the client's session: where sched_autogroup is on,
-Linux weighs sessions against each other, and an engine whose threads spin would starve a client that is of
-another session on a machine with few cores.
+All of it is in a process group of its own, but in the client's session: where sched_autogroup is on, Linux
+shares the CPU out between sessions, and on a machine with few cores an engine with spinning threads would
+starve a client of another session.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import psutil
 from loadgen_servers.child_process import share_cores_evenly
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_LEFTOVERS_S = 5.0  # for what outlives the first process, before it is killed
-_COMMAND_S = 30.0  # for a container engine to do as it is told
-_LOOK_S = 0.1  # no signal tells that a grandchild has ended
-_CLIENT_S = 1.0  # between looks for the client, where the system has no pidfd
+_LEFTOVERS_S = 5.0  # for processes that outlive the first one, before they are killed
+_COMMAND_S = 30.0  # for a container engine's command
+_POLL_S = 0.1  # there is no signal for the end of a grandchild
+_CLIENT_POLL_S = 1.0  # for the end of the client, where the system has no pidfd
 
 
 class Assignment(msgspec.Struct):
-    """What is to be run, for whom, and how it is ended; bytes, since an environment need not be UTF-8."""
+    """The command to run, for which client, and how to end it; bytes, as an environment may not be UTF-8."""
 
     client: int  # its pid
     argv: list[bytes]
@@ -45,38 +45,38 @@ class Assignment(msgspec.Struct):
     kill: list[str] = []
 
 
-class Started(msgspec.Struct, tag="started"):
-    """The server's first process runs."""
+class ServerStarted(msgspec.Struct, tag="started"):
+    """The server's first process is running."""
 
     pid: int
 
 
-class Refused(msgspec.Struct, tag="refused"):
-    """The system would not run it."""
+class StartFailed(msgspec.Struct, tag="refused"):
+    """The system did not run the command."""
 
-    number: int  # errno; 0: no error of the system
+    number: int  # errno; 0: not an error of the system
     why: str
 
 
-class Ended(msgspec.Struct, tag="ended"):
+class ServerEnded(msgspec.Struct, tag="ended"):
     """The server's first process has ended; a negative code is the signal that ended it."""
 
     code: int
 
 
-Word = Started | Refused | Ended
+Event = ServerStarted | StartFailed | ServerEnded
 
 
-class _Events:
-    """What can happen to a supervisor: a child ends, it is told to stop, its client is gone."""
+class _Signals:
+    """What a supervisor waits for: the end of a child, SIGTERM, the end of its client."""
 
     def __init__(self) -> None:
-        self.asked = 0  # times SIGTERM came
+        self.terminations = 0  # times SIGTERM came
         self.stop = False
         self._woken, wake = os.pipe()
         for end in (self._woken, wake):
             os.set_blocking(end, False)
-        # Handlers that do nothing, not SIG_IGN: that the server would inherit.
+        # Handlers that do nothing rather than SIG_IGN, which the server would inherit.
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -84,46 +84,45 @@ class _Events:
         self._poll.register(self._woken, select.POLLIN)
 
     def watch(self, client: int) -> None:
-        """From now on, standard input's end and the client's say stop."""
+        """Stop from now on when standard input ends or the client does."""
         self._poll.register(0, select.POLLIN)
         self._client = client
-        self._look_s: float | None = _CLIENT_S
-        # A fork of the client holds the pipe open when the client is killed.
+        self._poll_s: float | None = _CLIENT_POLL_S
+        # A fork of the client keeps the pipe open when the client is killed.
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 self._poll.register(os.pidfd_open(client), select.POLLIN)
-                self._look_s = None
+                self._poll_s = None
         self.stop = os.getppid() != client
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until something happens, or `seconds` are over."""
-        limits = [limit for limit in (seconds, self._look_s) if limit is not None]
+        """Wait until something happens, at most `seconds`."""
+        limits = [limit for limit in (seconds, self._poll_s) if limit is not None]
         for fd, _ in self._poll.poll(min(limits) * 1000 if limits else None):
             if fd == self._woken:
-                said = os.read(fd, 4096)
-                self.asked += said.count(signal.SIGTERM)
+                self.terminations += os.read(fd, 4096).count(signal.SIGTERM)
             else:
-                self._poll.unregister(fd)  # an end stays readable
+                self._poll.unregister(fd)  # what has ended stays readable
                 self.stop = True
-        self.stop = self.stop or self.asked > 0 or os.getppid() != self._client
+        self.stop = self.stop or self.terminations > 0 or os.getppid() != self._client
 
 
 class _Supervision:
-    """One server, from its start until nothing of it is left."""
+    """One server, from its start until none of its processes is left."""
 
-    def __init__(self, assignment: Assignment, events: _Events) -> None:
+    def __init__(self, assignment: Assignment, events: _Signals) -> None:
         self._assignment, self._events = assignment, events
         self._children: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> None:
-        """Start the server, wait until it ends or is to end, clear everything away."""
+        """Start the server, wait until it ends or is to be stopped, end what is left."""
         try:
             server = self._start_server()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             number = (error.errno or 0) if isinstance(error, OSError) else 0
-            _say(Refused(number, os.strerror(number) if number else str(error)))
+            _report(StartFailed(number, os.strerror(number) if number else str(error)))
             return
-        _say(Started(server.pid))
+        _report(ServerStarted(server.pid))
         self._reap()
         while server.returncode is None and not self._events.stop:
             self._events.wait()
@@ -132,7 +131,7 @@ class _Supervision:
             if not self._run(self._assignment.end):
                 server.terminate()
             self._until(lambda: server.returncode is not None, self._assignment.grace_s)
-        # The client of a container engine may be gone, and the container not.
+        # `docker run` may be gone while the container still runs.
         if killing := self._run(self._assignment.kill):
             self._until(lambda: killing.returncode is not None, _COMMAND_S)
             self._until(lambda: server.returncode is not None, _LEFTOVERS_S)
@@ -151,7 +150,7 @@ class _Supervision:
         return server
 
     def _run(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-        """Begin a container engine's command; None where there is none, or it cannot be run."""
+        """Start a container engine's command; None if there is no command, or it cannot be run."""
         if not command:
             return None
         quiet = subprocess.DEVNULL
@@ -163,33 +162,33 @@ class _Supervision:
         return child
 
     def _reap(self) -> None:
-        """Collect every child that has ended, those it was made the parent of too."""
+        """Collect the exit status of every child that has ended, adopted ones included."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 for child in self._children:
-                    if child.pid == found[0] and child.returncode is None:
-                        child.returncode = os.waitstatus_to_exitcode(found[1])
+                    if child.pid == ended[0] and child.returncode is None:
+                        child.returncode = os.waitstatus_to_exitcode(ended[1])
                         if child is self._children[0]:
-                            _say(Ended(child.returncode))
+                            _report(ServerEnded(child.returncode))
 
     def _until(self, done: Callable[[], bool], seconds: float) -> None:
         """Wait until it is done, `seconds` are over, or SIGTERM has come twice."""
         deadline = time.monotonic() + seconds
-        while not done() and self._events.asked < 2 and (left := deadline - time.monotonic()) > 0:
-            self._events.wait(min(left, _LOOK_S))
+        while not done() and self._events.terminations < 2 and (left := deadline - time.monotonic()) > 0:
+            self._events.wait(min(left, _POLL_S))
             self._reap()
 
     def _clear(self, gently: bool) -> None:
-        """End what is left: asked first, since a worker that is killed leaks shared memory; then killed."""
+        """End what is left: SIGTERM first, since a killed worker leaks shared memory; then SIGKILL."""
         if gently:
             _each(self._left(), psutil.Process.terminate)
             self._until(lambda: not self._left(), min(_LEFTOVERS_S, self._assignment.grace_s))
-        if sys.platform != "linux":  # no subreaper there: those whose parent has ended are not found below
+        if sys.platform != "linux":  # no subreaper: processes whose parent has ended are not found below
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._children[0].pid, signal.SIGKILL)
         while left := self._left():
             _each(left, psutil.Process.kill)
-            self._events.wait(_LOOK_S)
+            self._events.wait(_POLL_S)
 
     def _left(self) -> list[psutil.Process]:
         self._reap()
@@ -202,9 +201,9 @@ def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]
             act(process)
 
 
-def _say(word: Word) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the client is gone: nobody to tell
-        os.write(1, msgspec.json.encode(word) + b"\n")
+def _report(event: Event) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the client is gone
+        os.write(1, msgspec.json.encode(event) + b"\n")
 
 
 def _prctl() -> Callable[[int, int], int] | None:
@@ -212,7 +211,7 @@ def _prctl() -> Callable[[int, int], int] | None:
 
 
 def _tied_to(parent: int) -> Callable[[], None]:
-    """What a child does before it becomes the server, so that it dies with its parent."""
+    """Called in a child before it becomes the server: makes it die with its parent."""
     prctl = _prctl()
 
     def tie() -> None:
@@ -225,7 +224,7 @@ def _tied_to(parent: int) -> Callable[[], None]:
 
 
 def _read_line() -> bytes:
-    """The first line of standard input, b"" when it ends before."""
+    """The first line of standard input; b"" if it ends before the line does."""
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(0, 1 << 16)
@@ -236,8 +235,8 @@ def _read_line() -> bytes:
 
 
 def main() -> None:
-    """Supervise the server that standard input names, until nothing of it is left."""
-    events = _Events()
+    """Supervise the server that standard input assigns, until none of its processes is left."""
+    events = _Signals()
     line = _read_line()
     if not line:
         return

@@ -9,30 +9,40 @@ import msgspec
 import pytest
 
 from loadgen_servers import http_server
-from loadgen_servers.engine.messages import CHOICES, CYCLE, Dialect, Wanted, ids_of, text_of
+from loadgen_servers.engine.messages import CHOICES, CYCLE, Dialect, ResponseOptions, ids_of, text_of
 from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, Whole, reply_for
 
 RESPONSES = Path(__file__).parents[2] / "data" / "responses" / "vllm-0.32"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 IDS = (100, 200, 300, 400, 500)
 SAME_SHAPE = {
-    "completions_ids_stream": (COMPLETIONS, 1, 12, Wanted(5, include_usage=True)),
-    "completions_stream_one": (COMPLETIONS, 1, 1, Wanted(2, include_usage=True)),
-    "completions_stream_nousage": (COMPLETIONS, 1, 4, Wanted(2)),
-    "completions_ids_stream_contusage": (COMPLETIONS, 1, 12, Wanted(5, True, True, continuous_usage=True)),
+    "completions_ids_stream": (COMPLETIONS, 1, 12, ResponseOptions(5, include_usage=True)),
+    "completions_stream_one": (COMPLETIONS, 1, 1, ResponseOptions(2, include_usage=True)),
+    "completions_stream_nousage": (COMPLETIONS, 1, 4, ResponseOptions(2)),
+    "completions_ids_stream_contusage": (
+        COMPLETIONS,
+        1,
+        12,
+        ResponseOptions(5, True, True, continuous_usage=True),
+    ),
     "completions_ids_stream_tokids": (
         COMPLETIONS,
         1,
         12,
-        Wanted(5, True, True, token_ids=True, prompt_ids=IDS),
+        ResponseOptions(5, True, True, token_ids=True, prompt_ids=IDS),
     ),
-    "si4_completions_ids_stream": (COMPLETIONS, 4, 14, Wanted(5, True, True, token_ids=True, prompt_ids=IDS)),
-    "chat_stream": (CHAT, 1, 12, Wanted(13, include_usage=True)),
-    "si4_chat_stream": (CHAT, 4, 14, Wanted(13, include_usage=True)),
+    "si4_completions_ids_stream": (
+        COMPLETIONS,
+        4,
+        14,
+        ResponseOptions(5, True, True, token_ids=True, prompt_ids=IDS),
+    ),
+    "chat_stream": (CHAT, 1, 12, ResponseOptions(13, include_usage=True)),
+    "si4_chat_stream": (CHAT, 4, 14, ResponseOptions(13, include_usage=True)),
 }
 WHOLE = {
-    "completions_text_nostream": (COMPLETIONS, 8, Wanted(9, stream=False)),
-    "chat_nostream": (CHAT, 8, Wanted(13, stream=False)),
+    "completions_text_nostream": (COMPLETIONS, 8, ResponseOptions(9, stream=False)),
+    "chat_nostream": (CHAT, 8, ResponseOptions(13, stream=False)),
 }
 OURS = {"id", "created", "model", "system_fingerprint", "text", "content"}
 
@@ -99,7 +109,7 @@ def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
 @pytest.mark.parametrize("interval", [1, 4, 7])
 @pytest.mark.parametrize("tokens", [1, 2, 5, 40])
 def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int, tokens: int) -> None:
-    wanted = Wanted(3, include_usage=True)
+    wanted = ResponseOptions(3, include_usage=True)
     plain, formatted = (
         PlainStream(dialect(path, interval), wanted),
         DetailedStream(dialect(path, interval), wanted),
@@ -108,7 +118,7 @@ def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int,
 
 
 def test_an_aborted_stream_ends_cleanly_and_says_so() -> None:
-    reply = PlainStream(dialect(COMPLETIONS, 4), Wanted(3, include_usage=True))
+    reply = PlainStream(dialect(COMPLETIONS, 4), ResponseOptions(3, include_usage=True))
     body = b"".join([*(reply.token(n) for n in range(1, 8)), reply.last(7, "abort")])
     last, usage = (msgspec.json.decode(part[6:]) for part in unchunk(body).split(b"\n\n")[-4:-2])
     assert last["choices"][0]["finish_reason"] == "abort"
@@ -118,7 +128,7 @@ def test_an_aborted_stream_ends_cleanly_and_says_so() -> None:
 
 @pytest.mark.parametrize("path", CHOICES)
 def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
-    wanted = Wanted(9, include_usage=True)
+    wanted = ResponseOptions(9, include_usage=True)
     streamed = unchunk(PlainStream(dialect(path), wanted).last(1, "length", 0)).split(b"\n\n")[-3]
     assert msgspec.json.decode(streamed[6:])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     whole = Whole(dialect(path), wanted).last(1, "length", 8).partition(b"\r\n\r\n")[2]
@@ -131,14 +141,14 @@ def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
 
 
 def test_the_head_of_a_stream_leaves_before_its_first_token() -> None:
-    assert reply_for(dialect(CHAT), Wanted(1)).start() == http_server.STREAM_HEAD
+    assert reply_for(dialect(CHAT), ResponseOptions(1)).start() == http_server.STREAM_HEAD
 
 
 def test_only_what_asks_for_details_is_formatted() -> None:
-    kinds: dict[type[Reply], Wanted] = {
-        PlainStream: Wanted(1, include_usage=True),
-        DetailedStream: Wanted(1, token_ids=True),
-        Whole: Wanted(1, stream=False),
+    kinds: dict[type[Reply], ResponseOptions] = {
+        PlainStream: ResponseOptions(1, include_usage=True),
+        DetailedStream: ResponseOptions(1, token_ids=True),
+        Whole: ResponseOptions(1, stream=False),
     }
     assert [type(reply_for(dialect(CHAT), wanted)) for wanted in kinds.values()] == list(kinds)
 

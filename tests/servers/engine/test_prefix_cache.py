@@ -8,7 +8,7 @@ import pytest
 
 from loadgen_servers.engine import prefix_cache
 from loadgen_servers.engine.prefix_cache import PrefixCache, block_hashes
-from loadgen_servers.engine.scheduler import Ended, Limits, Scheduler, Sequence, Step
+from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, Step, StepOutput
 from loadgen_servers.engine.step_times import FittedTiming
 
 MS = 1_000_000
@@ -126,9 +126,9 @@ def sequence(prompt: int, output: int, blocks: tuple[int, ...] = (), name: str =
     return Sequence(prompt, output, prompt + output, arrived_ns=0, blocks=blocks, owner=name)
 
 
-def steps(scheduler: Scheduler) -> list[tuple[Step, Ended]]:
+def steps(scheduler: Scheduler) -> list[tuple[Step, StepOutput]]:
     """Run to the end, each step begun where the last one ended."""
-    done: list[tuple[Step, Ended]] = []
+    done: list[tuple[Step, StepOutput]] = []
     while (step := scheduler.begin(done[-1][0].end_ns if done else 0)) is not None:
         done.append((step, scheduler.end(step, step.end_ns)))
     return done

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen_servers.engine.request import Asked, Refusal, Served, parse, whole_tokens
+from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse, whole_tokens
 
-SERVED = Served("m", max_model_len=100, vocab_size=1000)
+SERVED = ServedModel("m", max_model_len=100, vocab_size=1000)
 
 
-def ask(chat: bool = False, served: Served = SERVED, **body: Any) -> Asked:
+def ask(chat: bool = False, served: ServedModel = SERVED, **body: Any) -> GenerationRequest:
     return parse(msgspec.json.encode(body), chat, served)
 
 
@@ -35,7 +35,7 @@ PROMPTS = {
 
 @pytest.mark.parametrize(("body", "tokens"), PROMPTS.values(), ids=PROMPTS)
 def test_prompt_tokens_of(body: dict[str, Any], tokens: int) -> None:
-    assert ask(chat="messages" in body, **body).wanted.prompt_tokens == tokens
+    assert ask(chat="messages" in body, **body).response.prompt_tokens == tokens
 
 
 USER = [{"role": "user", "content": "Hello there"}]
@@ -115,12 +115,12 @@ OPTIONS = {
 
 @pytest.mark.parametrize(("options", "usage"), OPTIONS.values(), ids=OPTIONS)
 def test_stream_options(options: dict[str, bool], usage: tuple[bool, bool]) -> None:
-    wanted = ask(prompt=[1], stream=True, stream_options=options).wanted
+    wanted = ask(prompt=[1], stream=True, stream_options=options).response
     assert (wanted.include_usage, wanted.continuous_usage) == usage
 
 
 def test_early_eos_ends_its_share_of_the_requests_at_the_same_token_every_time() -> None:
-    served = Served("m", max_model_len=100_000, early_eos=0.25)
+    served = ServedModel("m", max_model_len=100_000, early_eos=0.25)
     first = [ask(served=served, prompt=[i], max_tokens=64) for i in range(1000)]
     again = [ask(served=served, prompt=[i], max_tokens=64) for i in range(1000)]
     assert first == again
@@ -132,7 +132,7 @@ def test_early_eos_ends_its_share_of_the_requests_at_the_same_token_every_time()
 
 @pytest.mark.parametrize(("member", "value", "least"), [("ignore_eos", True, 64), ("min_tokens", 60, 60)])
 def test_early_eos_obeys(member: str, value: int, least: int) -> None:
-    served = Served("m", max_model_len=100_000, early_eos=1.0)
+    served = ServedModel("m", max_model_len=100_000, early_eos=1.0)
     bodies: list[dict[str, Any]] = [{"prompt": [i], "max_tokens": 64, member: value} for i in range(50)]
     lengths = [ask(served=served, **body).output_tokens for body in bodies]
     assert min(lengths) >= least

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen_servers.engine.scheduler import Ended, Limits, Scheduler, Sequence
-from loadgen_servers.engine.step_times import Age, FittedTiming, Unsteady, Work
+from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, StepOutput
+from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
 from loadgen_servers.engine.virtual_time import TURNAROUND_NS, closed_loop
 
 MS = 1_000_000
@@ -49,11 +49,11 @@ def test_step_time_is_the_documented_formula(timing: FittedTiming, work: Work, s
 
 
 UNSTEADY = {
-    "as good as steady": (Unsteady(FittedTiming(overhead_ms=10.0)), Age(0, 0), 10 * MS),
-    "the last cold step": (Unsteady(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(2, 0), 15 * MS),
-    "the first warm step": (Unsteady(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(3, 0), 10 * MS),
+    "as good as steady": (UnsteadyTiming(FittedTiming(overhead_ms=10.0)), Age(0, 0), 10 * MS),
+    "the last cold step": (UnsteadyTiming(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(2, 0), 15 * MS),
+    "the first warm step": (UnsteadyTiming(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(3, 0), 10 * MS),
     "10 % slower each second": (
-        Unsteady(FittedTiming(overhead_ms=10.0), slowdown_per_s=0.1),
+        UnsteadyTiming(FittedTiming(overhead_ms=10.0), slowdown_per_s=0.1),
         Age(9, 5_000_000_000),
         15 * MS,
     ),
@@ -61,12 +61,12 @@ UNSTEADY = {
 
 
 @pytest.mark.parametrize(("timing", "age", "step_ns"), UNSTEADY.values(), ids=UNSTEADY)
-def test_an_unsteady_machine_is_slower_by_its_age(timing: Unsteady, age: Age, step_ns: int) -> None:
+def test_an_unsteady_machine_is_slower_by_its_age(timing: UnsteadyTiming, age: Age, step_ns: int) -> None:
     assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ns
 
 
 def test_the_first_wave_on_a_cold_machine_is_the_outlier_and_an_idle_start_does_not_age_it() -> None:
-    timing = Unsteady(FittedTiming(overhead_ms=1.0), cold_ms=100.0, cold_steps=1, slowdown_per_s=1.0)
+    timing = UnsteadyTiming(FittedTiming(overhead_ms=1.0), cold_ms=100.0, cold_steps=1, slowdown_per_s=1.0)
     scheduler = Scheduler(Limits(8, 100, 1000), timing)
     for _ in range(3):
         scheduler.add(sequence(10, 2))
@@ -88,14 +88,14 @@ def sequence(prompt: int, output: int, name: str = "", max_tokens: int = 0) -> S
     return Sequence(prompt, output, prompt + (max_tokens or output), arrived_ns=0, owner=name)
 
 
-def names(ended: Ended) -> tuple[list[object], list[object], list[object]]:
+def names(ended: StepOutput) -> tuple[list[object], list[object], list[object]]:
     decoded, first, finished = (
         [s.owner for s in group] for group in (ended.decoded, ended.first, ended.finished)
     )
     return decoded, first, finished
 
 
-def run(scheduler: Scheduler, now_ns: int = 0) -> tuple[Work, Ended]:
+def run(scheduler: Scheduler, now_ns: int = 0) -> tuple[Work, StepOutput]:
     step = scheduler.begin(now_ns)
     assert step is not None
     return step.work, scheduler.end(step, step.end_ns)

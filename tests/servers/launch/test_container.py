@@ -14,9 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen_servers.launch.container import Container
-from loadgen_servers.launch.order import Command, LaunchError, Order, shown
+from loadgen_servers.launch.secrecy import shown
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 
-ORDER = Order(model="Qwen/Qwen3-8B", port=8123)
+SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 IMAGE = "vllm/vllm-openai:v0.32.0"
 SERVE = ["serve", "Qwen/Qwen3-8B", "--host", "127.0.0.1", "--port", "8123"]
 VLLM = ["-e", "VLLM_NO_USAGE_STATS=1", "-e", "DO_NOT_TRACK=1", "-e", "VLLM_SERVER_DEV_MODE=1"]
@@ -96,7 +97,7 @@ def test_the_whole_command_on_each_kind_of_machine(
     tmp_path: Path, on_path: Callable[..., Path], engines: list[str], there: list[str], gpu: list[str]
 ) -> None:
     engine = str(on_path(*engines) / engines[0])
-    found = container(*there).command(ORDER)
+    found = container(*there).command(SPEC)
     volumes, home = ["-v", f"{tmp_path}/hf:{tmp_path}/hf"], ["-e", f"HF_HOME={tmp_path}/hf"]
     inside = [*volumes, *home, *VLLM, "--entrypoint", "vllm", IMAGE, *SERVE]
     assert list(found.argv) == [engine, *RUN, *gpu, *inside]
@@ -132,7 +133,7 @@ def test_what_runs_inside(
     on_path: Callable[..., Path], settings: dict[str, Any], asked: dict[str, Any], end: list[str]
 ) -> None:
     on_path("docker")
-    argv = list(container(**settings).command(replace(ORDER, **asked)).argv)
+    argv = list(container(**settings).command(replace(SPEC, **asked)).argv)
     at = len(argv) - 1 - argv[::-1].index(IMAGE)
     start = at - end.index(IMAGE)
     assert argv[start : start + len(end)] == end
@@ -141,8 +142,8 @@ def test_what_runs_inside(
 
 def test_the_order_reaches_the_engine_inside(on_path: Callable[..., Path]) -> None:
     on_path("docker")
-    order = replace(ORDER, context_len=4096, prefix_caching=False, arguments=("--enforce-eager",))
-    argv = list(container().command(order).argv)
+    spec = replace(SPEC, context_len=4096, prefix_caching=False, arguments=("--enforce-eager",))
+    argv = list(container().command(spec).argv)
     told = ["--max-model-len", "4096", "--no-enable-prefix-caching", "--enforce-eager"]
     assert argv[argv.index(IMAGE) :] == [IMAGE, *SERVE, *told]
 
@@ -153,8 +154,8 @@ def test_a_secret_is_handed_on_by_name_alone(
     on_path("docker")
     monkeypatch.setenv("HF_TOKEN", "hf_abc")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    order = replace(ORDER, environment={"VLLM_API_KEY": "sk-1", "OMP_NUM_THREADS": "4"})
-    found = container().command(order)
+    spec = replace(SPEC, environment={"VLLM_API_KEY": "sk-1", "OMP_NUM_THREADS": "4"})
+    found = container().command(spec)
     given = [found.argv[at + 1] for at, word in enumerate(found.argv) if word == "-e"]
     assert given[-4:] == ["VLLM_API_KEY", "OMP_NUM_THREADS=4", "HF_TOKEN", "CUDA_VISIBLE_DEVICES"]
     assert found.environment == {"VLLM_API_KEY": "sk-1"}
@@ -169,7 +170,7 @@ def test_a_local_model_is_mounted_where_it_is_and_only_read(
     (tmp_path / "m").mkdir()
     (tmp_path / "m/config.json").touch()
     monkeypatch.chdir(tmp_path)
-    argv = container().command(replace(ORDER, model="m", trace_directory="traces")).argv
+    argv = container().command(replace(SPEC, model="m", trace_directory="traces")).argv
     mounted = [argv[at + 1] for at, word in enumerate(argv) if word == "-v"]
     assert mounted == [f"{tmp_path}/m:{tmp_path}/m:ro", f"{tmp_path}/traces:{tmp_path}/traces"]
     assert argv[argv.index(IMAGE) + 2] == f"{tmp_path}/m"
@@ -187,7 +188,7 @@ def test_what_a_models_files_are_links_to_is_mounted_too(
     (tmp_path / "disk/blobs/abc").touch()
     (tmp_path / "disk/snapshots/1/config.json").symlink_to("../../blobs/abc")
     (tmp_path / "cache").symlink_to("disk")
-    argv = container().command(replace(ORDER, model=f"{tmp_path}/cache/snapshots/1")).argv
+    argv = container().command(replace(SPEC, model=f"{tmp_path}/cache/snapshots/1")).argv
     mounted = [argv[at + 1].split(":")[0] for at, word in enumerate(argv) if word == "-v"]
     assert mounted == [f"{tmp_path}/cache/snapshots/1", f"{tmp_path}/cache/blobs"]
 
@@ -195,7 +196,7 @@ def test_what_a_models_files_are_links_to_is_mounted_too(
 def test_a_gguf_files_directory_is_mounted(tmp_path: Path, on_path: Callable[..., Path]) -> None:
     on_path("docker")
     (tmp_path / "x.gguf").touch()
-    assert f"{tmp_path}:{tmp_path}:ro" in container().command(replace(ORDER, model=f"{tmp_path}/x.gguf")).argv
+    assert f"{tmp_path}:{tmp_path}:ro" in container().command(replace(SPEC, model=f"{tmp_path}/x.gguf")).argv
 
 
 def test_a_hub_cache_elsewhere_is_mounted_beside_the_home(
@@ -203,7 +204,7 @@ def test_a_hub_cache_elsewhere_is_mounted_beside_the_home(
 ) -> None:
     on_path("docker")
     monkeypatch.setenv("HF_HUB_CACHE", f"{tmp_path}/weights")
-    argv = container().command(ORDER).argv
+    argv = container().command(SPEC).argv
     assert f"{tmp_path}/weights:{tmp_path}/weights" in argv
     assert f"HF_HUB_CACHE={tmp_path}/weights" in argv
 
@@ -211,7 +212,7 @@ def test_a_hub_cache_elsewhere_is_mounted_beside_the_home(
 def test_no_two_containers_have_one_name(on_path: Callable[..., Path]) -> None:
     on_path("docker")
     launcher = Container(IMAGE)
-    first, second = (launcher.command(ORDER).end[-1] for _ in range(2))
+    first, second = (launcher.command(SPEC).end[-1] for _ in range(2))
     assert first.startswith("loadgen-")
     assert first != second
 
@@ -221,12 +222,12 @@ def test_no_two_containers_have_one_name(on_path: Callable[..., Path]) -> None:
     [
         ([], {}, {}, "neither docker nor podman is on PATH: install one"),
         (["docker"], {"engine": "podman"}, {}, "podman is not on PATH"),
-        (["docker"], {"image": ""}, {}, "'' is no image: name one"),
-        (["docker"], {"image": "--privileged"}, {}, "'--privileged' is no image"),
-        (["docker"], {"serves": "tgi"}, {}, "no engine is called tgi: vllm, sglang, transformers"),
-        (["docker"], {}, {"python": "python3"}, "an image brings its own Python"),
+        (["docker"], {"image": ""}, {}, "'' is not an image's name: give one"),
+        (["docker"], {"image": "--privileged"}, {}, "'--privileged' is not an image's name"),
+        (["docker"], {"serves": "tgi"}, {}, "unknown engine tgi: give vllm, sglang, transformers"),
+        (["docker"], {}, {"python": "python3"}, "an image has its own Python"),
         (["docker"], {}, {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
-        (["docker"], {"serves": "transformers"}, {"context_len": 9}, r"cannot be told context len \(9\)"),
+        (["docker"], {"serves": "transformers"}, {"context_len": 9}, r"does not support context len \(9\)"),
         (["docker"], {"template": "vllm serve"}, {}, r"has no \{port\}"),
     ],
 )
@@ -239,7 +240,7 @@ def test_what_cannot_be_run_in_a_container_is_refused(
 ) -> None:
     on_path(*engines)
     with pytest.raises(LaunchError, match=says):
-        container(**settings).command(replace(ORDER, **asked))
+        container(**settings).command(replace(SPEC, **asked))
 
 
 def test_a_cache_that_cannot_be_made_is_refused(
@@ -248,8 +249,8 @@ def test_a_cache_that_cannot_be_made_is_refused(
     on_path("docker")
     (tmp_path / "file").touch()
     monkeypatch.setenv("HF_HOME", f"{tmp_path}/file/hf")
-    with pytest.raises(LaunchError, match="file/hf cannot be made for the container: Not a directory"):
-        container().command(ORDER)
+    with pytest.raises(LaunchError, match="file/hf cannot be created for the container: Not a directory"):
+        container().command(SPEC)
 
 
 @pytest.fixture
@@ -260,8 +261,8 @@ def served(on_path: Callable[..., Path]) -> Command:
     (directory / "vllm").write_text(f"#!/bin/sh\n{code}\n")
     (directory / "vllm").chmod(0o755)
     arguments = ("--entrypoint", str(directory / "vllm"))
-    order = replace(ORDER, environment={"VLLM_API_KEY": "sk-1"})
-    return container(image="IMAGE", arguments=arguments).command(order)
+    spec = replace(SPEC, environment={"VLLM_API_KEY": "sk-1"})
+    return container(image="IMAGE", arguments=arguments).command(spec)
 
 
 @pytest.mark.realtime

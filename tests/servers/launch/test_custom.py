@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadgen_servers.launch.custom import Custom
-from loadgen_servers.launch.order import Command, LaunchError, Order, shown, without_secrets
+from loadgen_servers.launch.custom import command
+from loadgen_servers.launch.secrecy import shown, without_secrets
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 
 CUSTOM = [
     ("sh serve --port {port}", "sh serve --port 8123", {}),
@@ -27,29 +28,29 @@ CUSTOM = [
 def test_a_command_of_ones_own_is_filled_in_and_seen_by_no_shell(
     template: str, argv: str, environment: dict[str, str]
 ) -> None:
-    found = Custom(template).command(Order(model="hub/m", port=8123))
+    found = command(template, ServerSpec(model="hub/m", port=8123))
     assert found == Command(tuple(shlex.split(argv)), environment)
 
 
 def test_a_command_of_ones_own_gets_the_arguments_last_and_the_environment_on_top() -> None:
-    order = Order(model="", port=1, arguments=("--x", "a b"), environment={"A": "2"})
-    assert Custom("A=1 sh {port}").command(order) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
+    spec = ServerSpec(model="", port=1, arguments=("--x", "a b"), environment={"A": "2"})
+    assert command("A=1 sh {port}", spec) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
 
 
 @pytest.mark.parametrize(
     ("template", "asked", "says"),
     [
         ("", {}, r"has no \{port\}"),
-        ("sh serve", {}, r"has no \{port\}: write it where the server is told its port"),
+        ("sh serve", {}, r"has no \{port\}: write it where the server expects its port"),
         ("A={port}", {}, "is empty"),
         ("'' {port}", {}, "is empty"),
         ("sh 'serve {port}", {}, "cannot be read .no closing quotation"),
         ("sh {port} {modle}", {}, r"has \{modle\}: only \{port\}, \{host\} and \{model\} are known"),
         ("sh {port} ${HOME}", {}, r"has \{HOME\}"),
-        ("sh {port} {model}", {}, r"has \{model\}, and none is given"),
+        ("sh {port} {model}", {}, r"has \{model\}, and no model is given"),
         ("sh {port} {model}", {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
         ("surely-not-installed {port}", {}, "surely-not-installed is not installed, or not on PATH"),
-        ("sh {port}", {"context_len": 9}, r"cannot be told context len \(9\): write it into the command"),
+        ("sh {port}", {"context_len": 9}, r"does not support context len \(9\): write it into the command"),
         ("sh {port}", {"prefix_caching": False}, r"prefix caching \(False\)"),
         ("sh {port}", {"served_model_name": "q"}, r"served model name \(q\)"),
         ("sh {port}", {"python": "python3"}, r"python \(python3\)"),
@@ -59,7 +60,7 @@ def test_a_command_of_ones_own_that_cannot_serve_is_refused(
     template: str, asked: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(LaunchError, match=says):
-        Custom(template).command(replace(Order(model="", port=8123), **asked))
+        command(template, replace(ServerSpec(model="", port=8123), **asked))
 
 
 def test_the_shown_line_is_what_a_shell_would_run() -> None:

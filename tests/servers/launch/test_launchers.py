@@ -1,4 +1,4 @@
-"""Each engine's command line for each thing an order can ask, and what is refused before anything starts."""
+"""Each engine's command line for each thing an spec can ask, and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen_servers.launch.launchers import LAUNCHERS
-from loadgen_servers.launch.order import Command, LaunchError, Order
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 
-ORDER = Order(model="Qwen/Qwen3-8B", port=8123)
+SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 VLLM_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1"}
 RECENT = {"vllm": "0.32.0+cpu", "sglang": "0.5.23", "transformers": "5.19.0"}
 
@@ -57,7 +57,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def command(engine: str, venv: Path, **asked: Any) -> Command:
-    return LAUNCHERS[engine]().command(replace(ORDER, python=str(venv), **asked))
+    return LAUNCHERS[engine](replace(SPEC, python=str(venv), **asked))
 
 
 # What is asked, and what is said of it: after the port, before the caller's own arguments.
@@ -156,7 +156,7 @@ def test_a_venv_that_is_on_path_leaves_path_alone(
 ) -> None:
     monkeypatch.setenv("PATH", str(venv(RECENT) / "bin"))
     safe = {"PYTHONSAFEPATH": "1"}
-    assert LAUNCHERS["vllm"]().command(ORDER).environment == {**safe, **VLLM_ENVIRONMENT}
+    assert LAUNCHERS["vllm"](SPEC).environment == {**safe, **VLLM_ENVIRONMENT}
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,14 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("engine", "asked", "says"),
     [
-        ("transformers", {"context_len": 4096}, r"context len \(4096\): it takes what the model takes"),
+        ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
         ("transformers", {"memory_fraction": 0.5}, r"memory fraction \(0.5\): .*--cb-max-memory-percent"),
-        ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it takes text alone"),
-        ("transformers", {"prefix_caching": False}, r"prefix caching \(False\): it has no such cache"),
+        ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it only takes text"),
+        (
+            "transformers",
+            {"prefix_caching": False},
+            r"prefix caching \(False\): only --server-args --continuous",
+        ),
         ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
         ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
         ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
@@ -236,10 +240,10 @@ def test_a_directory_a_gguf_file_and_a_hubs_name_pass(
 def test_the_named_python_comes_before_path(alone: Path, venv: Venv) -> None:
     named, ours = venv(RECENT, name="named"), venv(RECENT, name="ours")
     _program(alone / "vllm", f"#!{ours}/bin/python3\n")
-    launcher = LAUNCHERS["vllm"]()
-    assert launcher.command(ORDER).argv[0] == str(alone / "vllm")
+    launcher = LAUNCHERS["vllm"]
+    assert launcher(SPEC).argv[0] == str(alone / "vllm")
     for python in (named, named / "bin/python"):
-        assert launcher.command(replace(ORDER, python=str(python))).argv[0] == str(named / "bin/vllm")
+        assert launcher(replace(SPEC, python=str(python))).argv[0] == str(named / "bin/vllm")
 
 
 def test_our_own_environment_comes_before_path(
@@ -249,8 +253,8 @@ def test_our_own_environment_comes_before_path(
     _program(alone / "vllm", f"#!{other}/bin/python3\n")
     _program(alone / "python3", f'#!/bin/sh\nexec {other}/bin/python3 "$@"\n')
     monkeypatch.setattr(sys, "executable", str(ours / "bin/python"))
-    assert LAUNCHERS["vllm"]().command(ORDER).argv[0] == str(ours / "bin/vllm")
-    assert LAUNCHERS["sglang"]().command(ORDER).argv[0] == str(ours / "bin/python")
+    assert LAUNCHERS["vllm"](SPEC).argv[0] == str(ours / "bin/vllm")
+    assert LAUNCHERS["sglang"](SPEC).argv[0] == str(ours / "bin/python")
 
 
 def test_sglang_is_found_by_its_own_command_on_path_where_our_interpreter_lacks_it(
@@ -258,20 +262,20 @@ def test_sglang_is_found_by_its_own_command_on_path_where_our_interpreter_lacks_
 ) -> None:
     place = venv(RECENT)
     (alone / "sglang").symlink_to(place / "bin/sglang")
-    assert LAUNCHERS["sglang"]().command(ORDER).argv[0] == str(place / "bin/python3")
+    assert LAUNCHERS["sglang"](SPEC).argv[0] == str(place / "bin/python3")
 
 
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        ("vllm", r"no vllm beside .*python or on PATH: pip install -U vllm"),
-        ("sglang", r"no sglang beside .*python or on PATH: pip install -U sglang"),
+        ("vllm", r"no vllm in the environment of .*python or on PATH: pip install -U vllm"),
+        ("sglang", r"no sglang in the environment of .*python or on PATH: pip install -U sglang"),
         ("transformers", r"no transformers .* on PATH: pip install -U 'transformers\[serving\]>=5.5'"),
     ],
 )
 def test_an_engine_that_is_nowhere_ends_in_its_install_line(alone: Path, engine: str, says: str) -> None:
     with pytest.raises(LaunchError, match=says):
-        LAUNCHERS[engine]().command(ORDER)
+        LAUNCHERS[engine](SPEC)
 
 
 @pytest.mark.parametrize("engine", list(LAUNCHERS))
@@ -286,9 +290,9 @@ def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
 @pytest.mark.parametrize(
     ("engine", "version", "says"),
     [
-        ("vllm", "0.6.3.post1", r"vllm 0.6.3.post1 \(.*/bin/vllm\) is too old, 0.8.0 is the least: pip"),
-        ("sglang", "0.4.5", r"sglang 0.4.5 .* is too old, 0.4.6 is the least"),
-        ("transformers", "4.57.1", r"transformers 4.57.1 .* is too old, 5.5.0 is the least"),
+        ("vllm", "0.6.3.post1", r"vllm 0.6.3.post1 \(.*/bin/vllm\) is older than 0.8.0: pip"),
+        ("sglang", "0.4.5", r"sglang 0.4.5 .* is older than 0.4.6"),
+        ("transformers", "4.57.1", r"transformers 4.57.1 .* is older than 5.5.0"),
     ],
 )
 def test_an_engine_that_is_too_old_says_how_old_it_may_be(
@@ -322,14 +326,16 @@ def test_transformers_without_its_serving_extra_says_what_is_missing(venv: Venv)
         command("transformers", venv(RECENT, missing="fastapi uvicorn"))
 
 
-@pytest.mark.parametrize(("python", "says"), [("nowhere", "is no interpreter"), (".", r"has no bin/python")])
+@pytest.mark.parametrize(
+    ("python", "says"), [("nowhere", "is not an interpreter"), (".", r"has no bin/python")]
+)
 @pytest.mark.parametrize("engine", list(LAUNCHERS))
 def test_a_server_python_that_is_none_is_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, python: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError, match=f"--server-python {python} {says}"):
-        LAUNCHERS[engine]().command(replace(ORDER, python=python))
+        LAUNCHERS[engine](replace(SPEC, python=python))
 
 
 def test_a_real_interpreter_is_asked_and_imports_nothing_of_the_engine(tmp_path: Path) -> None:
@@ -342,5 +348,5 @@ def test_a_real_interpreter_is_asked_and_imports_nothing_of_the_engine(tmp_path:
     binaries.mkdir(parents=True)
     _program(binaries / "python", f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
     _program(binaries / "vllm", f"#!{binaries}/python\n")
-    with pytest.raises(LaunchError, match=r"vllm 0\.7\.9 .* is too old"):
+    with pytest.raises(LaunchError, match=r"vllm 0\.7\.9 .* is older than 0\.8\.0"):
         command("vllm", tmp_path / "venv")

@@ -88,7 +88,7 @@ def test_pieces_of_a_message_can_be_as_many_as_its_bytes() -> None:
 
 
 def test_a_message_is_as_long_whenever_it_is_sent() -> None:
-    one = MESSAGES["/v1/completions"].one
+    one = MESSAGES["/v1/completions"].single
     assert len(one.data % 1) == len(one.data % (2**63 - 1))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen_servers.launch.order import Command
+from loadgen_servers.launch.spec import Command
 from loadgen_servers.process.running import Running
 
 

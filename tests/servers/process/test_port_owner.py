@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from loadgen_servers.process.port_owner import Foreign, Owner, check, listening, tree
+from loadgen_servers.process.port_owner import ForeignListener, PortOwner, check, listening, tree
 from loadgen_servers.process.running import free_port
 from supervised import HAS_WORKER, LISTENS, listens, server, until
 
@@ -49,11 +49,11 @@ def serving(code: str, port: int, *more: str) -> Iterator[int]:
 
 def test_a_port_of_ones_own_is_ours() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        assert check([ME], listening.getsockname()[1]) is Owner.OURS
+        assert check([ME], listening.getsockname()[1]) is PortOwner.OURS
 
 
 def test_a_port_that_nobody_has_is_nobodys() -> None:
-    assert check([ME], free_port()) is Owner.NOBODY
+    assert check([ME], free_port()) is PortOwner.NO_ONE
 
 
 def test_a_connection_is_no_listener() -> None:
@@ -61,7 +61,7 @@ def test_a_connection_is_no_listener() -> None:
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as client,
     ):
-        assert check([ME], client.getsockname()[1]) is Owner.NOBODY
+        assert check([ME], client.getsockname()[1]) is PortOwner.NO_ONE
 
 
 @pytest.mark.realtime
@@ -69,7 +69,9 @@ def test_a_foreign_server_is_named_without_its_secrets() -> None:
     port = free_port()
     with (
         serving(LISTENS, port, "--api-key", "hush") as pid,
-        pytest.raises(Foreign, match=f"port {port} is served by another process, pid {pid} ") as refused,
+        pytest.raises(
+            ForeignListener, match=f"port {port} is served by another process, pid {pid} "
+        ) as refused,
     ):
         check([ME], port)
     assert sys.executable in str(refused.value)
@@ -85,9 +87,9 @@ def test_a_foreign_server_beside_ones_own_is_found() -> None:
     with serving(shares, port) as ours, serving(shares, port) as theirs:
         assert ours != theirs
         until(lambda: len(listeners(port)) == 2, "both listen")
-        with pytest.raises(Foreign, match=f"pid {theirs} "):
+        with pytest.raises(ForeignListener, match=f"pid {theirs} "):
             check([ours], port)
-        assert check([ours, theirs], port) is Owner.OURS
+        assert check([ours, theirs], port) is PortOwner.OURS
 
 
 def listeners(port: int) -> list[int | None]:
@@ -100,19 +102,19 @@ def listeners(port: int) -> list[int | None]:
 @pytest.mark.parametrize(
     ("connections", "running", "owner"),
     [
-        ([listener("0.0.0.0", 8000, ME)], [ME], Owner.OURS),
-        ([listener("::", 8000, ME)], [ME], Owner.OURS),
-        ([listener("127.0.0.1", 8001, SOMEBODY)], [ME], Owner.NOBODY),
-        ([listener("10.0.0.7", 8000, SOMEBODY)], [ME], Owner.NOBODY),
-        ([listener("127.0.0.1", 8000, SOMEBODY, psutil.CONN_ESTABLISHED)], [ME], Owner.NOBODY),
-        ([listener("127.0.0.1", 8000, None)], [], Owner.UNKNOWN),
+        ([listener("0.0.0.0", 8000, ME)], [ME], PortOwner.OURS),
+        ([listener("::", 8000, ME)], [ME], PortOwner.OURS),
+        ([listener("127.0.0.1", 8001, SOMEBODY)], [ME], PortOwner.NO_ONE),
+        ([listener("10.0.0.7", 8000, SOMEBODY)], [ME], PortOwner.NO_ONE),
+        ([listener("127.0.0.1", 8000, SOMEBODY, psutil.CONN_ESTABLISHED)], [ME], PortOwner.NO_ONE),
+        ([listener("127.0.0.1", 8000, None)], [], PortOwner.UNKNOWN),
     ],
 )
 def test_who_takes_what_is_sent_to_loopback(
     monkeypatch: pytest.MonkeyPatch,
     connections: list[SimpleNamespace],
     running: list[int],
-    owner: Owner,
+    owner: PortOwner,
 ) -> None:
     monkeypatch.setattr(psutil, "net_connections", seen(*connections))
     assert check(running, 8000) is owner
@@ -122,7 +124,7 @@ def test_a_socket_whose_owner_may_not_be_seen_is_foreign_when_ones_own_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(psutil, "net_connections", seen(listener("127.0.0.1", 8000, None)))
-    with pytest.raises(Foreign, match="port 8000 is served by a process of another user"):
+    with pytest.raises(ForeignListener, match="port 8000 is served by a process of another user"):
         check([ME, SOMEBODY], 8000)
 
 
@@ -132,7 +134,7 @@ def test_a_socket_of_a_server_that_may_not_be_looked_into_is_unknown(monkeypatch
 
     monkeypatch.setattr(psutil, "net_connections", seen(listener("127.0.0.1", 8000, None)))
     monkeypatch.setattr(os, "listdir", refuse)
-    assert check([ME], 8000) is Owner.UNKNOWN
+    assert check([ME], 8000) is PortOwner.UNKNOWN
 
 
 def test_where_no_socket_may_be_seen_it_is_unknown_and_there_is_no_tree(
@@ -142,7 +144,7 @@ def test_where_no_socket_may_be_seen_it_is_unknown_and_there_is_no_tree(
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil, "net_connections", refuse)
-    assert check([ME], 8000) is Owner.UNKNOWN
+    assert check([ME], 8000) is PortOwner.UNKNOWN
     assert listening_tree(8000) == []
 
 

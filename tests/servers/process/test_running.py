@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen_servers.launch.order import Command, LaunchError
+from loadgen_servers.launch.spec import Command, LaunchError
 from loadgen_servers.process.running import Running, free_port, start
 from supervised import (
     HAS_WORKER,
@@ -166,7 +166,7 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER, flush=True)
     ("executable", "says"),
     [
         ("no-such-server", "no-such-server cannot be run, it does not exist: check the name"),
-        ("{tmp}/plain.txt", "plain.txt cannot be run, permission denied: it must be a file"),
+        ("{tmp}/plain.txt", "plain.txt cannot be run, permission denied: it must be an executable"),
         ("{tmp}", "cannot be run, permission denied"),
         ("{tmp}/script", "script cannot be run, it does not exist: check the name, PATH, and the first line"),
         ("{tmp}/binary", "binary cannot be run, Exec format error"),
@@ -247,7 +247,7 @@ def client(port: int, log: Path, server: str, before: str = "", after: str = "")
     ("before", "after"),
     [
         pytest.param("running.Running.begin = die", "", id="spawned"),
-        pytest.param("running.Running._hear = die", "", id="assigned"),
+        pytest.param("running.Running._next_event = die", "", id="assigned"),
         pytest.param("", "die()", id="started"),
         pytest.param("", UNTIL_LISTENING + "die()", id="serving"),
     ],

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from loadgen_servers.process.running import free_port
-from loadgen_servers.process.supervisor import Assignment, Ended, Refused, Started, Word
+from loadgen_servers.process.supervisor import Assignment, Event, ServerEnded, ServerStarted, StartFailed
 from supervised import HAS_WORKER, IGNORES_SIGTERM, LISTENS, MARK, PATIENCE_S, listens, marked, server, until
 
 SERVERS = str(Path(__file__).parents[3] / "servers")
@@ -63,10 +63,10 @@ def tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
     pipe(supervisor.stdin).write(line)
 
 
-def word(supervisor: subprocess.Popen[bytes]) -> Word | None:
+def word(supervisor: subprocess.Popen[bytes]) -> Event | None:
     """Its next; None when it has none any more."""
     line = pipe(supervisor.stdout).readline()
-    return msgspec.json.decode(line, type=Word) if line else None
+    return msgspec.json.decode(line, type=Event) if line else None
 
 
 def pipe(end: IO[bytes] | None) -> IO[bytes]:
@@ -98,8 +98,8 @@ def test_for_a_client_that_is_gone_nothing_is_started(
 def test_it_tells_the_start_and_the_end(supervisor: subprocess.Popen[bytes], tmp_path: Path) -> None:
     tell(supervisor, assignment([sys.executable, "-c", "import os; print(os.getpid()); raise SystemExit(3)"]))
     started = word(supervisor)
-    assert isinstance(started, Started)
-    assert word(supervisor) == Ended(3)
+    assert isinstance(started, ServerStarted)
+    assert word(supervisor) == ServerEnded(3)
     assert word(supervisor) is None
     assert supervisor.wait(PATIENCE_S) == 0
     assert (tmp_path / "log").read_text("utf-8") == f"{started.pid}\n"
@@ -107,7 +107,7 @@ def test_it_tells_the_start_and_the_end(supervisor: subprocess.Popen[bytes], tmp
 
 def test_it_tells_what_cannot_be_run(supervisor: subprocess.Popen[bytes]) -> None:
     tell(supervisor, assignment(["no-such-server"]))
-    assert word(supervisor) == Refused(errno.ENOENT, os.strerror(errno.ENOENT))
+    assert word(supervisor) == StartFailed(errno.ENOENT, os.strerror(errno.ENOENT))
     assert supervisor.wait(PATIENCE_S) == 0
 
 
@@ -116,7 +116,7 @@ def test_it_stops_the_server_and_ends(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path, how: str
 ) -> None:
     tell(supervisor, assignment([*server(LISTENS, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), Started)
+    assert isinstance(word(supervisor), ServerStarted)
     until(lambda: listens(port), "the server listens")
     if how == "SIGTERM":
         supervisor.terminate()
@@ -124,7 +124,7 @@ def test_it_stops_the_server_and_ends(
         tell(supervisor, b"\n")
     else:
         pipe(supervisor.stdin).close()
-    assert word(supervisor) == Ended(-signal.SIGTERM)
+    assert word(supervisor) == ServerEnded(-signal.SIGTERM)
     assert supervisor.wait(PATIENCE_S) == 0
     assert not marked(str(tmp_path))
 
@@ -133,12 +133,12 @@ def test_other_signals_do_not_reach_it(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path
 ) -> None:
     tell(supervisor, assignment([*server(LISTENS, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), Started)
+    assert isinstance(word(supervisor), ServerStarted)
     until(lambda: listens(port), "the server listens")
     supervisor.send_signal(signal.SIGINT)
     supervisor.send_signal(signal.SIGHUP)
     pipe(supervisor.stdin).close()
-    assert word(supervisor) == Ended(-signal.SIGTERM)
+    assert word(supervisor) == ServerEnded(-signal.SIGTERM)
     assert supervisor.wait(PATIENCE_S) == 0
 
 
@@ -147,12 +147,12 @@ def test_sigterm_a_second_time_ends_the_grace(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path, code: str
 ) -> None:
     tell(supervisor, assignment([*server(code, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), Started)
+    assert isinstance(word(supervisor), ServerStarted)
     until(lambda: listens(port), "the server listens")
     supervisor.terminate()
     until(lambda: pending(supervisor.pid, signal.SIGTERM) == 0, "the first has come")
     supervisor.terminate()
-    assert isinstance(word(supervisor), Ended)
+    assert isinstance(word(supervisor), ServerEnded)
     assert supervisor.wait(PATIENCE_S) == 0
     assert not marked(str(tmp_path))
 
@@ -180,7 +180,7 @@ wait()
 """
     tell(supervisor, assignment([*server(code, port).argv], mark=str(tmp_path)))
     started = word(supervisor)
-    assert isinstance(started, Started)
+    assert isinstance(started, ServerStarted)
     until(lambda: listens(port), "the server listens")
     children = psutil.Process(supervisor.pid).children
     until(lambda: [child.pid for child in children(recursive=True)] == [started.pid], "no zombie is left")
@@ -190,7 +190,7 @@ def test_a_killed_supervisor_takes_the_first_process_along(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path
 ) -> None:
     tell(supervisor, assignment([*server(IGNORES_SIGTERM, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), Started)
+    assert isinstance(word(supervisor), ServerStarted)
     until(lambda: listens(port), "the server listens")
     supervisor.kill()
     until(lambda: not marked(str(tmp_path)), "the server is gone")
@@ -202,8 +202,8 @@ def test_without_a_working_engine_a_container_is_ended_as_a_process(
 ) -> None:
     argv = [*server(LISTENS, port).argv]
     tell(supervisor, assignment(argv, mark=str(tmp_path), end=end, kill=["no-such-engine", "rm"]))
-    assert isinstance(word(supervisor), Started)
+    assert isinstance(word(supervisor), ServerStarted)
     until(lambda: listens(port), "the server listens")
     supervisor.terminate()
-    assert word(supervisor) == Ended(-signal.SIGTERM)
+    assert word(supervisor) == ServerEnded(-signal.SIGTERM)
     assert supervisor.wait(PATIENCE_S) == 0
