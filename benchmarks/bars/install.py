@@ -1,4 +1,4 @@
-"""Install: what the core brings onto a fresh machine, and whether aarch64 gets it without a compiler."""
+"""Install: the size of the core on a fresh machine, and whether aarch64 needs a compiler for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Wheels:
-    """Which wheels one Python on aarch64 would take; `fault` says why it would not."""
+    """The wheels that one Python on aarch64 would install; `fault` is why it could not."""
 
     python: str
     binary: Sequence[str] = ()
@@ -76,7 +76,7 @@ def _environment(venv: Path) -> str:
 
 
 def _packages(python: str) -> dict[str, str]:
-    """Name and version of what was installed beside the project itself."""
+    """Name and version of the installed packages but the project itself."""
     argv = [python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]
     stdout = run(Command(argv, {"PYTHONPATH": ""})).stdout
     rows: list[dict[str, str]] = json.loads(stdout[stdout.index("[") : stdout.rindex("]") + 1])
@@ -85,7 +85,7 @@ def _packages(python: str) -> dict[str, str]:
 
 
 def _wheels(python: str, version: str, packages: dict[str, str], scratch: Path) -> Wheels:
-    """Ask pip which wheels it would take for one Python on aarch64; nothing is installed."""
+    """Ask pip which wheels it would install for one Python on aarch64; nothing is installed."""
     report = scratch / f"report-{version}.json"
     argv = [python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
     argv += ["--disable-pip-version-check", "--only-binary=:all:", "--target", str(scratch / "target")]
@@ -96,8 +96,8 @@ def _wheels(python: str, version: str, packages: dict[str, str], scratch: Path) 
         run(Command(argv, {"PYTHONPATH": ""}), _LIMIT_S)
     except CouldNotRun as error:
         return Wheels(version, fault=str(error))
-    found: dict[str, Any] = json.loads(report.read_text("utf-8"))
-    urls = {item["metadata"]["name"]: str(item["download_info"]["url"]) for item in found["install"]}
+    resolved: dict[str, Any] = json.loads(report.read_text("utf-8"))
+    urls = {item["metadata"]["name"]: str(item["download_info"]["url"]) for item in resolved["install"]}
     pure = sorted(name for name, url in urls.items() if url.endswith("-none-any.whl"))
     return Wheels(version, sorted(set(urls) - set(pure)), pure)
 
@@ -112,8 +112,8 @@ def _lines(sizes: dict[str, int], packages: dict[str, str], wheels: Sequence[Whe
         "Resolved: " + ", ".join(f"{name} {number}" for name, number in sorted(packages.items())) + ".",
     ]
     for wheel in wheels:
-        said = wheel.fault or f"binary wheels {', '.join(wheel.binary)}; {len(wheel.pure)} pure Python"
-        lines += ["", f"aarch64, Python {wheel.python}: {said}."]
+        words = wheel.fault or f"binary wheels {', '.join(wheel.binary)}; {len(wheel.pure)} pure Python"
+        lines += ["", f"aarch64, Python {wheel.python}: {words}."]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Local: what needs no load: memory, planning, start-up."""
+"""Local: the bars that need no load: memory, planning, start-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STARTS = 2  # start-ups are short: this many per repeat
 
 
 def memory(installed: Installed, repeats: int) -> Section:
-    """Runs of 10, 20 and 40 million tokens, joined, saved, loaded, reported; once, for it does not vary."""
+    """Runs of 10, 20 and 40 million tokens, joined, saved, loaded, reported; once, as it does not vary."""
     script = ROOT / "benchmarks" / "memory.py"
     command = Command([sys.executable, str(script), "--tokens", *map(str, _TOKENS)], checkout_env())
     stdout = run(command).stdout
@@ -36,10 +36,10 @@ def memory(installed: Installed, repeats: int) -> Section:
 
 
 def _row(stdout: str, tokens: int) -> list[float]:
-    """The figures in the line of so many tokens."""
-    found = re.search(rf"^ *{tokens}((?: +[\d.]+)+)$", stdout, re.MULTILINE)
-    assert found is not None, f"memory.py no longer prints a line of {tokens} tokens"
-    return [float(figure) for figure in found[1].split()]
+    """The figures in the line of `tokens` tokens."""
+    row = re.search(rf"^ *{tokens}((?: +[\d.]+)+)$", stdout, re.MULTILINE)
+    assert row is not None, f"memory.py no longer prints a line of {tokens} tokens"
+    return [float(figure) for figure in row[1].split()]
 
 
 def planning(installed: Installed, repeats: int) -> Section:
@@ -72,7 +72,7 @@ def planning(installed: Installed, repeats: int) -> Section:
 
 
 def startup(installed: Installed, repeats: int) -> Section:
-    """How long until help is printed, and until the first request is on the wire."""
+    """Seconds until help is printed, and until the first request is on the wire."""
     loadgen = [sys.executable, "-m", "loadgen"]
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],

@@ -1,4 +1,4 @@
-"""Loads: the streams that clients are held to, and the bars on each."""
+"""Streams: the loads of streams that clients are measured on, and the bars for each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_RUST = "no Rust client given"
 
 
 def wide(installed: Installed, repeats: int) -> Section:
-    """1024 paced streams: held, cheap and true."""
+    """1024 paced streams: all concurrent, low CPU, true figures."""
     trials, clients = _run(WIDE, installed, repeats)
     ours = trials.of(installed.ours)
     peak = min((t.truth.peak_streams for t in ours), default=0)
@@ -45,7 +45,7 @@ def wide(installed: Installed, repeats: int) -> Section:
 
 
 def medium(installed: Installed, repeats: int) -> Section:
-    """256 faster streams, where the portable transport shows its own cost."""
+    """256 faster streams, which show the cost of the httpx transport."""
     trials, clients = _run(MEDIUM, installed, repeats, installed.portable)
     ours = trials.of(installed.ours)
     bars = [
@@ -70,7 +70,7 @@ def single(installed: Installed, repeats: int) -> Section:
 
 
 def unpaced(installed: Installed, repeats: int) -> Section:
-    """512 streams as fast as they go."""
+    """512 streams as fast as possible."""
     trials, clients = _run(UNPACED, installed, repeats)
     ours = trials.of(installed.ours)
     bars = [_floors("512 streams unpaced: CPU", trials, installed)]
@@ -106,8 +106,8 @@ def selftest(installed: Installed, repeats: int) -> Section:
 
 
 def _run(load: Load, installed: Installed, repeats: int, *others: Client) -> tuple[Trials, Sequence[Client]]:
-    found: list[Client | None] = [installed.ours, installed.floor, *installed.rust, installed.vllm, *others]
-    clients = [client for client in found if client is not None]
+    every: list[Client | None] = [installed.ours, installed.floor, *installed.rust, installed.vllm, *others]
+    clients = [client for client in every if client is not None]
     return interleaved(load, clients, repeats), clients
 
 
@@ -145,9 +145,9 @@ def _against_rust(trials: Trials, installed: Installed) -> list[Bar]:
 
 
 def _close(what: str, ours: Sequence[Trial], figure: str, most: float) -> Bar:
-    """Whether the median error of a figure, whatever its sign, is at most `most`, relative.
+    """Whether the median absolute error of a figure is at most `most`, relative.
 
-    Beside the worst stands what that run's own verdict was.
+    The worst one is shown with the verdict of its run.
     """
     limit = f"± {100 * most:g} %"
     if not ours:
@@ -158,8 +158,8 @@ def _close(what: str, ours: Sequence[Trial], figure: str, most: float) -> Bar:
 
     shown, worst = ttft(ours) if figure == "ttft" else itl(ours), max(ours, key=error)
     assert worst.reported is not None
-    said = f"{shown}; worst {100 * error(worst):.2f} % ({worst.reported.verdict})"
-    return Bar(what, said, limit, statistics.median_high(map(error, ours)) <= most)
+    measured = f"{shown}; worst {100 * error(worst):.2f} % ({worst.reported.verdict})"
+    return Bar(what, measured, limit, statistics.median_high(map(error, ours)) <= most)
 
 
 def _late(ours: Sequence[Trial]) -> Bar:

@@ -1,4 +1,4 @@
-"""Trials: every client on the same load in turns, each held against its own server's log."""
+"""Trials: every client on the same load in turns, each compared with its own server's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.clients.adapters import Client, Load, Reported
 from benchmarks.harness import truth
 from benchmarks.harness.page import markdown, spread
-from benchmarks.harness.process import CouldNotRun, run, strangers_cpu_s
+from benchmarks.harness.process import CouldNotRun, other_processes_cpu_s, run
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Trial:
 
     cpu_s: float
     wall_s: float
-    first_request_s: float  # from right before the process was started to its first request's arrival
+    first_request_s: float  # from right before the process start to the arrival of its first request
     truth: truth.Truth
     reported: Reported | None
     disturbance: float  # CPU that neither client nor server used meanwhile, in cores
@@ -46,14 +46,14 @@ class Trial:
 
 @dataclass
 class Trials:
-    """Every trial of one load by client's name, one a repeat; a client that failed has none."""
+    """Every trial of one load by client name, one per repeat; a client that failed has none."""
 
     load: Load
     by_client: dict[str, list[Trial]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def of(self, client: Client | None) -> list[Trial]:
-        """A client's trials; none for one that is not installed or did not run."""
+        """A client's trials; empty for one that is not installed or did not run."""
         return [] if client is None else self.by_client.get(client.name, [])
 
     def cpu_ratios(self, client: Client, unit: Client | None) -> list[float]:
@@ -67,20 +67,20 @@ def trial(client: Client, load: Load) -> Trial:
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         log = out / "truth.jsonl"
-        begin_s, strangers_s = time.monotonic(), strangers_cpu_s()
+        begin_s, others_s = time.monotonic(), other_processes_cpu_s()
         with truth.null_server(log, load.ttft_ms, load.interval_ms) as base_url:
             cost = run(client.command(load, base_url, out))
-        disturbance = (strangers_cpu_s() - strangers_s) / (time.monotonic() - begin_s)
-        seen = truth.read(log)
-        if seen.requests != load.requests:
-            raise CouldNotRun(f"the server answered {seen.requests} requests of {load.requests}")
+        disturbance = (other_processes_cpu_s() - others_s) / (time.monotonic() - begin_s)
+        true = truth.read(log)
+        if true.requests != load.requests:
+            raise CouldNotRun(f"the server answered {true.requests} requests of {load.requests}")
         reported = client.reported(out)
-    first_s = (seen.first_ns - cost.spawned_ns) / 1e9
-    return Trial(cost.cpu_s, cost.wall_s, first_s, seen, reported, max(0.0, disturbance))
+    first_s = (true.first_ns - cost.spawned_ns) / 1e9
+    return Trial(cost.cpu_s, cost.wall_s, first_s, true, reported, max(0.0, disturbance))
 
 
 def interleaved(load: Load, clients: Sequence[Client], repeats: int) -> Trials:
-    """Every client once per repeat, a different one first each time; a client that fails drops out."""
+    """Every client once per repeat, a different one first each time; a client that fails is left out."""
     trials = Trials(load)
     failed: set[str] = set()
     for repeat in range(repeats):
@@ -106,7 +106,7 @@ def interleaved(load: Load, clients: Sequence[Client], repeats: int) -> Trials:
 
 
 def details(trials: Trials, clients: Sequence[Client], floor: Client | None) -> list[str]:
-    """One row a client: cost, truth against report, streams held, start-up."""
+    """One row per client: cost, true and reported figures, concurrent streams, start-up."""
     head = (
         "client",
         "CPU s",
@@ -143,17 +143,17 @@ def details(trials: Trials, clients: Sequence[Client], floor: Client | None) -> 
 
 
 def ttft(done: Sequence[Trial]) -> str:
-    """Mean TTFT as it was and as it was reported, of the trial whose error is the median one in size."""
+    """True and reported mean TTFT of the trial with the median absolute error."""
     return _against(done, lambda t: t.ttft_error, lambda t: t.truth.mean_ttft_ms, lambda r: r.mean_ttft_ms)
 
 
 def itl(done: Sequence[Trial]) -> str:
-    """P99 ITL as it was and as it was reported, of the trial whose error is the median one in size."""
+    """True and reported P99 ITL of the trial with the median absolute error."""
     return _against(done, lambda t: t.itl_error, lambda t: t.truth.p99_itl_ms, lambda r: r.p99_itl_ms)
 
 
 def held(done: Sequence[Trial]) -> str:
-    """How many streams were in the server at once, at most and on average."""
+    """Concurrent streams in the server: peak (mean)."""
     peak = min(t.truth.peak_streams for t in done)
     return f"{peak} ({_median(done, lambda t: t.truth.mean_streams):.0f})"
 
@@ -162,14 +162,14 @@ def _against(
     done: Sequence[Trial],
     error: Callable[[Trial], float],
     true_ms: Callable[[Trial], float],
-    said_ms: Callable[[Reported], float],
+    reported_ms: Callable[[Reported], float],
 ) -> str:
-    """`true → reported (error)` of the trial whose error, its sign aside, is the (upper) median."""
+    """`true → reported (error)` of the trial with the (upper) median absolute error."""
     if any(t.reported is None for t in done):
         return "–"
     middle = sorted(done, key=lambda t: abs(error(t)))[len(done) // 2]
     assert middle.reported is not None
-    return f"{true_ms(middle):.3f} → {said_ms(middle.reported):.3f} ms ({100 * error(middle):+.2f} %)"
+    return f"{true_ms(middle):.3f} → {reported_ms(middle.reported):.3f} ms ({100 * error(middle):+.2f} %)"
 
 
 def _median(done: Sequence[Trial], value: Callable[[Trial], float]) -> float:

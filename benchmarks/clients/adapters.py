@@ -1,4 +1,4 @@
-"""Clients: ours, the floor and the peers, each as the command line that drives one load."""
+"""Clients: this checkout, the floor and the peers, each as the command line that runs one load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OFFLINE = {
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of one length on a closed loop of streams, and the server's timing."""
+    """Requests of equal length in a closed loop of streams, and the server's timing."""
 
     name: str
     streams: int
@@ -45,16 +45,16 @@ class Load:
 
 @dataclass(frozen=True)
 class Reported:
-    """What a client said of the server."""
+    """A client's figures of the server."""
 
     mean_ttft_ms: float
     p99_itl_ms: float
     late_bodies: int = 0
-    verdict: str = ""  # what it thinks of its own figures; "": it does not judge them
+    verdict: str = ""  # its own on these figures; "": it has none
 
 
 class Client(Protocol):
-    """Something that sends a load; `reported` reads what it left in its output directory."""
+    """Sends a load; `reported` reads the result from its output directory."""
 
     @property
     def name(self) -> str: ...
@@ -66,7 +66,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Floor:
-    """The C loop that reads the same streams and throws the bytes away; it reports nothing."""
+    """The C loop that reads the same streams and discards the bytes; it reports nothing."""
 
     binary: Path
     name: str = "floor"
@@ -101,7 +101,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Rust:
-    """SGLang's Rust client, its extension loaded alone under the Python it was built for."""
+    """SGLang's Rust client: its extension, loaded by the Python it was built for."""
 
     name: str
     extension: Path
@@ -144,19 +144,19 @@ class Vllm:
 
 @dataclass(frozen=True)
 class Installed:
-    """The clients found on this machine; `missing` says in words why others are not."""
+    """The clients on this machine; `missing` is why others are not."""
 
     ours: Ours
     portable: Ours
     floor: Floor | None = None
-    rust: tuple[Rust, ...] = ()  # first as its users run it, which the bars are held against
+    rust: tuple[Rust, ...] = ()  # the first as its users run it: the bars compare with this one
     vllm: Vllm | None = None
     missing: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the peers are, from flags or the environment; empty where they are not."""
+    """Where the peers are, from flags or the environment; empty if not given."""
 
     rust_extension: str
     rust_python: str
@@ -166,7 +166,7 @@ class Paths:
 
 
 def find(paths: Paths, scratch: Path) -> Installed:
-    """The clients that can be run here; the floor is compiled and a tokenizer made in `scratch`."""
+    """The clients that can run here; the floor is compiled and a tokenizer created in `scratch`."""
     missing = []
     binary = _compile(scratch)
     if binary is None:
@@ -220,7 +220,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8").strip()
     except OSError:
-        raise CouldNotRun("the client left no result") from None
+        raise CouldNotRun("the client wrote no result") from None
     try:
         result = json.loads(text)
     except ValueError:
@@ -239,7 +239,7 @@ def _compile(scratch: Path) -> Path | None:
 
 
 def _tokenizer(paths: Paths, vllm_python: Path | None, scratch: Path) -> Path | None:
-    """The directory that was named, or a small one made by whichever Python has `tokenizers`."""
+    """The directory that was given, or a small tokenizer made by a Python that has `tokenizers`."""
     if paths.tokenizer:
         return Path(paths.tokenizer)
     tests, made = ROOT / "tests", scratch / "tokenizer"

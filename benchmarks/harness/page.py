@@ -1,4 +1,4 @@
-"""Table: each bar with what was measured, as Markdown."""
+"""Page: each bar with its measurement, as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadgen.environment import describe
 
 @dataclass(frozen=True)
 class Bar:
-    """One promise: `met` is None where it could not be measured, and `measured` then says why."""
+    """A promised limit: `met` is None where it could not be measured, and `measured` is then the reason."""
 
     what: str
     measured: str
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Section:
-    """One benchmark: its bars, and the Markdown that says more."""
+    """One benchmark: its bars, and Markdown with details."""
 
     title: str
     bars: Sequence[Bar] = ()
@@ -37,7 +37,7 @@ class Section:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table; columns after the first are set flush right."""
+    """A Markdown table; columns after the first are right-aligned."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in (head, rule, *rows)]
 
@@ -55,15 +55,15 @@ def document(sections: Sequence[Section], repeats: int, missing: Sequence[str]) 
         "",
         "Written by `python benchmarks/run.py`; every figure of this page is from one run of it.",
         "",
-        f"Medians of {repeats}. Each client is a whole process, started afresh for each repeat against a"
-        " fresh null server (`python -m loadgen_servers.null`), the clients taking turns. CPU is user and"
+        f"Medians of {repeats}. Each client is a whole process, started for each repeat against a new null"
+        " server (`python -m loadgen_servers.null`), the clients taking turns. CPU is user and"
         " system time of the client's whole process tree, interpreter start-up and decoding included;"
         " the floor is `benchmarks/clients/floor.c`, which reads the same streams and throws the bytes away;"
         " a ratio is taken within each repeat, and its median shown.",
         "",
-        "Truth is the server's log of that very run: TTFT from the kernel's receive stamp of the request"
-        " to the clock right before the first token's write, ITL between a request's writes. Beside the worst"
-        " repeat stands the verdict that the client gave that run itself.",
+        "The true figures are those of the server's log of the same run: TTFT from the kernel's receive"
+        " timestamp of the request to the clock right before the first token's write, ITL between a request's"
+        " writes. The worst repeat is shown with the client's own verdict on that run.",
         "",
         "## Every bar",
         "",
@@ -79,7 +79,7 @@ def document(sections: Sequence[Section], repeats: int, missing: Sequence[str]) 
 
 
 def _loop_s() -> float:
-    """How fast this interpreter is, whatever its build says: the best of five."""
+    """Seconds that ten million steps of an empty loop take this interpreter: the best of five."""
     return min(timeit.repeat("for _ in steps: pass", "steps = range(10_000_000)", number=1, repeat=5))
 
 

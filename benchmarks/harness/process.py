@@ -1,4 +1,4 @@
-"""Processes: start a command as a shell would, wait for it, and learn what its whole tree cost."""
+"""Processes: run a command and measure the CPU time of its whole process tree."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_LONGEST_SAID = 200
+_LONGEST_LINE = 200
 
 
 class CouldNotRun(Exception):
-    """Something the benchmarks need did not run; the message says what and why."""
+    """A command that the benchmarks need did not run; the message is which one, and why."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a finished command took; `spawned_ns` is CLOCK_MONOTONIC right before it was started."""
+    """The cost of a finished command; `spawned_ns` is CLOCK_MONOTONIC right before it was started."""
 
     spawned_ns: int
     wall_s: float
@@ -40,13 +40,13 @@ class Cost:
 
 
 def compile_checkout() -> None:
-    """Make the bytecode that an installed package has, even where the environment forbids Python to."""
+    """Compile to bytecode, as an installed package is, even where the environment disables it."""
     for package in (ROOT / "loadgen", ROOT / "servers"):
         compileall.compile_dir(package, quiet=1)
 
 
 def checkout_env() -> dict[str, str]:
-    """What makes an interpreter import this checkout, installed or not."""
+    """The environment in which an interpreter imports this checkout, installed or not."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "servers"), os.environ.get("PYTHONPATH", "")])
     return {"PYTHONPATH": path.rstrip(os.pathsep)}
 
@@ -82,15 +82,15 @@ def run(command: Command, limit_s: float = 300.0) -> Cost:
     child.returncode = os.waitstatus_to_exitcode(status)
     wall_s = (time.monotonic_ns() - spawned_ns) / 1e9
     if child.returncode:
-        said = (stdout.strip().splitlines() or [""])[-1][:_LONGEST_SAID]
-        raise CouldNotRun(f"{Path(command.argv[0]).name} exited with {child.returncode}: {said}")
+        last_line = (stdout.strip().splitlines() or [""])[-1][:_LONGEST_LINE]
+        raise CouldNotRun(f"{Path(command.argv[0]).name} exited with {child.returncode}: {last_line}")
     return Cost(spawned_ns, wall_s, usage.ru_utime + usage.ru_stime, stdout)
 
 
-def strangers_cpu_s() -> float:
-    """CPU seconds since boot of everything but this process and what it waited for; only differences tell.
+def other_processes_cpu_s() -> float:
+    """CPU seconds of all processes but this one and its children; only differences are meaningful.
 
-    The machine's busy and stolen time is in /proc/stat in ticks of 10 ms; 0 where there is none.
+    The machine's busy and stolen time is in /proc/stat in ticks of 10 ms; 0 where that does not exist.
     """
     try:
         words = Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]
@@ -98,5 +98,5 @@ def strangers_cpu_s() -> float:
         return 0.0
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, words)
     busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-    known = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return busy_s - sum(usage.ru_utime + usage.ru_stime for usage in known)
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return busy_s - sum(usage.ru_utime + usage.ru_stime for usage in own)

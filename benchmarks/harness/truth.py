@@ -1,4 +1,4 @@
-"""Truth: a fresh null server, and what its log says really happened."""
+"""Truth: a new null server, and the true figures from its log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_S = 60.0
 
 
 class Row(msgspec.Struct):
-    """One request in the log: kernel stamp of its arrival, CLOCK_MONOTONIC before each token's write."""
+    """One request in the log: kernel timestamp of its arrival, CLOCK_MONOTONIC before each token's write."""
 
     received_ns: int
     wrote_ns: list[int]
@@ -30,7 +30,7 @@ class Row(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Truth:
-    """What the server saw of one client."""
+    """The true figures of one client's run."""
 
     requests: int
     tokens: int
@@ -62,7 +62,7 @@ def null_server(log: Path, ttft_ms: float, interval_ms: float) -> Iterator[str]:
 
 
 def read(log: Path) -> Truth:
-    """The truth in a log; raises CouldNotRun when no request got as far as its last token."""
+    """The figures from a log; raises CouldNotRun when no request got its last token."""
     rows = [msgspec.json.decode(line, type=Row) for line in log.read_bytes().splitlines()]
     if not rows:
         raise CouldNotRun("the null server finished no request")

@@ -1,4 +1,4 @@
-"""Populations: where the runs of a simulated campaign come from; real ones, resampled, and made ones."""
+"""Populations: the runs that simulated campaigns draw from: recorded ones, resampled, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIGURES = {"output_throughput": "throughput", "mean_ttft_ms": "mean TTFT"}
 
 
 class Population(Protocol):
-    """Where figures come from: (campaigns, arms, repeats), in ABBA order, after `first` repeats."""
+    """A source of figures: (campaigns, arms, repeats), in ABBA order, after `first` repeats."""
 
     @property
     def name(self) -> str: ...
@@ -29,11 +29,11 @@ class Population(Protocol):
 
 @dataclass(frozen=True)
 class Resampled:
-    """Runs of one server and one checkpoint in the order they were made, dealt to arms that do not differ.
+    """Runs of one server and one checkpoint in the order they were made, assigned to arms that do not differ.
 
-    Each `stretch` of repeats is contiguous, from a random place of the series, and walked through as a
-    campaign would: every arm once a repeat, the order turned round in every other one. Which arm comes first
-    is drawn for each campaign. So what neighbours have in common, drifts and bursts of other load, stays in.
+    Each `stretch` of repeats is contiguous, from a random place of the series, and traversed as a campaign
+    does: every arm once a repeat, in reverse order in every other one. Which arm comes first is drawn for
+    each campaign. So what neighbouring runs have in common, drifts and bursts of other load, is preserved.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Resampled:
 
 @dataclass(frozen=True)
 class Made:
-    """exp(spread · noise + drift · time + a start's own luck), all of it known."""
+    """Synthetic: exp(spread · noise + drift · time + an offset of the start), all of it known."""
 
     name: str
     spread: float
