@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.process import CouldNotRun, checkout_env
 from benchmarks.truth import Row, null_server
-from loadgen import result
+from loadgen.results import result
 
 _KEPT_NS = 1_000_000_000  # what ended this long before the kill must be kept
 _LEAST_S, _MOST_S = 0.3, 3.5  # after the first request, when the kill comes

@@ -25,9 +25,9 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 @pytest.fixture
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
-    from loadgen import launched, run  # of few tests
+    from fakes.supervised import MARK, listens, marked
+    from loadgen.session import launched, run  # of few tests
     from loadgen_servers import running
-    from supervised import MARK, listens, marked
 
     given: list[int] = []
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from loadgen import profile
-from loadgen.audit.verb import audit_parser
+from loadgen.analysis.audit.verb import audit_parser
+from loadgen.analysis.comparison import likeness
+from loadgen.analysis.comparison.verb import compare_parser
+from loadgen.analysis.report.verb import report_parser
 from loadgen.campaign import arms, file
 from loadgen.campaign.verb import campaign_parser
 from loadgen.cli import VERBS, main
-from loadgen.comparison import likeness
-from loadgen.comparison.verb import compare_parser
 from loadgen.errors import UsageError
-from loadgen.export import export_parser
-from loadgen.flags import bench_parser
-from loadgen.ladder import ladder_parser
-from loadgen.launch_flags import joined
-from loadgen.page.verb import report_parser
-from loadgen.selftest import _parser as selftest_parser
+from loadgen.results.export import export_parser
+from loadgen.session.flags import bench_parser
+from loadgen.session.ladder import ladder_parser
+from loadgen.session.launch_flags import joined
+from loadgen.session.selftest import _parser as selftest_parser
+from loadgen.workload import profile
 from loadgen_servers.engine.cli import _parser as engine_parser
 
 ROOT = Path(__file__).parent.parent

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from loadgen.decode import Decoder
-from loadgen.dialect import DIALECTS
-from loadgen.endpoint import Access, Inquiry
-from loadgen.job import Target
-from scripted_server import drive, job_of, target_of
+from fakes.scripted_server import drive, job_of, target_of
+from loadgen.endpoint.endpoint import Access, Inquiry
+from loadgen.metrics.decode import Decoder
+from loadgen.protocol.dialect import DIALECTS
+from loadgen.transport.job import Target
 
 pytestmark = pytest.mark.realtime
 SERVERS = Path(__file__).parent.parent / "servers"

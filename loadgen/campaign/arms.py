@@ -10,19 +10,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen import bench, facts, profile
-from loadgen.attach import settings
 from loadgen.campaign import keys
 from loadgen.campaign.file import CheckpointTable, File
 from loadgen.campaign.keys import Variables
 from loadgen.campaign.trust import Trust
-from loadgen.environment import command_line
 from loadgen.errors import UsageError
-from loadgen.flags import Options, bench_parser, parse
-from loadgen.places import place as expanded
-from loadgen.profile import Profile
-from loadgen.server_settings import ServerSettings
+from loadgen.session import bench
+from loadgen.session.attach import settings
+from loadgen.session.flags import Options, bench_parser, parse
 from loadgen.spelling import nearest
+from loadgen.telemetry.environment import command_line
+from loadgen.validity import facts
+from loadgen.workload import profile
+from loadgen.workload.places import place as expanded
+from loadgen.workload.profile import Profile
+from loadgen.workload.server_settings import ServerSettings
 
 _NONE = Trust()
 

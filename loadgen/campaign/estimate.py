@@ -15,10 +15,10 @@ import msgspec
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import Store
-from loadgen.cell import Cell
 from loadgen.errors import UsageError
-from loadgen.profile import Profile
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.validity.cell import Cell
+from loadgen.workload.profile import Profile
 
 
 class Left(msgspec.Struct, frozen=True):

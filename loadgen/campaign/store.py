@@ -14,14 +14,14 @@ from typing import IO, Any, BinaryIO
 
 from pydantic import ValidationError
 
-from loadgen import result
 from loadgen.campaign import record
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import Record
-from loadgen.cell import Cell
 from loadgen.errors import UsageError
-from loadgen.files import write_whole
-from loadgen.vllm_json import OURS
+from loadgen.metrics.files import write_whole
+from loadgen.results import result
+from loadgen.results.vllm_json import OURS
+from loadgen.validity.cell import Cell
 
 RECORD, LOCK, LADDER = "campaign.json", "campaign.lock", "ladder.json"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"

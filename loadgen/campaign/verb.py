@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen import result, sensors, signals
 from loadgen.campaign import arms, file, matrix, record, store
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.cooling import Cooling
@@ -22,12 +21,15 @@ from loadgen.campaign.matrix import ONCE, Start
 from loadgen.campaign.preview import Preview
 from loadgen.campaign.store import Store, StoreError
 from loadgen.campaign.trust import Trust
-from loadgen.credentials import api_key
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.flags import add_key_flags
-from loadgen.plain_text import plain
-from loadgen.printing import printed
+from loadgen.protocol.plain_text import plain
+from loadgen.results import result
+from loadgen.results.printing import printed
+from loadgen.session import signals
+from loadgen.session.credentials import api_key
+from loadgen.session.flags import add_key_flags
 from loadgen.spelling import Parser, refuse_unknown
+from loadgen.telemetry import sensors
 
 _HERE = ""  # --resume without a directory: the latest
 
@@ -237,7 +239,7 @@ def _end(wanted: Wanted, kept: Store, resume: str) -> int:
 
 
 def _compare(kept: Store) -> None:
-    from loadgen.comparison.verb import main as compare
+    from loadgen.analysis.comparison.verb import main as compare
 
     try:
         compare([str(kept.directory)])

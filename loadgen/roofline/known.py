@@ -6,12 +6,11 @@ import os
 import re
 from pathlib import Path
 
-from loadgen import checkpoint
-from loadgen.checkpoint import Checkpoint
 from loadgen.errors import UsageError
-from loadgen.roofline import architecture, models, weights
+from loadgen.roofline import architecture, checkpoint, models, weights
 from loadgen.roofline.architecture import Architecture
 from loadgen.roofline.ceiling import Ceiling, Weights
+from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.scheme import Scheme, scheme
 

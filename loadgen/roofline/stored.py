@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from loadgen import untrusted
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
 from loadgen.roofline.architecture import Architecture
 
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import UsageError
-from loadgen.places import place as expanded
 from loadgen.roofline import architecture, preset
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.known import ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.machines import chosen, machine, recognised
+from loadgen.workload.places import place as expanded
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")

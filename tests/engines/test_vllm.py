@@ -15,13 +15,13 @@ import pytest
 from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
-from loadgen import observe
-from loadgen.endpoint import Access
-from loadgen.metrics import Ask, Metrics, compute
-from loadgen.observe import Observer
-from loadgen.reconcile import foreign_requests, foreign_tokens, mismatches, prefix_hit_rate, rows
-from loadgen.record import Records
-from loadgen.window import ServerWindow
+from loadgen.endpoint import observe
+from loadgen.endpoint.endpoint import Access
+from loadgen.endpoint.observe import Observer
+from loadgen.endpoint.window import ServerWindow
+from loadgen.metrics.metrics import Ask, Metrics, compute
+from loadgen.metrics.record import Records
+from loadgen.validity.reconcile import foreign_requests, foreign_tokens, mismatches, prefix_hit_rate, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 

@@ -8,8 +8,8 @@ import pytest
 
 from engines.clients import loadgen
 from engines.running import Engine
-from loadgen import result
-from loadgen.fingerprint import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
+from loadgen.endpoint.fingerprint import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
+from loadgen.results import result
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 
