@@ -25,7 +25,7 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 from benchmarks.populations import Made, Population, real, recorded  # noqa: E402
 from benchmarks.table import markdown  # noqa: E402
 from loadgen.analysis.comparison.estimate import Estimate, estimate  # noqa: E402
-from loadgen.analysis.comparison.family import family, more_runs  # noqa: E402
+from loadgen.analysis.comparison.multiplicity import family, more_runs  # noqa: E402
 from loadgen.arrays import Float64  # noqa: E402
 from loadgen.telemetry.environment import describe  # noqa: E402
 
@@ -65,8 +65,8 @@ _HEAD = (
     " Its runs are real, of one server and one checkpoint, resampled in stretches that keep the order in"
     " which they were made; or they are made up, and a percentage is the spread of a run. Every arm has a run"
     " in each repeat, in ABBA order, paired by repeat. Intervals are of the simulation, at 95 % (Clopper,"
-    " Pearson): what another series of real runs would give is not in them, and of stretches of five repeats a series"
-    " has few that do not overlap.",
+    " Pearson): what another series of real runs would give is not in them, and of stretches of five repeats"
+    " a series has few that do not overlap.",
 )
 Outcomes = NDArray[Any]  # one campaign an element, of _FIELDS
 

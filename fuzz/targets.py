@@ -23,10 +23,10 @@ _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
 _ANSWERS = (
     "loadgen.metrics.decode",
-    "loadgen.protocol.dialect",
-    "loadgen.protocol.generate",
-    "loadgen.metrics.counting",
-    "loadgen.protocol.server_text",
+    "loadgen.protocol.openai",
+    "loadgen.protocol.sglang",
+    "loadgen.metrics.token_counts",
+    "loadgen.protocol.error_text",
 )
 _OTHERS = ("loadgen.analysis.importers", "loadgen.workload.bounds")
 _STORED = (
@@ -53,28 +53,33 @@ TARGETS = {
         1024,
     ),
     "exposition": Target(
-        f"{_READERS}:exposition", ("loadgen.endpoint.exposition",), ("metrics/*.txt",), 2048
+        f"{_READERS}:exposition", ("loadgen.endpoint.prometheus",), ("metrics/*.txt",), 2048
     ),
     "metrics": Target(
         f"{_CONTROL}:metrics",
-        ("loadgen.endpoint.exposition", "loadgen.endpoint.window"),
+        ("loadgen.endpoint.prometheus", "loadgen.endpoint.server_counters"),
         ("metrics/*.txt",),
         2048,
     ),
     "metric_lines": Target(
-        f"{_CONTROL}:metric_lines", ("loadgen.endpoint.exposition", "loadgen.endpoint.window"), (), 1024
+        f"{_CONTROL}:metric_lines",
+        ("loadgen.endpoint.prometheus", "loadgen.endpoint.server_counters"),
+        (),
+        1024,
     ),
     "server_info": Target(
-        f"{_CONTROL}:server_info", ("loadgen.endpoint.as_run", "loadgen.protocol.untrusted"), ()
+        f"{_CONTROL}:server_info", ("loadgen.endpoint.engine_config", "loadgen.protocol.untrusted"), ()
     ),
     "json_value": Target(
         f"{_CONTROL}:json_value", ("loadgen.protocol.untrusted",), ("configs/*.json",), 1024
     ),
-    "log": Target(f"{_CONTROL}:log", ("loadgen.endpoint.as_run",), ("server_logs_as_run/*.log",), 1024),
+    "log": Target(
+        f"{_CONTROL}:log", ("loadgen.endpoint.engine_config",), ("server_logs_as_run/*.log",), 1024
+    ),
     "hide": Target(
         f"{_READERS}:hide", ("loadgen.telemetry.environment", "loadgen.endpoint.secrecy"), (), 256
     ),
-    "text": Target(f"{_READERS}:text", ("loadgen.protocol.plain_text", "loadgen.results.csv_text"), (), 512),
+    "text": Target(f"{_READERS}:text", ("loadgen.protocol.printable", "loadgen.results.csv_text"), (), 512),
     # files of a model
     "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
@@ -87,7 +92,7 @@ TARGETS = {
     "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),
     "sheet": Target(
         f"{_READERS}:sheet",
-        ("loadgen.analysis.importers.sheets", "loadgen.results.rows", *_OTHERS),
+        ("loadgen.analysis.importers.csv_tables", "loadgen.results.speed_rows", *_OTHERS),
         ("published/*.csv",),
         512,
     ),
@@ -119,12 +124,16 @@ TARGETS = {
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
     "run_directory": Target(
         f"{_RUNS}:run_directory",
-        ("loadgen.results.result", "loadgen.validity.facts"),
+        ("loadgen.results.run_directory", "loadgen.validity.run_metadata"),
         (),
         8192,
     ),
     "odd_run": Target(
-        f"{_RUNS}:odd_run", ("loadgen.results.result", "loadgen.validity.facts"), (), 64, words=False
+        f"{_RUNS}:odd_run",
+        ("loadgen.results.run_directory", "loadgen.validity.run_metadata"),
+        (),
+        64,
+        words=False,
     ),
 }
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from loadgen import __version__
 from loadgen.errors import ExitCode, LoadgenError, UsageError
-from loadgen.protocol.plain_text import plain
+from loadgen.protocol.printable import plain
 from loadgen.results.printing import flushed, printed, warnings_printed
 from loadgen.session import signals
 from loadgen.workload.bounds import shown
@@ -61,7 +61,7 @@ def _importing() -> Iterator[None]:
 
 def _bench(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):  # without the imports that a run needs
-        from loadgen.session.flags import bench_parser
+        from loadgen.session.options import bench_parser
 
         bench_parser().print_help()
         return 0
@@ -112,11 +112,11 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
     "ladder": _ladder,
     "profiles": _profiles,
-    "report": _main_of("loadgen.analysis.report.verb"),
-    "compare": _main_of("loadgen.analysis.comparison.verb"),
-    "audit": _main_of("loadgen.analysis.audit.verb"),
-    "export": _main_of("loadgen.results.export"),
-    "campaign": _main_of("loadgen.campaign.verb"),
+    "report": _main_of("loadgen.analysis.report.command"),
+    "compare": _main_of("loadgen.analysis.comparison.command"),
+    "audit": _main_of("loadgen.analysis.audit.command"),
+    "export": _main_of("loadgen.results.request_rows"),
+    "campaign": _main_of("loadgen.campaign.command"),
     "selftest": _main_of("loadgen.session.selftest"),
     "engine": _main_of("loadgen_servers.engine.cli"),
 }

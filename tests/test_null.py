@@ -20,9 +20,9 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.scripted_server import drive, job_of, target_of
-from loadgen.endpoint.endpoint import Access, Inquiry
+from loadgen.endpoint.discovery import Access, Inquiry
 from loadgen.metrics.decode import Decoder
-from loadgen.protocol.dialect import DIALECTS
+from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.job import Target
 
 pytestmark = pytest.mark.realtime

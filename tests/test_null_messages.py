@@ -10,7 +10,7 @@ import pytest
 from builders.recorded import capture
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
-from loadgen.protocol.dialect import DIALECTS
+from loadgen.protocol.openai import DIALECTS
 from loadgen_servers.null_messages import DIALECTS as MESSAGES
 from loadgen_servers.null_messages import SHAPES, Shape, Write
 

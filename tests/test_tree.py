@@ -31,15 +31,19 @@ FOLDERS = [
     "protocol", "workload", "transport", "metrics", "telemetry", "roofline", "endpoint", "validity",
     "results", "session", "analysis", "campaign",
 ]  # fmt: skip
-INSIDE = {"analysis": ["reported", "importers", "comparison", "audit", "report"]}
+INSIDE = {"analysis": ["run_summary", "importers", "comparison", "audit", "report"]}
 FIRST, LAST = {"errors", "clock", "arrays", "spelling"}, {"cli", "__main__", "__init__"}
 MOST_FILES = 8  # beside the folders
 
 # A child process must end whatever happens in it, and say why. A sensor's driver or library raises what it
 # likes, and none of it is worth a run. What is made of a measured run is made part by part, and an exception
 # that nobody foresaw must cost its part alone, which names it.
-CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception"), ("sections.py", "Exception")}
-CATCHES_ALL |= {("execution.py", "Exception"), ("run.py", "BaseException")}
+CATCHES_ALL = {
+    ("capture_process.py", "BaseException"),
+    ("sensor.py", "Exception"),
+    ("sections.py", "Exception"),
+}
+CATCHES_ALL |= {("execution.py", "Exception"), ("session.py", "BaseException")}
 MOST_PARAMETERS = 8
 
 
@@ -244,7 +248,7 @@ def test_what_is_locked_is_all_that_is_needed_by_hash_and_names_no_host() -> Non
 
 
 def test_the_readme_names_only_flags_that_exist() -> None:
-    from loadgen.session.flags import bench_parser
+    from loadgen.session.options import bench_parser
 
     known = {option for action in bench_parser()._actions for option in action.option_strings}
     lines = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "loadgen bench" in line]

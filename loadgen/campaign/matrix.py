@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.campaign.arms import Arm
 from loadgen.errors import UsageError
-from loadgen.validity.cell import Cell
+from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import Profile
 
 ATTACHED = "attached"

@@ -17,7 +17,7 @@ from loadgen.campaign.keys import without_secrets
 from loadgen.campaign.matrix import Start
 from loadgen.errors import UsageError
 from loadgen.telemetry.environment import hide
-from loadgen.validity.cell import Cell
+from loadgen.validity.campaign_cell import Cell
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from loadgen.errors import UsageError
 from loadgen.protocol.address import host_of, is_loopback
 from loadgen.session.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
-from loadgen.session.flags import Options
+from loadgen.session.options import Options
 from loadgen.telemetry.environment import command_line
 from loadgen.workload import profile
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.endpoint import exchange
-from loadgen.endpoint.endpoint import Access
+from loadgen.endpoint.discovery import Access
 from loadgen.endpoint.exchange import Answer
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.engines import Engine

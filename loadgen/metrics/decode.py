@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.metrics.counting import Weighed, count, too_many, weigh, without_usage
 from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.protocol import plain, sse
-from loadgen.protocol.dialect import TOKEN, Dialect, Message, Usage, remark
+from loadgen.metrics.token_counts import Weighed, count, too_many, weigh, without_usage
+from loadgen.protocol import sse, sse_fast
+from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
 from loadgen.protocol.http1 import Unframed, unframe
-from loadgen.protocol.server_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
+from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -122,7 +122,7 @@ class Decoder:
         """A stream in the form that servers send; None for any other answer."""
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
-        found = plain.read(capture.raw, capture.read_ends())
+        found = sse_fast.read(capture.raw, capture.read_ends())
         if found is None:
             return None
         answer, events = found

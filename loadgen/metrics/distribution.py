@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Float64, Int64
-from loadgen.metrics import ranks
-from loadgen.metrics.ranks import Pieces
+from loadgen.metrics import percentiles as ranks
+from loadgen.metrics.percentiles import Pieces
 
 _MS_NS = 1e6
 

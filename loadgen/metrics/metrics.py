@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.errors import UsageError
+from loadgen.metrics.client_health import ClientHealth
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.goodput import meets
-from loadgen.metrics.health import ClientHealth
 from loadgen.metrics.peaks import peak_concurrency, peak_of
-from loadgen.metrics.ranks import Piece
+from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.record import UNKNOWN, Block, Records
 
 DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result

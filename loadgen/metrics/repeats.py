@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics
-from loadgen.metrics.steady import Steady, Unsteady
+from loadgen.metrics.steady_state import Steady, Unsteady
 from loadgen.metrics.vllm_keys import percentile_name
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further

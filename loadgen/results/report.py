@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.endpoint import as_run, fingerprint
-from loadgen.metrics import steady, vllm_keys
-from loadgen.metrics.health import ClientHealth
+from loadgen.endpoint import answer_check, engine_config
+from loadgen.metrics import steady_state, vllm_keys
+from loadgen.metrics.client_health import ClientHealth
 from loadgen.metrics.metrics import Metrics, compute
-from loadgen.protocol.plain_text import plain
-from loadgen.results import block
-from loadgen.results.block import Layout
-from loadgen.results.result import Result
-from loadgen.telemetry import sensing
-from loadgen.validity import attainable, reconcile, verdict
+from loadgen.protocol.printable import plain
+from loadgen.results import result_block
+from loadgen.results.result_block import Layout
+from loadgen.results.run_directory import Result
+from loadgen.telemetry import sampler
+from loadgen.validity import reconcile, run_roofline, verdict
 from loadgen.validity.calibration import Calibration
-from loadgen.validity.facts import Facts
+from loadgen.validity.run_metadata import Facts
 from loadgen.validity.sections import Broken, guarded
 from loadgen.workload.profile import Profile
 
@@ -49,7 +49,7 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
-    wanted = Wanted(explain, block.layout(layout))
+    wanted = Wanted(explain, result_block.layout(layout))
     return plain("\n".join(line for section in SECTIONS for line in _made(section, result, wanted)))
 
 
@@ -73,7 +73,7 @@ def _block(result: Result, wanted: Wanted) -> Iterator[str]:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
     told = {"backend": result.facts.profile.backend, **vllm_keys.beside(metrics)}
-    yield block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
+    yield result_block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
 
 
 def _judged(result: Result, wanted: Wanted) -> list[str]:
@@ -119,7 +119,7 @@ def _launched(result: Result, wanted: Wanted) -> Iterator[str]:
         known = facts.launched
         yield f"started by {known.how}, ready after {known.ready_s:.1f} s: {shlex.join(known.command)}"
     if facts.as_run is not None:
-        yield from as_run.render(facts.as_run, facts.checkpoint)
+        yield from engine_config.render(facts.as_run, facts.checkpoint)
     if facts.cache_reset:
         yield f"prefix cache: {facts.cache_reset}"
     if facts.traced:
@@ -246,7 +246,7 @@ def _notes(result: Result, wanted: Wanted) -> Iterator[str]:
 
 
 def _steady(result: Result, wanted: Wanted) -> list[str]:
-    return steady.lines(result.steady)
+    return steady_state.lines(result.steady)
 
 
 def _reconciled(result: Result, wanted: Wanted) -> Iterator[str]:
@@ -261,17 +261,17 @@ def _reconciled(result: Result, wanted: Wanted) -> Iterator[str]:
 
 
 def _roofline(result: Result, wanted: Wanted) -> Iterable[str]:
-    return attainable.lines(result.facts, result.metrics)
+    return run_roofline.lines(result.facts, result.metrics)
 
 
 def _sensed(result: Result, wanted: Wanted) -> list[str]:
     known = result.facts.sensed
-    return [] if known is None else sensing.render(known, result.metrics.total_output_tokens)
+    return [] if known is None else sampler.render(known, result.metrics.total_output_tokens)
 
 
 def _fingerprint(result: Result, wanted: Wanted) -> Iterable[str]:
     known = result.facts.fingerprint
-    return [] if known is None else fingerprint.lines(known)
+    return [] if known is None else answer_check.lines(known)
 
 
 SECTIONS = (

@@ -20,7 +20,7 @@ from loadgen.metrics import vllm_keys
 from loadgen.metrics.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.metrics.vllm_keys import BlockFacts, percentile_name
-from loadgen.protocol.plain_text import file_name
+from loadgen.protocol.printable import file_name
 from loadgen.validity.sections import Broken, guarded
 
 OURS = "loadgen"

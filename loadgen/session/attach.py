@@ -10,19 +10,19 @@ from urllib.parse import urlsplit
 import psutil
 from msgspec.structs import replace
 
-from loadgen.endpoint.endpoint import Access, Inquiry
+from loadgen.endpoint.discovery import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_loopback
 from loadgen.roofline import checkpoint, preset
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.session import live, signals
+from loadgen.session import progress, signals
 from loadgen.session.credentials import Credentials, credentials
-from loadgen.session.flags import Options
-from loadgen.session.local import Local
+from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
-from loadgen.session.run import Session
+from loadgen.session.options import Options
+from loadgen.session.session import Session
 from loadgen.workload import plan
-from loadgen.workload.places import place
+from loadgen.workload.paths import place
 from loadgen.workload.plan import Seed, Subject
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
@@ -86,7 +86,7 @@ def _attached(
 def _launched(
     options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
 ) -> Session:
-    from loadgen.session.launched import launched  # nobody else needs what starts servers
+    from loadgen.session.launched_server import launched  # nobody else needs what starts servers
 
     if options.model is not None and os.path.exists(options.model):
         # A server names its model as it was given: whole, wherever it runs.
@@ -108,7 +108,7 @@ def first_token(session: Session, workload: Profile) -> None:
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    outcome = measure(asked, session.manner(asked), Watch(live.Silent(), "first token"))
+    outcome = measure(asked, session.manner(asked), Watch(progress.Silent(), "first token"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     failures = [failure for failure in outcome.records.failures if failure is not None]

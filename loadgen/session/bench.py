@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from loadgen.errors import ExitCode, MeasureError, UsageError
 from loadgen.metrics import repeats
-from loadgen.results import block, result
+from loadgen.results import result_block, run_directory
 from loadgen.results.printing import printed
-from loadgen.results.result import Result
+from loadgen.results.run_directory import Result
 from loadgen.results.vllm_json import parse_metadata, write_result
-from loadgen.session import live, signals
+from loadgen.session import progress, signals
 from loadgen.session.attach import attach, settings
-from loadgen.session.flags import Options, parse
-from loadgen.session.run import Session, roofline_flags
-from loadgen.validity import facts
+from loadgen.session.options import Options, parse
+from loadgen.session.session import Session, roofline_flags
+from loadgen.validity import run_metadata
 from loadgen.validity.verdict import Level
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     check(options)
     asked = settings(options, profiles)
     if options.launching.dry_run:
-        from loadgen.session.launched import dry_run
+        from loadgen.session.launched_server import dry_run
 
         printed(dry_run(options, asked), sys.stdout)
         return 0
@@ -67,18 +67,18 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         if worst in signals.EXIT_CODES:
             break
     if tabled:
-        from loadgen.results import rungs, tables  # few runs need them
+        from loadgen.results import speed_ladder, speed_tables  # few runs need them
 
-        rows = [rungs.throughput_row(run) for run in tabled]
-        printed("\n" + tables.throughput(rows, "text"), sys.stdout, end="")
+        rows = [speed_ladder.throughput_row(run) for run in tabled]
+        printed("\n" + speed_tables.throughput(rows, "text"), sys.stdout, end="")
     return worst
 
 
 def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[Result]]:
     """Measure a ladder of input lengths, which has a table and no block; the exit code, and no runs."""
-    from loadgen.session import climb  # few runs need it
+    from loadgen.session import ladder_run  # few runs need it
 
-    ladder = climb.begin(workload, session.options.run_dir)
+    ladder = ladder_run.begin(workload, session.options.run_dir)
     try:
         ladder.on(session, seed)
     except KeyboardInterrupt as stop:
@@ -113,7 +113,7 @@ def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
     for workload in profiles:
-        facts.check(workload)
+        run_metadata.check(workload)
         if workload.ladder is not None and options.repeat > 1:
             raise UsageError(
                 "--repeat is not for a ladder: its num_prompts says how often a length is measured"
@@ -124,7 +124,7 @@ def _profiles(options: Options) -> list[Profile]:
 def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
     parse_metadata(options.metadata)
-    block.layout(options.layout)
+    result_block.layout(options.layout)
     roofline_flags(options).check()
     if options.http2:
         if options.transport != "httpx":
@@ -134,7 +134,7 @@ def check(options: Options) -> None:
         if find_spec("h2") is None:
             raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
     if options.saves:
-        result.create_place(Path(options.result_dir or "."), "--result-dir")
+        run_directory.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
 def tell(session: Session, run: Result, directory: Path) -> int:
@@ -152,7 +152,7 @@ def tell(session: Session, run: Result, directory: Path) -> int:
     for line in lines:
         printed(line, sys.stdout)
     for error in errors:
-        live.warn(error)
+        progress.warn(error)
     if number := run.facts.signal or kept.signal:
         return signals.exit_code(number)
     return _exit_code(run, options.strict, bool(errors))
@@ -161,7 +161,7 @@ def tell(session: Session, run: Result, directory: Path) -> int:
 def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
     facts = run.facts
     if not run.records.ok.any():
-        live.warn("every request failed: nothing was measured")
+        progress.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING
     if facts.partial:
         return ExitCode.NOTHING

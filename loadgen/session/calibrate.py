@@ -8,7 +8,7 @@ from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.printing import printed
 from loadgen.validity import calibration
-from loadgen.validity.facts import asked
+from loadgen.validity.run_metadata import asked
 from loadgen.workload.profile import Profile
 
 _LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them all

@@ -12,7 +12,7 @@ import msgspec
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.results.printing import printed
-from loadgen.session.flags import Options
+from loadgen.session.options import Options
 from loadgen.telemetry.environment import is_secret
 
 DEFAULT_VARIABLE = "OPENAI_API_KEY"

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from loadgen.endpoint.observe import Observer
-from loadgen.results import result
-from loadgen.roofline.subject import Flags
+from loadgen.endpoint.scraper import Observer
+from loadgen.results import run_directory
+from loadgen.roofline.identify import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
-from loadgen.telemetry import host
-from loadgen.telemetry.sensing import Sensing
-from loadgen.validity import attainable, calibration
-from loadgen.validity.facts import Facts
+from loadgen.telemetry import throttling
+from loadgen.telemetry.sampler import Sensing
+from loadgen.validity import calibration, run_roofline
+from loadgen.validity.run_metadata import Facts
 from loadgen.validity.sections import Broken, guarded
 
 Step = Callable[[Facts], dict[str, Any]]  # from the facts so far to fields that it adds
@@ -35,7 +35,7 @@ def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: in
     health = outcome.health
     return known.model_copy(
         update={
-            "finished": result.now(),
+            "finished": run_directory.now(),
             "client": known.client.model_copy(
                 update={
                     "cpu_s": health.cpu_ns / 1e9,
@@ -73,9 +73,9 @@ def followed_up(known: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     return known
 
 
-def throttled(before: host.HostState | None) -> dict[str, Any]:
+def throttled(before: throttling.HostState | None) -> dict[str, Any]:
     """What held this machine back while the load ran, where the server is on it."""
-    return {} if before is None else {"throttled": host.throttled(before, host.snapshot())}
+    return {} if before is None else {"throttled": throttling.throttled(before, throttling.snapshot())}
 
 
 def counted(observer: Observer | None, outcome: Outcome) -> dict[str, Any]:
@@ -97,5 +97,5 @@ def calibrated(known: Facts) -> dict[str, Any]:
 
 def bounded(known: Facts, flags: Flags) -> dict[str, Any]:
     """What the machine could do at best, or why that is not known."""
-    bound, why = attainable.ceiling(known, flags)
+    bound, why = run_roofline.ceiling(known, flags)
     return {"ceiling": bound, "no_ceiling": why}

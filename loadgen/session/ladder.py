@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.results.printing import printed
-from loadgen.results.speed import FORMULAS, TOTAL
-from loadgen.session import climb, signals
+from loadgen.results.speed_formulas import FORMULAS, TOTAL
+from loadgen.session import ladder_run, signals
 from loadgen.session.attach import attach, settings
 from loadgen.session.bench import check, seeded
-from loadgen.session.climb import Climb
-from loadgen.session.flags import Options, bench_parser, parse
-from loadgen.validity import facts
+from loadgen.session.ladder_run import Climb
+from loadgen.session.options import Options, bench_parser, parse
+from loadgen.validity import run_metadata
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
@@ -37,11 +37,11 @@ def main(argv: Sequence[str]) -> int:
     if options.launching.engine == "sglang" and asked.skip_tokenizer is None:
         asked = asked.model_copy(update={"skip_tokenizer": True})
     if options.launching.dry_run:
-        from loadgen.session.launched import dry_run
+        from loadgen.session.launched_server import dry_run
 
         printed(dry_run(options, asked), sys.stdout)
         return 0
-    ladder = climb.begin(workload, options.run_dir, options.formula)
+    ladder = ladder_run.begin(workload, options.run_dir, options.formula)
     try:
         return _climb(ladder, options, asked)
     finally:
@@ -79,7 +79,7 @@ def _workload(options: Options) -> Profile:
     workload = profile.load(names[0], options.overrides)
     if workload.ladder is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
-    facts.check(workload)
+    run_metadata.check(workload)
     return _native(workload, options, options.launching.engine or "")
 
 

@@ -15,14 +15,14 @@ from loadgen import clock
 from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Records
-from loadgen.protocol.generate import Generate
-from loadgen.protocol.server_text import Hide, as_is
+from loadgen.protocol.error_text import Hide, as_is
+from loadgen.protocol.sglang import Generate
 from loadgen.results.journal import Journal
 from loadgen.session import signals
-from loadgen.session.live import Display, Progress
+from loadgen.session.progress import Display, Progress
 from loadgen.session.stop_rules import StopRules
+from loadgen.transport.capture_process import Run, start
 from loadgen.transport.job import Health, Job, Limits, Target
-from loadgen.transport.runner import Run, start
 from loadgen.workload.plan import Plan
 
 _SPARE_FILES = 64

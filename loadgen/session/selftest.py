@@ -19,18 +19,18 @@ from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.arrays import Int64
-from loadgen.endpoint.endpoint import Access
+from loadgen.endpoint.discovery import Access
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines
-from loadgen.protocol.dialect import DIALECTS
+from loadgen.protocol.openai import DIALECTS
 from loadgen.results.printing import printed
 from loadgen.session import signals
-from loadgen.session.live import Silent
 from loadgen.session.measure import Manner, Outcome, Watch, measure
+from loadgen.session.progress import Silent
 from loadgen.spelling import Parser
 from loadgen.telemetry.environment import describe
+from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.transport.job import Health
-from loadgen.transport.runner import TRANSPORTS
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.workload import plan, profile

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from loadgen.telemetry.host import GPU_REASONS
-from loadgen.telemetry.reading import Absent, Key, Quantity, Questions, Reading
+from loadgen.telemetry.sensor import Absent, Key, Quantity, Questions, Reading
+from loadgen.telemetry.throttling import GPU_REASONS
 
 _LIBRARY = "libnvidia-ml.so.1"
 _GIB = 1 << 30

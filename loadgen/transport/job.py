@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.protocol.sendable import check_headers, check_path, check_request_id_prefix
+from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.transport.failure import Failure, FailureKind
 
 

@@ -9,8 +9,8 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
+from loadgen.transport.connection import READ_BYTES, Intake, Slot, State
 from loadgen.transport.job import Target
-from loadgen.transport.slot import READ_BYTES, Intake, Slot, State
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
 _EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP

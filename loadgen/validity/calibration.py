@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.arrays import Int64
 from loadgen.metrics.peaks import peak_concurrency
-from loadgen.metrics.ranks import median, percentiles
+from loadgen.metrics.percentiles import median, percentiles
 from loadgen.metrics.record import Records
 from loadgen.protocol import untrusted
 

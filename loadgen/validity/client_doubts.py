@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.validity import client_findings as client
-from loadgen.validity import roofline_findings as roofline
+from loadgen.validity import client_checks as client
+from loadgen.validity import roofline_checks as roofline
 from loadgen.validity.doubt import INVALID, SUSPECT, Doubt
 from loadgen.validity.evidence import LATE_GAPS, Source, percent
 

@@ -6,9 +6,9 @@ threshold stands in its condition, with why a healthy server at rest does not re
 
 from __future__ import annotations
 
-from loadgen.validity import client_findings as client
-from loadgen.validity import load_findings as load
-from loadgen.validity import server_findings as server
+from loadgen.validity import client_checks as client
+from loadgen.validity import load_checks as load
+from loadgen.validity import server_checks as server
 from loadgen.validity.client_doubts import CLIENT
 from loadgen.validity.doubt import NOTE, Doubt, Severity
 from loadgen.validity.evidence import LEAST_GAUGES, Source, percent

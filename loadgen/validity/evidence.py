@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Float64, Int64, total
-from loadgen.endpoint.window import ServerSample, ServerWindow
-from loadgen.metrics import steady
+from loadgen.endpoint.server_counters import ServerSample, ServerWindow
+from loadgen.metrics import steady_state
 from loadgen.metrics.metrics import Metrics, PerRequest
-from loadgen.metrics.ranks import median, percentiles
+from loadgen.metrics.percentiles import median, percentiles
 from loadgen.metrics.record import Records
-from loadgen.metrics.steady import Unsteady
+from loadgen.metrics.steady_state import Unsteady
 from loadgen.transport.failure import FailureKind
 from loadgen.validity.calibration import Calibration
-from loadgen.validity.facts import Facts
+from loadgen.validity.run_metadata import Facts
 
 LEAST_GAUGES = 5
 LATE_GAPS = 0.2  # of the mean gap
@@ -194,7 +194,7 @@ class Case:
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
         """The window between ramp and drain, as the steady state has it untrimmed."""
-        found = steady.held_ns(self.records, self.asked if self.closed else None)
+        found = steady_state.held_ns(self.records, self.asked if self.closed else None)
         return None if isinstance(found, Unsteady) else found
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadgen.validity import load_findings as load
-from loadgen.validity import roofline_findings as roofline
-from loadgen.validity import server_findings as server
+from loadgen.validity import load_checks as load
+from loadgen.validity import roofline_checks as roofline
+from loadgen.validity import server_checks as server
 from loadgen.validity.doubt import INVALID, SUSPECT, Doubt
 from loadgen.validity.evidence import LEAST_GAUGES, Source, percent
 

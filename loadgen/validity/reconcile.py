@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.arrays import Int64
-from loadgen.endpoint.window import ServerLatency, ServerWindow
+from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Ask, Metrics, PerRequest
 from loadgen.metrics.record import Records

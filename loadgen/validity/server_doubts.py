@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.validity import server_findings as server
+from loadgen.validity import server_checks as server
 from loadgen.validity.doubt import SUSPECT, Doubt
 from loadgen.validity.evidence import LEAST_WAVES, Source, percent
 

@@ -12,9 +12,9 @@ import msgspec
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.protocol.dialect import Chat, Completions, Dialect
 from loadgen.protocol.engines import Engine
-from loadgen.protocol.generate import Generate
+from loadgen.protocol.openai import Chat, Completions, Dialect
+from loadgen.protocol.sglang import Generate
 from loadgen.workload.arrival import NS_PER_S, arrival, within
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import (
@@ -27,7 +27,7 @@ from loadgen.workload.prompts import (
     digest,
     parse_range_ratio,
 )
-from loadgen.workload.text_prompts import text_prompts
+from loadgen.workload.vllm_prompts import text_prompts
 from loadgen.workload.vocabulary import find_vocabulary
 
 _SEED_BITS = 32

@@ -33,7 +33,7 @@ from loadgen.workload.bounds import (
     MOST_TOKENS,
     too_deep,
 )
-from loadgen.workload.places import place
+from loadgen.workload.paths import place
 from loadgen.workload.server_settings import ServerSettings, refusal
 
 Rung = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True)]

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.analysis.reported import Load, Reported
-from loadgen.validity.cell import Cell, FailedCell
+from loadgen.analysis.run_summary import Load, Reported
+from loadgen.validity.campaign_cell import Cell, FailedCell
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 HIGH = Load(

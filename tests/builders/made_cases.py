@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.endpoint.window import ServerSample, ServerWindow
+from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Record, Records
 from loadgen.roofline.bound import ceiling
@@ -18,7 +18,7 @@ from loadgen.roofline.machines import of_bandwidth
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.calibration import Calibration, Error
 from loadgen.validity.evidence import Case
-from loadgen.validity.facts import Client, Facts, Server
+from loadgen.validity.run_metadata import Client, Facts, Server
 from loadgen.workload import profile
 
 MS = 1_000_000

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.comparison.shape import Call, Comparison, Effect, Figure, Line, Summary
-from loadgen.analysis.reported import Load, Reported
-from loadgen.endpoint.window import ServerSample, ServerWindow
+from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.run_summary import Load, Reported
+from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics import vllm_keys
 from loadgen.metrics.record import Record, Records
-from loadgen.results import result
-from loadgen.results.result import Result
+from loadgen.results import run_directory
+from loadgen.results.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.cell import Cell
-from loadgen.validity.facts import Client, Facts, Server
+from loadgen.validity.campaign_cell import Cell
+from loadgen.validity.run_metadata import Client, Facts, Server
 from loadgen.validity.sections import Broken
 from loadgen.workload import profile
 
@@ -164,6 +164,6 @@ def comparison(*lines: Line) -> Comparison:
 def keep(run: Result, directory: Path, report: str = "report\n") -> Path:
     """Write a run's directory as the command does."""
     broken: list[Broken] = []
-    assert result.save(run, directory, {result.REPORT: report}, broken) == []
+    assert run_directory.save(run, directory, {run_directory.REPORT: report}, broken) == []
     assert broken == []
     return directory

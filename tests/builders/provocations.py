@@ -33,12 +33,12 @@ from fakes.scripted_server import (
 )
 from loadgen import cli, clock
 from loadgen.metrics.record import Records
-from loadgen.results.result import Result
-from loadgen.telemetry import host
+from loadgen.results.run_directory import Result
+from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe
-from loadgen.validity import calibration, client_findings
+from loadgen.validity import calibration, client_checks
 from loadgen.validity.calibration import Calibration, Error
-from loadgen.validity.facts import Facts
+from loadgen.validity.run_metadata import Facts
 from loadgen.workload.prompts import TokenIds
 from loadgen_servers.embedded import NULL, Embedded
 
@@ -242,7 +242,7 @@ def a_bad_machine(patch: pytest.MonkeyPatch) -> None:
     later_ns = began_ns + 600_000_000
     patch.setattr(clock, "realtime_offset_ns", lambda: real() + 5_000_000 * (clock.now_ns() > later_ns))
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
-    patch.setattr(host, "snapshot", lambda: host.HostState(counters={counter: next(times)}))
+    patch.setattr(throttling, "snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
 
 
 def known(told: Callable[[Facts], dict[str, object]]) -> Played:
@@ -279,7 +279,7 @@ def set_back(patch: pytest.MonkeyPatch) -> None:
 
 def a_share_of_a_core(patch: pytest.MonkeyPatch) -> None:
     """A busy machine gives no test a whole core, so less of one is called busy."""
-    patch.setattr(client_findings, "CORES", 0.2)
+    patch.setattr(client_checks, "CORES", 0.2)
 
 
 def another_prompt(patch: pytest.MonkeyPatch) -> None:

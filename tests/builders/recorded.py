@@ -12,8 +12,8 @@ import numpy as np
 
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
-from loadgen.protocol.dialect import DIALECTS, Dialect
-from loadgen.protocol.generate import Generate
+from loadgen.protocol.openai import DIALECTS, Dialect
+from loadgen.protocol.sglang import Generate
 from loadgen.transport.capture import Capture, joined
 from loadgen.transport.failure import Failure, FailureKind
 

@@ -121,7 +121,7 @@ def launch_command(directory: Path, code: str) -> str:
     """The --launch-command of a program that begins with this module's names; its port is `sys.argv[1]`."""
     path = directory / "server.py"
     start = f"import os, signal, sys, time\nsys.path.insert(0, {str(_HERE)!r})\n"
-    path.write_text(f"{start}from serving_scripts import *\n{code}\n", "utf-8")
+    path.write_text(f"{start}from builders.serving_scripts import *\n{code}\n", "utf-8")
     return shlex.join([sys.executable, "-S", str(path)]) + " {port}"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.endpoint import control
-from loadgen.endpoint.endpoint import Access
+from loadgen.endpoint.discovery import Access
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.protocol import engines
 from loadgen.protocol.engines import Engine

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.endpoint import control, exchange
-from loadgen.endpoint.endpoint import Access, Inquiry
+from loadgen.endpoint.discovery import Access, Inquiry
 from loadgen.endpoint.exchange import Answer as Exchanged
 from loadgen.endpoint.exchange import shown_url
 from loadgen.errors import MeasureError, UsageError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.endpoint.exposition import Snapshot, parse, select
-from loadgen.endpoint.window import ServerWindow, window
+from loadgen.endpoint.prometheus import Snapshot, parse, select
+from loadgen.endpoint.server_counters import ServerWindow, window
 
 
 def snapshot(*lines: str) -> Snapshot:

@@ -19,7 +19,7 @@ from loadgen import cli
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import MeasureError, UsageError
 from loadgen.session.credentials import api_key, credentials
-from loadgen.session.flags import parse
+from loadgen.session.options import parse
 from loadgen_servers import child
 from loadgen_servers.embedded import ENGINE, NULL, Embedded
 

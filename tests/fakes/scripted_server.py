@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
-from loadgen.protocol.dialect import Completions
+from loadgen.protocol.openai import Completions
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
+from loadgen.transport.epoll_transport import Wire
 from loadgen.transport.failure import FailureKind
+from loadgen.transport.httpx_transport import Portable
 from loadgen.transport.job import Counters, Health, Job, Target, Transport
-from loadgen.transport.portable import Portable
-from loadgen.transport.wire import Wire
 
 PATIENCE_S = 10.0  # before a test that hangs is ended by its sockets
 TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {"wire": Wire, "httpx": Portable}

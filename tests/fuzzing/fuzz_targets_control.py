@@ -12,12 +12,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from fuzzing.fuzz_files import written
-from loadgen.endpoint import as_run, exchange
-from loadgen.endpoint.exposition import NAMES, SAMPLED, Selection, parse, select
-from loadgen.endpoint.window import window
+from loadgen.endpoint import engine_config, exchange
+from loadgen.endpoint.prometheus import NAMES, SAMPLED, Selection, parse, select
+from loadgen.endpoint.server_counters import window
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
-from loadgen.roofline import checkpoint, gguf, stored
+from loadgen.roofline import checkpoint, gguf
+from loadgen.roofline import safetensors as stored
 from loadgen.workload import vocabulary
 
 _LONGEST = 8192
@@ -64,15 +65,15 @@ def metric_lines(raw: bytes) -> None:
 
 def server_info(raw: bytes) -> None:
     """An answer of /server_info."""
-    strict(as_run.from_server_info(untrusted.json_object(raw)))
+    strict(engine_config.from_server_info(untrusted.json_object(raw)))
     assert exchange.Answer("/x", 200, raw).words.isprintable()
 
 
 def log(raw: bytes) -> None:
     """A server's log."""
-    found = as_run.parse(raw.decode("utf-8", "replace"))
+    found = engine_config.parse(raw.decode("utf-8", "replace"))
     strict(found)
-    as_run.render(found)
+    engine_config.render(found)
 
 
 def json_value(raw: bytes) -> None:

@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.metrics.counting import SILENT_TOKENS
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.metrics import Ask, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
-from loadgen.protocol.dialect import DIALECTS, MOST, Dialect
-from loadgen.protocol.generate import Generate
-from loadgen.protocol.server_text import LONGEST_DETAIL, LONGEST_REASON
+from loadgen.metrics.token_counts import SILENT_TOKENS
+from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON
+from loadgen.protocol.openai import DIALECTS, MOST, Dialect
+from loadgen.protocol.sglang import Generate
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.failure import Failure, FailureKind
 

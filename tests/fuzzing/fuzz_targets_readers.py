@@ -14,15 +14,15 @@ from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.analysis.audit import findings as audits
 from loadgen.analysis.audit import render as audit_render
 from loadgen.analysis.comparison import comparison, export, render
-from loadgen.analysis.importers import documents, pages, sheets, sources
-from loadgen.analysis.reported import Reported
+from loadgen.analysis.importers import csv_tables, json_fields, pages, sources
+from loadgen.analysis.run_summary import Reported
 from loadgen.campaign import file as campaigns
-from loadgen.endpoint import exposition as prometheus
+from loadgen.endpoint import prometheus
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
-from loadgen.protocol import http1, plain_text
+from loadgen.protocol import http1, printable
 from loadgen.protocol import sse as events
-from loadgen.protocol.plain_text import json_text
+from loadgen.protocol.printable import json_text
 from loadgen.results import csv_text
 from loadgen.telemetry import environment
 from loadgen.workload import profile as profiles
@@ -57,7 +57,7 @@ def campaign(data: bytes) -> None:
 
 def client_documents(data: bytes) -> None:
     """Documents of any client, given to their readers themselves: these name what is wrong with them."""
-    for document in documents.documents(data.decode("utf-8", "replace")):
+    for document in json_fields.documents(data.decode("utf-8", "replace")):
         _read(document.value)
 
 
@@ -74,7 +74,7 @@ def _read(document: dict[str, Any]) -> None:
 def _documents() -> list[tuple[Any, list[tuple[Any, ...]]]]:
     """What each client wrote, its lists short, and every spot in it."""
     files = sorted((*RESULTS.glob("*.json*"), RESULTS.parent / "run_directories/format-1/result.json"))
-    known = [shortened(one.value) for path in files for one in documents.documents(path.read_text())]
+    known = [shortened(one.value) for path in files for one in json_fields.documents(path.read_text())]
     return [(one, spots(one)) for one in known]
 
 
@@ -88,9 +88,9 @@ def odd_documents(data: bytes) -> None:
 def sheet(data: bytes) -> None:
     """A table as comma-separated values."""
     text = data.decode("utf-8", "replace")
-    if sheets.tells(text):
+    if csv_tables.tells(text):
         with contextlib.suppress(UsageError):
-            sheets.read(text, written(text.encode(), "sheet.csv"))
+            csv_tables.read(text, written(text.encode(), "sheet.csv"))
 
 
 def _sources(data: bytes, name: str) -> tuple[Reported, ...]:
@@ -107,7 +107,7 @@ def compare(data: bytes) -> None:
     if reported:
         found = comparison.compare(list(reported), comparison.Ask(), ())
         for said in (render.text(found), render.markdown(found), export.csv(found)):
-            plain_text.plain(said).encode()
+            printable.plain(said).encode()
 
 
 def audit(data: bytes) -> None:
@@ -115,17 +115,17 @@ def audit(data: bytes) -> None:
     reported = _sources(data, "audit")
     if reported:
         findings = audits.audit(reported, None, None, "")
-        plain_text.plain(audit_render.text(findings, explain=True)).encode()
-        plain_text.json_text(audit_render.json(findings, None, [], []), indent=1)
+        printable.plain(audit_render.text(findings, explain=True)).encode()
+        printable.json_text(audit_render.json(findings, None, [], []), indent=1)
 
 
 def text(data: bytes) -> None:
     """What may be printed, written and named."""
     said = data.decode("utf-8", "surrogateescape")
-    assert plain_text.plain(plain_text.plain(said)) == plain_text.plain(said)
-    plain_text.plain(said).encode()
-    plain_text.json_text({said: said}).encode()
-    assert (Path("d") / plain_text.file_name(said)).parent == Path("d")
+    assert printable.plain(printable.plain(said)) == printable.plain(said)
+    printable.plain(said).encode()
+    printable.json_text({said: said}).encode()
+    assert (Path("d") / printable.file_name(said)).parent == Path("d")
     csv_text.csv_text([[said, said]]).encode()
 
 

@@ -20,7 +20,8 @@ from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import Ask, compute
 from loadgen.metrics.record import Record, Records
-from loadgen.results import journal, result
+from loadgen.results import journal
+from loadgen.results import run_directory as result
 from loadgen.transport.failure import Failure, FailureKind
 
 KEPT = Path(__file__).parents[1] / "data/run_directories/format-1"

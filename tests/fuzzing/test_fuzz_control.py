@@ -120,7 +120,7 @@ def test_what_was_recorded_is_read_through_the_same_target(name: str) -> None:
 
 def test_a_target_notices_what_is_not_bounded() -> None:
     from fuzzing.fuzz_targets_control import strict
-    from loadgen.endpoint.as_run import AsRun
+    from loadgen.endpoint.engine_config import AsRun
 
     bad: list[Any] = [AsRun(version="\x1b"), AsRun(load_s=float("nan")), AsRun(version="x" * 9000)]
     for one in bad:

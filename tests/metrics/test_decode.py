@@ -8,7 +8,7 @@ import pytest
 
 from builders import recorded
 from loadgen.metrics.decode import Decoder
-from loadgen.protocol.dialect import DIALECTS
+from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.failure import Failure, FailureKind
 
 K = FailureKind

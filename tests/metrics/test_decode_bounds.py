@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from builders import recorded
-from loadgen.metrics.counting import SILENT_TOKENS
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.metrics import Ask, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
-from loadgen.protocol.dialect import DIALECTS, MOST
+from loadgen.metrics.token_counts import SILENT_TOKENS
+from loadgen.protocol.openai import DIALECTS, MOST
 from loadgen.transport.failure import Failure, FailureKind
 from metrics.test_decode import DONE, fixed, stream
 

@@ -10,7 +10,7 @@ import pytest
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.metrics import Ask, compute
 from loadgen.metrics.record import UNKNOWN, Records
-from loadgen.protocol.dialect import DIALECTS
+from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.capture import Capture, int64s, joined
 from metrics.test_decode import stream
 from metrics.test_decode_bounds import LAST, A, usage

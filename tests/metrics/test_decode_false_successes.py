@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from builders import recorded
-from loadgen.metrics.counting import FAILED_ENDS
+from loadgen.metrics.token_counts import FAILED_ENDS
 from loadgen.transport.failure import Failure, FailureKind
 from metrics.test_decode import DONE, USAGE, A, B, event, fixed, stream
 

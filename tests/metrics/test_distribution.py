@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from builders import made_runs
 from loadgen.arrays import Int64, total
-from loadgen.metrics import peaks, ranks, record
+from loadgen.metrics import peaks, percentiles, record
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Ask, compute
-from loadgen.metrics.ranks import Piece
+from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.record import Record, Records
 from loadgen.results import report
-from loadgen.results.result import Result
+from loadgen.results.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 
 WANTED = (0.0, 0.1, 25.0, 50.0, 90.0, 99.0, 99.9, 100.0)
@@ -66,15 +66,15 @@ def test_pieces_are_one_run(
             yield (values_ns[part], tokens[part]) if by_token else (gap_ns[part], None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "_HELD", held)
-        patch.setattr(ranks, "_BIN_BITS", bits)
+        patch.setattr(percentiles, "_HELD", held)
+        patch.setattr(percentiles, "_BIN_BITS", bits)
         found = Distribution.of_pieces(pieces, WANTED)
     whole = np.repeat(values_ns, tokens) if by_token else gap_ns
     if by_token or not len(gap_ns):
         expanded(found, whole)
     else:
         assert list(found.percentiles_ms.values()) == [
-            value / 1e6 for value in ranks.percentiles(gap_ns.copy(), WANTED)
+            value / 1e6 for value in percentiles.percentiles(gap_ns.copy(), WANTED)
         ]
         assert (found.n, found.min_ms) == (len(gap_ns), float(gap_ns.min()) / 1e6)
 

@@ -14,7 +14,7 @@ from loadgen.metrics import repeats
 from loadgen.metrics.metrics import Ask, Metrics, compute
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.repeats import Spread, render, spreads, t_quantile
-from loadgen.metrics.steady import Trim, Unsteady, steady
+from loadgen.metrics.steady_state import Trim, Unsteady, steady
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000

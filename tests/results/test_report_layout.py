@@ -10,8 +10,8 @@ from loadgen import cli
 from loadgen.analysis.importers import pages
 from loadgen.errors import UsageError
 from loadgen.results import report
-from loadgen.results.block import LAYOUTS
-from results.test_result import made, saved
+from loadgen.results.result_block import LAYOUTS
+from results.test_run_directory import made, saved
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

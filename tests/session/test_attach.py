@@ -15,8 +15,8 @@ import pytest
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.session.attach import attach, first_token, settings
-from loadgen.session.flags import parse
-from loadgen.session.run import Session
+from loadgen.session.options import parse
+from loadgen.session.session import Session
 from loadgen.workload import profile
 from loadgen.workload.server_settings import ServerSettings
 

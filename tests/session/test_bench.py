@@ -29,9 +29,9 @@ from fakes.scripted_server import (
 from loadgen import cli
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
-from loadgen.results.result import ARRIVALS, JOURNAL, REPORT, RESULT
-from loadgen.session import calibrate, live
-from loadgen.validity.facts import asked
+from loadgen.results.run_directory import ARRIVALS, JOURNAL, REPORT, RESULT
+from loadgen.session import calibrate, progress
+from loadgen.validity.run_metadata import asked
 from loadgen.workload.profile import Profile
 
 pytestmark = [
@@ -275,7 +275,7 @@ def test_ctrl_c_once_reports_what_finished(transport: str, capsys: pytest.Captur
 def test_ctrl_c_twice_is_out_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loadgen.transport.runner import Run
+    from loadgen.transport.capture_process import Run
 
     monkeypatch.setattr(Run, "stop", lambda self: None)  # a run that does not heed the first
     script, _ = interrupting(2)
@@ -298,7 +298,7 @@ def test_ctrl_c_twice_is_out_at_once(
 def test_a_capturing_process_that_dies_leaves_a_partial_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loadgen.transport.runner import Run
+    from loadgen.transport.capture_process import Run
 
     monkeypatch.setattr(Run, "stop", lambda self: os.kill(self.pid, signal.SIGKILL))
     script, _ = interrupting(1)
@@ -326,11 +326,11 @@ def test_an_unknown_preset_is_refused_and_leaves_no_engine(capsys: pytest.Captur
 def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
 
-    class Shown(live.Silent):
+    class Shown(progress.Silent):
         def close(self) -> None:
             closed.append(True)
 
-    monkeypatch.setattr(live, "display", lambda quiet: Shown())
+    monkeypatch.setattr(progress, "display", lambda quiet: Shown())
     with ScriptedServer(api(lambda _: stream())) as server:
         assert bench(server) == 0
     assert closed == [True]

@@ -13,11 +13,11 @@ import pytest
 from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
-from loadgen.results import rungs
-from loadgen.results.result import Result, load
-from loadgen.results.rows import Row, read_csv
-from loadgen.results.speed import OUTPUT, TOTAL
-from loadgen.session import ladder, run
+from loadgen.results import speed_ladder
+from loadgen.results.run_directory import Result, load
+from loadgen.results.speed_formulas import OUTPUT, TOTAL
+from loadgen.results.speed_rows import Row, read_csv
+from loadgen.session import ladder, session
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -30,7 +30,7 @@ ENGINE = ["--preset", "bench/1024x50", "--served-model-name", "Qwen/Qwen3-8B"]  
 @pytest.fixture(autouse=True)
 def _at_the_foot(ports: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile to climb; a server that failed is soon known to live."""
-    monkeypatch.setattr(run, "_FAILED_S", 1.0)
+    monkeypatch.setattr(session, "_FAILED_S", 1.0)
     (tmp_path / "p.toml").write_text(LADDER, "utf-8")
 
 
@@ -73,7 +73,7 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
     place = directory()
     kept = json.loads((place / "ladder.json").read_text("utf-8"))["rows"]
     assert [Decimal(f"{row['speed_tok_s']:.2f}") for row in kept] == [row.speed_tok_s for row in found]
-    assert [rungs.row(load(place / row["run"]), TOTAL) for row in kept] == found
+    assert [speed_ladder.row(load(place / row["run"]), TOTAL) for row in kept] == found
     assert all((place / row["run"] / "server.log").stat().st_size for row in kept)
     for form in ("html", "rst", "md"):
         text = (place / f"ladder.{form}").read_text("utf-8")
@@ -274,7 +274,7 @@ def test_what_is_no_ladder_is_refused_before_anything_is_started(
 def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
     words: list[str], engine: str, backend: str
 ) -> None:
-    from loadgen.session.flags import parse
+    from loadgen.session.options import parse
 
     options = parse(words, ladder.ladder_parser())
     workload = ladder._workload(options)

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.session.flags import Options, parse
+from loadgen.session.options import Options, parse
 from loadgen.session.stop_rules import StopRules, Tolerance
 from loadgen.transport.failure import Failure, FailureKind
 

@@ -7,7 +7,7 @@ import pytest
 
 from builders.recorded_sensors import RecordedNvml
 from loadgen.telemetry.nvml import Gpus, gpus
-from loadgen.telemetry.reading import Absent, Reading
+from loadgen.telemetry.sensor import Absent, Reading
 
 
 def test_a_server_s_gpus_tell_everything() -> None:

@@ -11,10 +11,10 @@ import pytest
 from fakes.scripted_server import chunk, job_of, target_of, token
 from loadgen import clock
 from loadgen.errors import UsageError
-from loadgen.protocol.dialect import Completions
 from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
-from loadgen.protocol.sendable import check_headers, check_path, check_request_id_prefix
-from loadgen.session.flags import parse
+from loadgen.protocol.openai import Completions
+from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.session.options import parse
 from loadgen.transport.capture import Capture, int64s, joined
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import FailureKind

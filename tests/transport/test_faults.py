@@ -45,8 +45,8 @@ from fakes.scripted_server import (
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Record, Records
-from loadgen.protocol.dialect import Completions
-from loadgen.results.result import Result
+from loadgen.protocol.openai import Completions
+from loadgen.results.run_directory import Result
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 from loadgen.validity.evidence import Case

@@ -274,7 +274,7 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(name: str,
 
 def test_every_recorded_response_is_in_a_table_here_or_with_the_generate_ones() -> None:
     here = Path(__file__)
-    source = here.read_text() + next(here.parents[1].rglob("test_generate.py")).read_text()
+    source = here.read_text() + next(here.parents[1].rglob("test_sglang.py")).read_text()
     names = {f"{path.parent.name}/{path.stem}" for path in recorded.RESPONSES.glob("*/*.[th]*")}
     assert [name for name in sorted(names) if f'"{name}"' not in source] == []
 

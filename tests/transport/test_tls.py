@@ -24,7 +24,7 @@ from fakes.scripted_server import (
     stream,
     token,
 )
-from loadgen.endpoint.endpoint import Access
+from loadgen.endpoint.discovery import Access
 from loadgen.transport.failure import FailureKind
 
 BODY = b"".join(events(3))

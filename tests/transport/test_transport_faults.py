@@ -27,7 +27,7 @@ from fakes.scripted_server import (
     token,
     whole,
 )
-from loadgen.protocol.dialect import Completions
+from loadgen.protocol.openai import Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 

@@ -34,7 +34,7 @@ from builders.made_cases import (
     some_met,
 )
 from loadgen.arrays import Int64
-from loadgen.endpoint.window import ServerLatency, ServerWindow
+from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity import verdict

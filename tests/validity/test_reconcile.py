@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import asdict
 
 from builders.recorded import capture, chunk
-from loadgen.endpoint.window import ServerLatency, ServerSample, ServerWindow
+from loadgen.endpoint.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.metrics import Ask, Metrics, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
-from loadgen.protocol.dialect import DIALECTS
+from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.reconcile import (
     acceptance,

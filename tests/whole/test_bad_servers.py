@@ -13,9 +13,9 @@ import pytest
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
-from loadgen.endpoint import endpoint
-from loadgen.results.result import REPORT, RESULT
-from loadgen.session import launched, live, run
+from loadgen.endpoint import discovery
+from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.session import launched_server, progress, session
 from loadgen_servers import running
 
 pytestmark = [
@@ -90,7 +90,7 @@ def test_a_server_that_exits_at_once_is_told_with_its_code_cause_and_log(
 def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(live, "_LINE_EVERY_NS", 0)
+    monkeypatch.setattr(progress, "_LINE_EVERY_NS", 0)
     words = "{'model': 'm', 'api_key': ['hush-hush']} HF_TOKEN=hush-2"
     code = f"print({words!r}, flush=True)\ntime.sleep(0.5)\nos._exit(1)"
     assert cli.main(["bench", "--launch-command", launch_command(tmp_path, code), *LOAD]) == 1
@@ -123,7 +123,7 @@ def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(endpoint, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(discovery, "_ANSWER_S", 0.5)
     assert bench(launch_command(tmp_path, code), "--launch-timeout-sec", "1.5") == 1
     said = told(capsys)
     assert f"command is not ready after 1.5 s ({why}; --launch-timeout-sec waits longer)" in said
@@ -133,7 +133,7 @@ def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
 def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(live, "_LINE_EVERY_NS", 0)
+    monkeypatch.setattr(progress, "_LINE_EVERY_NS", 0)
     line = launch_command(tmp_path, HANGS)
     assert cli.main(["bench", "--launch-command", line, *LOAD, "--launch-timeout-sec", "1.5"]) == 1
     assert re.search(r"^starting command: \d s · loading weights$", capsys.readouterr().err, re.M)
@@ -154,7 +154,7 @@ def test_a_server_that_gives_no_token_is_not_benchmarked(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(run, "_FAILED_S", 0.1)
+    monkeypatch.setattr(session, "_FAILED_S", 0.1)
     assert bench(launch_command(tmp_path, f"Server({heed}).serve()")) == 1
     said = told(capsys)
     assert f"is up and gives no token: {failure}" in said
@@ -212,7 +212,7 @@ def test_a_port_that_somebody_else_serves_is_never_benchmarked(
 ) -> None:
     monkeypatch.setattr(running, "_PORT_S", 0.1)
     with ScriptedServer(api(lambda _: stream())) as foreign:
-        monkeypatch.setattr(launched, "free_port", lambda: foreign.port)
+        monkeypatch.setattr(launched_server, "free_port", lambda: foreign.port)
         assert bench(launch_command(tmp_path, HANGS)) == 2
         assert {asked.head.split()[0] for asked in foreign.asked} == {"GET"}
         said = told(capsys)

@@ -14,15 +14,15 @@ import pytest
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.session import selftest
-from loadgen.telemetry import environment, host, sensors
-from loadgen.telemetry.host import Machine
-from loadgen.telemetry.hwmon import Board
+from loadgen.telemetry import discovery, environment, throttling
+from loadgen.telemetry.jetson import Board
 from loadgen.telemetry.nvml import Gpus
-from loadgen.telemetry.processes import Processes, System
-from loadgen.telemetry.reading import Absent, Reading, Sensor
-from loadgen.telemetry.sensing import Sensing
+from loadgen.telemetry.process_memory import Processes, System
+from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.sensor import Absent, Reading, Sensor
+from loadgen.telemetry.throttling import Machine
 from loadgen.validity import calibration
-from loadgen.validity.client_findings import beyond_capacity, headroom
+from loadgen.validity.client_checks import beyond_capacity, headroom
 from validity.test_calibration import calibrated
 
 FAULTS = [
@@ -77,9 +77,9 @@ def test_facts_that_raise_cost_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
 ) -> None:
     every = machine(tmp_path)
-    whole, lost = sensors.facts(every), every[which].facts()
+    whole, lost = discovery.facts(every), every[which].facts()
     broken(monkeypatch, every[which], "facts", fault)
-    assert sensors.facts(every) == {name: said for name, said in whole.items() if name not in lost}
+    assert discovery.facts(every) == {name: said for name, said in whole.items() if name not in lost}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
@@ -90,12 +90,12 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     def fails(*_: object) -> Sensor:
         raise fault
 
-    monkeypatch.setattr("loadgen.telemetry.sensors.gpus", lambda: Absent("no NVIDIA GPU"))
-    monkeypatch.setattr(f"loadgen.telemetry.sensors.{looked_for}", fails)
-    found = sensors.found(tmp_path)
+    monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
+    monkeypatch.setattr(f"loadgen.telemetry.discovery.{looked_for}", fails)
+    found = discovery.found(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
     assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
-    assert sensors.device_memory_bytes() is None
+    assert discovery.device_memory_bytes() is None
 
 
 class Odd:
@@ -127,7 +127,7 @@ def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[s
     reading = Sensing([Odd(values)], list)._look(()).reading
     assert reading.values == kept
     assert len(reading.missing) == (values != kept)
-    assert sensors.facts([Odd(values)]) == {"odd": "\ufffd[2J"}
+    assert discovery.facts([Odd(values)]) == {"odd": "\ufffd[2J"}
 
 
 @pytest.mark.realtime
@@ -144,7 +144,7 @@ def test_processes_that_cannot_be_looked_for_cost_no_samples() -> None:
 
 
 def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.telemetry.sensing._MOST_SAMPLES", 8)
+    monkeypatch.setattr("loadgen.telemetry.sampler._MOST_SAMPLES", 8)
     sensing, over = Sensing([], list, period_s=0.5), threading.Event()
     looks: list[float] = []
 
@@ -202,7 +202,7 @@ def test_a_board_of_any_bytes_has_strict_facts(tmp_path: Path) -> None:
 
 
 def test_a_number_of_5000_digits_is_none_of_a_counter() -> None:
-    assert (host._number("9" * 5000), host._number("12")) == (0, 12)
+    assert (throttling._number("9" * 5000), throttling._number("12")) == (0, 12)
 
 
 def fifo(place: Path) -> None:

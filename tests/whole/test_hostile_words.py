@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.endpoint import statements
-from loadgen.endpoint.as_run import AsRun, from_server_info, parse, render
+from loadgen.endpoint import engine_logs
+from loadgen.endpoint.engine_config import AsRun, from_server_info, parse, render
 from loadgen.errors import UsageError
-from loadgen.roofline import checkpoint, gguf, known, stored
+from loadgen.roofline import checkpoint, estimate, gguf, safetensors
 from loadgen.session import attach
 from loadgen.workload import vocabulary
 
@@ -144,7 +144,7 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:8]!r}")
-@pytest.mark.parametrize("path", sorted({path for _, path, _ in statements._INFO}))
+@pytest.mark.parametrize("path", sorted({path for _, path, _ in engine_logs._INFO}))
 def test_any_value_at_any_place_of_server_info_is_kept_bounded_or_not_at_all(path: str, odd: Any) -> None:
     info: Any = odd
     for step in reversed(path.split(".")):
@@ -208,7 +208,7 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
     assert vocabulary.find_vocabulary(None, name, None).allowed[0] == 1000
     if "kmsg" not in name:
         assert checkpoint.read(name) is None
-        assert known._files(name) is None
+        assert estimate._files(name) is None
 
 
 @pytest.mark.parametrize(
@@ -285,4 +285,4 @@ def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.safetensors"
     place.write_bytes(struct.pack("<Q", len(head)) + head)
     with pytest.raises(UsageError, match="says nothing sensible of a"):
-        stored.header(place)
+        safetensors.header(place)

@@ -24,13 +24,12 @@ from builders.serving_scripts import engine_command
 from fakes import scripted_server
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
 from loadgen import cli
-from loadgen.session import run
+from loadgen.session import session
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
 pytestmark = [
     pytest.mark.realtime,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # Python 3.12, of any thread
 ]
 KEY = "very+secret/0123456789_abcdef="
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
@@ -46,7 +45,7 @@ FORMS = (
 @pytest.fixture(autouse=True)
 def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(run, "_FAILED_S", 0.5)
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from loadgen import clock
 from loadgen.arrays import Int64
 from loadgen.protocol.engines import UNKNOWN
 from loadgen.results.journal import Journal
-from loadgen.session import live, measure
+from loadgen.session import measure, progress
 from loadgen.session.measure import Manner, Outcome, Watch
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.job import Counters, Health, Job
@@ -147,7 +147,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
     monkeypatch.setattr(clock, "now_ns", own.now_ns)
     monkeypatch.setattr(measure, "start", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        watch = Watch(live.Lines(nowhere), "day", journal=journal)
+        watch = Watch(progress.Lines(nowhere), "day", journal=journal)
         outcome = measure.measure(a_day(), Manner(target_of("127.0.0.1", 9)), watch)
     return days[0], outcome
 

@@ -16,10 +16,10 @@ import pytest
 from builders import provocations as made
 from builders.provocations import Provocation, engine, exposed, failing, metered, null
 from loadgen import cli
-from loadgen.endpoint import observe
-from loadgen.results import result
-from loadgen.results.result import REPORT, RESULT
-from loadgen.telemetry import host
+from loadgen.endpoint import scraper
+from loadgen.results import run_directory
+from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.telemetry import throttling
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
 
@@ -48,9 +48,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of its own, a machine that nothing holds back, and /metrics looked at sooner and more often."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(host, "snapshot", host.HostState)
+    monkeypatch.setattr(throttling, "snapshot", throttling.HostState)
     for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("LOOKING", 1.0), ("_REST_S", 2.0)):
-        monkeypatch.setattr(observe, name, value)
+        monkeypatch.setattr(scraper, name, value)
 
 
 @pytest.fixture(autouse=True)
@@ -245,7 +245,7 @@ def bench(base_url: str, words: str) -> Ran:
     code = cli.main(["bench", "--quiet", "--base-url", base_url, *shlex.split(words)])
     directory = max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     stored = json.loads((directory / RESULT).read_text("utf-8"))
-    assert verdict.json(result.load(directory).verdict) == stored["loadgen"]["verdict"]
+    assert verdict.json(run_directory.load(directory).verdict) == stored["loadgen"]["verdict"]
     return code, stored["loadgen"], (directory / REPORT).read_text("utf-8")
 
 

@@ -30,12 +30,13 @@ from fakes.surroundings import (
 )
 from fakes.surroundings import report as reported_again
 from loadgen import cli
-from loadgen.campaign import verb
-from loadgen.results import report, result
+from loadgen.campaign import command
+from loadgen.results import report
+from loadgen.results import run_directory as result
 from loadgen.results.journal import Journal
-from loadgen.results.result import RESULT
+from loadgen.results.run_directory import RESULT
 from loadgen.session.attach import attach
-from loadgen.session.run import Session
+from loadgen.session.session import Session
 
 HERE = Path(__file__).parents[1]
 DOCS = HERE.parent / "docs" / "reliability.md"
@@ -91,8 +92,9 @@ def test_a_row_says_what_happens_now_and_its_tests_exist(row: list[str]) -> None
     named = re.findall(r"`(test_\w+\.py)::(\w+)`", row[3])
     assert named or row[2].startswith("not fixed: ")
     for file, function in named:
-        tree = ast.parse(next(HERE.rglob(file)).read_text("utf-8"))
-        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, function
+        trees = [ast.parse(path.read_text("utf-8")) for path in HERE.rglob(file)]
+        functions = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert function in functions
 
 
 # What no other file of tests holds.
@@ -217,7 +219,7 @@ def huge_usage(asked: Asked) -> Answer:
 
 @pytest.fixture
 def uncompared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb, "_compare", lambda kept: None)
+    monkeypatch.setattr(command, "_compare", lambda kept: None)
 
 
 @pytest.mark.realtime

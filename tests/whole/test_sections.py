@@ -10,16 +10,16 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from builders.made_cases import failed, run
-from loadgen.endpoint import as_run, fingerprint
-from loadgen.endpoint.as_run import AsRun
-from loadgen.endpoint.fingerprint import Fingerprint
-from loadgen.metrics import steady
-from loadgen.results import block, report
+from loadgen.endpoint import answer_check, engine_config
+from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.endpoint.engine_config import AsRun
+from loadgen.metrics import steady_state
+from loadgen.results import report, result_block
 from loadgen.results.report import SECTIONS, Section
-from loadgen.results.result import Result
+from loadgen.results.run_directory import Result
 from loadgen.results.vllm_json import ResultFacts, vllm_result
-from loadgen.telemetry import sensing
-from loadgen.validity import attainable, reconcile, verdict
+from loadgen.telemetry import sampler
+from loadgen.validity import reconcile, run_roofline, verdict
 from loadgen.validity.doubts import DOUBTS, Doubt
 from loadgen.validity.evidence import Case
 from loadgen.validity.sections import Broken, guarded, reason
@@ -131,7 +131,7 @@ FULL = Result(
 
 def parts(of: Result) -> dict[str, str]:
     """The lines of each section of a report."""
-    wanted = report.Wanted(explain=False, layout=block.layout(None))
+    wanted = report.Wanted(explain=False, layout=result_block.layout(None))
     return {section.name: "\n".join(report._made(section, of, wanted)) for section in SECTIONS}
 
 
@@ -158,15 +158,15 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
 @pytest.mark.parametrize(
     ("of", "function", "section"),
     [
-        pytest.param(block, "render", "block", id="block"),
+        pytest.param(result_block, "render", "block", id="block"),
         pytest.param(verdict, "lines", "verdict", id="verdict"),
-        pytest.param(steady, "lines", "steady-state", id="steady"),
-        pytest.param(steady, "steady", "steady-state", id="steady itself"),
+        pytest.param(steady_state, "lines", "steady-state", id="steady"),
+        pytest.param(steady_state, "steady", "steady-state", id="steady itself"),
         pytest.param(reconcile, "rows", "reconciliation", id="rows"),
         pytest.param(reconcile, "render", "reconciliation", id="reconcile"),
-        pytest.param(attainable, "lines", "roofline", id="roofline"),
-        pytest.param(as_run, "render", "launched", id="as run"),
-        pytest.param(fingerprint, "lines", "fingerprint", id="fingerprint"),
+        pytest.param(run_roofline, "lines", "roofline", id="roofline"),
+        pytest.param(engine_config, "render", "launched", id="as run"),
+        pytest.param(answer_check, "lines", "fingerprint", id="fingerprint"),
         pytest.param(report, "_health_remark", "client", id="client"),
         pytest.param(report, "_calibration_remark", "calibration", id="calibration"),
     ],
@@ -181,14 +181,14 @@ def test_what_a_section_is_made_of_may_raise(
 
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensing, "render", broken_one)
+    monkeypatch.setattr(sampler, "render", broken_one)
     seen = Result(FULL.facts.model_copy(update={"sensed": object()}), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}
 
 
 def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = parts(FULL)
-    monkeypatch.setattr("loadgen.results.result.compute", broken_one)
+    monkeypatch.setattr("loadgen.results.run_directory.compute", broken_one)
     left = parts(Result(FULL.facts, FULL.records))
     need = {name for name, said in left.items() if said == told(name)}
     assert need >= {"block", "verdict", "failures", "client"}
@@ -204,7 +204,7 @@ def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pyte
 
 DERIVED: dict[str, Callable[[], Any]] = {
     "verdict": lambda: verdict.json(FULL.verdict),
-    "steady_state": lambda: steady.json(FULL.steady),
+    "steady_state": lambda: steady_state.json(FULL.steady),
     "reconciliation": lambda: [asdict(row) for row in FULL.reconciled],
 }
 

@@ -23,8 +23,8 @@ from builders import made_runs
 from loadgen import cli
 from loadgen.errors import UsageError
 from loadgen.metrics.record import Record, Records
-from loadgen.results import report, result
-from loadgen.results.result import ARRIVALS, RESULT
+from loadgen.results import report, run_directory
+from loadgen.results.run_directory import ARRIVALS, RESULT
 from loadgen.transport.failure import Failure, FailureKind
 
 Columns = dict[str, Any]
@@ -251,7 +251,7 @@ def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, 
             column[at] = data.draw(EDGES) if by == 0 else min(max(old + by, -(2**63)), 2**63 - 1)
     np.savez(tmp_path / ARRIVALS, **columns)
     try:
-        found = result.load(tmp_path)
+        found = run_directory.load(tmp_path)
     except UsageError:
         return
     assert report.render(found)
@@ -268,7 +268,7 @@ def test_a_run_with_any_bytes_changed_is_a_report_or_one_line(tmp_path: Path, da
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(raw[: data.draw(st.sampled_from([len(raw), len(raw) // 2, len(raw) - 10]))])
     try:
-        found = result.load(tmp_path)
+        found = run_directory.load(tmp_path)
     except UsageError:
         return
     assert report.render(found)

@@ -33,8 +33,8 @@ from fakes.surroundings import (
     wait,
     whole,
 )
-from loadgen.results import result
-from loadgen.results.result import RESULT
+from loadgen.results import run_directory as result
+from loadgen.results.run_directory import RESULT
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [

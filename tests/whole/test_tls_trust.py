@@ -13,9 +13,9 @@ import trustme
 
 from fakes.scripted_server import Answer, ScriptedServer, drive, job_of, kinds, stream, whole
 from loadgen.endpoint import exchange
-from loadgen.endpoint.endpoint import Access, Inquiry
+from loadgen.endpoint.discovery import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
-from loadgen.session.flags import parse
+from loadgen.session.options import parse
 
 READY = Answer([whole(b'{"data":[{"id":"m"}]}')])
 NOW = datetime.now(UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.protocol.engines import UNKNOWN, by_owner
-from loadgen.validity import facts
+from loadgen.validity import run_metadata
 from loadgen.workload import plan, profile
 from loadgen.workload.plan import Seed, Subject
 from loadgen.workload.profile import Profile
@@ -25,7 +25,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(name: str) -> Non
     assert loaded.temperature == 0
     assert loaded.ignore_eos
     assert loaded.warmups > 0
-    facts.check(loaded)
+    run_metadata.check(loaded)
     made = plan.make(loaded, Subject(UNKNOWN, "m"), Seed(1))
     assert len(made) == loaded.num_prompts
 
@@ -210,11 +210,11 @@ def test_a_profile_survives_json(value: float) -> None:
 )
 def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        facts.check(profile.build(change))
+        run_metadata.check(profile.build(change))
 
 
 def test_goodput_of_whole_answers_takes_e2el() -> None:
-    facts.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
+    run_metadata.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
 
 
 def test_engines_sign_their_models() -> None:

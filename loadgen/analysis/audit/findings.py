@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.analysis.audit import speed
+from loadgen.analysis.audit import roofline_checks
 from loadgen.analysis.audit.checks import CHECKS, ROOFLINE, Check
 from loadgen.analysis.audit.subject import Subject, pages
-from loadgen.analysis.reported import Reported
+from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.roofline import bound, machines, models
 from loadgen.roofline.ceiling import Ceiling
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
     @property
     def roofline(self) -> float | None:
         """The share of the ceiling that decoding reached."""
-        return speed.share(self.reported, self.ceiling)
+        return roofline_checks.share(self.reported, self.ceiling)
 
 
 def audit(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from loadgen.analysis.audit.printed import COUNTS, Interval
-from loadgen.analysis.audit.workloads import Workload, recognise
-from loadgen.analysis.reported import Reported
+from loadgen.analysis.audit.known_prompts import Workload, recognise
+from loadgen.analysis.audit.rounding import COUNTS, Interval
+from loadgen.analysis.run_summary import Reported
 from loadgen.roofline.ceiling import Ceiling
 
 Value = TypeVar("Value", bound=Hashable)

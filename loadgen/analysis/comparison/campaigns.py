@@ -12,7 +12,7 @@ import msgspec
 
 from loadgen.analysis.importers import text
 from loadgen.errors import UsageError
-from loadgen.workload.places import place
+from loadgen.workload.paths import place
 
 RECORD = "campaign.json"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.analysis.reported import Reported
+from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.roofline import architecture, bound, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights

@@ -9,15 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison import groups, likeness, lines, pairs, statistics
+from loadgen.analysis.comparison import comparability, groups, pairs, statistics
+from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
-from loadgen.analysis.comparison.lines import FIGURES, Held, told
-from loadgen.analysis.comparison.shape import Comparison, Effect, Figure, Line
-from loadgen.analysis.reported import Load, Reported
+from loadgen.analysis.comparison.model import Comparison, Effect, Figure, Line
+from loadgen.analysis.comparison.rows import FIGURES, Held, told
+from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.roofline.models import suffix
 from loadgen.spelling import nearest
-from loadgen.validity.cell import FailedCell
+from loadgen.validity.campaign_cell import FailedCell
 
 MARGIN = 0.02  # within ± 2 % two speeds are one
 _SPEED = "speed_tok_s"  # of speed tables and ladders
@@ -169,7 +170,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: Ask) -> Comparison:
 def _figures(runs: Sequence[Reported]) -> list[Figure]:
     """The columns that any run tells; speeds of two formulas are none where the throughput is told beside."""
     found = [one for one in FIGURES if any(told(run, one.key) is not None for run in runs)]
-    formulas = {formula for run in runs if (formula := likeness.formula(run)) is not None}
+    formulas = {formula for run in runs if (formula := comparability.formula(run)) is not None}
     if len(formulas) > 1 and all(told(run, "output_throughput") is not None for run in runs):
         found = [one for one in found if one.key != _SPEED]
     return found
@@ -191,7 +192,7 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
     if asked:
         return float(asked.pop()) if len(asked) == 1 else None
     longest = max(
-        (tokens for run in runs if (tokens := likeness.output_tokens(run)) is not None), default=None
+        (tokens for run in runs if (tokens := comparability.output_tokens(run)) is not None), default=None
     )
     return longest if longest is not None and longest == int(longest) else None
 

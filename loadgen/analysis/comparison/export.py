@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from loadgen.analysis.comparison.model import Comparison, Effect, Line
 from loadgen.analysis.comparison.render import speed_up
-from loadgen.analysis.comparison.shape import Comparison, Effect, Line
-from loadgen.analysis.reported import Reported
-from loadgen.protocol.plain_text import json_text
+from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.printable import json_text
 from loadgen.results.csv_text import csv_text
 
 FORMAT = 1

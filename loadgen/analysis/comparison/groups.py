@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from loadgen.analysis.reported import Load, Reported
+from loadgen.analysis.run_summary import Load, Reported
 
 _LENGTH_TOLERANCE = 0.01
 _KNOWN_ALIKE = 2  # facts of a load that both sides tell, for one without a name to be the same

@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from loadgen.analysis.comparison.lines import UNLIKE_BASELINE, figure
-from loadgen.analysis.comparison.shape import Comparison, Line
-from loadgen.results.tables import Column, Table
+from loadgen.analysis.comparison.model import Comparison, Line
+from loadgen.analysis.comparison.rows import UNLIKE_BASELINE, figure
+from loadgen.results.speed_tables import Column, Table
 from loadgen.roofline import models
 
 _PLAIN = ("", "BF16", "FP16")

@@ -6,10 +6,10 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from loadgen.analysis.comparison.shape import Call, Comparison, Effect, Figure, Line, Summary
-from loadgen.analysis.reported import Load
-from loadgen.results import tables
-from loadgen.results.tables import Column, Table
+from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.run_summary import Load
+from loadgen.results import speed_tables
+from loadgen.results.speed_tables import Column, Table
 
 WIDTH = 80
 SIGNS = {Call.FASTER: "+", Call.SLOWER: "-", Call.EQUIVALENT: "=", Call.UNDECIDED: "?", Call.NONE: " "}
@@ -30,8 +30,8 @@ def text(comparisons: Sequence[Comparison]) -> str:
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
     """The same as Markdown: a table a load, its remarks and marks as a list."""
-    titles = [tables.markdown_text(described(one.load)) for one in comparisons]
-    drawn = [tables.markdown(_table(one)) for one in comparisons]
+    titles = [speed_tables.markdown_text(described(one.load)) for one in comparisons]
+    drawn = [speed_tables.markdown(_table(one)) for one in comparisons]
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison import resampling
 from loadgen.analysis.comparison.estimate import CLOCK_ERROR, Estimate, estimate
-from loadgen.analysis.comparison.family import Family, family, more_runs
+from loadgen.analysis.comparison.model import Call, Effect
+from loadgen.analysis.comparison.multiplicity import Family, family, more_runs
 from loadgen.analysis.comparison.power import separation
-from loadgen.analysis.comparison.shape import Call, Effect
 
 _NO_SCIPY = "a verdict needs scipy: pip install 'llm-loadgen[compare]'"
 _NEARLY = "the interval leaves 1 out, but not after allowing for other rows and further looks"

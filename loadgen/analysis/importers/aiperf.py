@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import documents
-from loadgen.analysis.importers.documents import inside
-from loadgen.analysis.reported import Load, Reported, short_name
+from loadgen.analysis.importers import json_fields
+from loadgen.analysis.importers.json_fields import inside
+from loadgen.analysis.run_summary import Load, Reported, short_name
 
 CLIENT = "aiperf"
 MARKS = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
@@ -57,27 +57,27 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     found = _records(document)
     told: dict[str, Any] = {}
     for key, theirs in _METRICS.items():
-        scale = _MS.get(documents.word(inside(found, theirs, "unit")), 1.0)
+        scale = _MS.get(json_fields.word(inside(found, theirs, "unit")), 1.0)
         for word, name in _STATISTICS.items():
-            value = documents.number(inside(found, theirs, name))
+            value = json_fields.number(inside(found, theirs, name))
             told[f"{word}_{key}_ms"] = None if value is None else value * scale
     for key, names in _TOTALS.items():
-        values = (documents.number(inside(found, name, "avg")) for name in names)
+        values = (json_fields.number(inside(found, name, "avg")) for name in names)
         told[key] = next((value for value in values if value is not None), None)
     told |= {key: int(told[key]) for key in _COUNTS if told[key] is not None}
-    told["max_concurrent_requests"] = documents.count(inside(found, "effective_concurrency", "max"))
+    told["max_concurrent_requests"] = json_fields.count(inside(found, "effective_concurrency", "max"))
     told["duration"], remarks = _duration(found, told)
-    figures, empty = documents.checked(told, source)
+    figures, empty = json_fields.checked(told, source)
     completed, load = figures.get("completed"), _phase(document)
     yield Reported(
         name=_model(document) or Path(source).stem,
         figures=figures,
         load=Load(
-            requests=documents.count(load.get("requests", load.get("request_count"))),
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
+            requests=json_fields.count(load.get("requests", load.get("request_count"))),
+            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
+            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
             asked_output_len=_length(document, "osl"),
-            max_concurrency=documents.count(load.get("concurrency")),
+            max_concurrency=json_fields.count(load.get("concurrency")),
             request_rate_per_s=_rate(load),
             asked_input_len=_length(document, "isl"),
         ),
@@ -90,12 +90,12 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the metrics are: older exports have them one level below."""
-    return documents.mapping(document.get("records")) or document
+    return json_fields.mapping(document.get("records")) or document
 
 
 def _duration(found: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[float | None, list[str]]:
     """Seconds that the rates are over: what its duration leaves out at the ends is a little longer."""
-    said = documents.number(inside(found, "benchmark_duration", "avg"))
+    said = json_fields.number(inside(found, "benchmark_duration", "avg"))
     completed, throughput = told["completed"], told["request_throughput"]
     if not completed or not throughput:
         return said, []
@@ -106,34 +106,34 @@ def _duration(found: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[float 
 
 
 def _model(document: Mapping[str, Any]) -> str:
-    items = documents.listed(inside(document, "input_config", "models", "items"))
-    old = documents.listed(inside(document, "input_config", "endpoint", "model_names"))
-    names = [documents.word(inside(one, "name")) for one in items] + [documents.word(one) for one in old]
+    items = json_fields.listed(inside(document, "input_config", "models", "items"))
+    old = json_fields.listed(inside(document, "input_config", "endpoint", "model_names"))
+    names = [json_fields.word(inside(one, "name")) for one in items] + [json_fields.word(one) for one in old]
     return short_name(next(filter(None, names), ""))
 
 
 def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked of the server in the measured phase."""
-    phases = documents.listed(inside(document, "input_config", "phases"))
+    phases = json_fields.listed(inside(document, "input_config", "phases"))
     named = [
         one for one in phases if inside(one, "name") == "profiling" or inside(one, "kind") == "profiling"
     ]
     old = inside(document, "input_config", "loadgen")
-    return documents.mapping(named[0] if named else old)
+    return json_fields.mapping(named[0] if named else old)
 
 
 def _rate(load: Mapping[str, Any]) -> float | None:
-    told = documents.rate(load.get("rate", load.get("request_rate")))
+    told = json_fields.rate(load.get("rate", load.get("request_rate")))
     return math.inf if told is None and load.get("concurrency") else told
 
 
 def _length(document: Mapping[str, Any], which: str) -> int | None:
-    sets = documents.listed(inside(document, "input_config", "datasets"))
-    return documents.count(inside(sets[0], "prompts", which, "mean")) if sets else None
+    sets = json_fields.listed(inside(document, "input_config", "datasets"))
+    return json_fields.count(inside(sets[0], "prompts", which, "mean")) if sets else None
 
 
 def _started(said: object) -> datetime | None:
     try:
-        return datetime.fromisoformat(documents.word(said)).astimezone()
+        return datetime.fromisoformat(json_fields.word(said)).astimezone()
     except (ValueError, OverflowError, OSError):  # a year that this machine's clock has not
         return None

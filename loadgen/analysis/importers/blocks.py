@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.analysis.importers import numbers
 from loadgen.analysis.importers.numbers import AmbiguousError
-from loadgen.results.block import LAYOUTS, Row
+from loadgen.results.result_block import LAYOUTS, Row
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from loadgen.analysis.importers import documents
+from loadgen.analysis.importers import json_fields
 
 _BENCHMARK = re.compile(
     r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
@@ -45,7 +45,7 @@ def asked(lines: Sequence[str]) -> dict[str, str]:
 
 def whole(said: Mapping[str, str], name: str) -> int | None:
     """A count among what was asked for; None where it is not told, or no count."""
-    return documents.written_count(said.get(name, ""))
+    return json_fields.written_count(said.get(name, ""))
 
 
 def _namespace(line: str) -> str | None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.importers import documents
-from loadgen.analysis.importers.documents import inside
-from loadgen.analysis.reported import Load, Reported, short_name
+from loadgen.analysis.importers import json_fields
+from loadgen.analysis.importers.json_fields import inside
+from loadgen.analysis.run_summary import Load, Reported, short_name
 
 CLIENT = "guidellm"
 MARKS = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
@@ -27,21 +27,21 @@ _UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths dif
 
 def tells(document: Mapping[str, Any]) -> bool:
     """Whether a document is such a report."""
-    found = documents.listed(document.get("benchmarks"))
+    found = json_fields.listed(document.get("benchmarks"))
     return any(isinstance(inside(one, "metrics", "time_to_first_token_ms"), dict) for one in found)
 
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """A run for each benchmark of a report: a sweep has many."""
-    benchmarks = documents.listed(document.get("benchmarks"))
+    benchmarks = json_fields.listed(document.get("benchmarks"))
     for number, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
-        yield _reported(document, documents.mapping(benchmark), where, source)
+        yield _reported(document, json_fields.mapping(benchmark), where, source)
 
 
 def _reported(document: Mapping[str, Any], one: Mapping[str, Any], where: str, source: str) -> Reported:
-    metrics = documents.mapping(one.get("metrics"))
-    requests = [r for r in documents.listed(inside(one, "requests", "successful")) if isinstance(r, dict)]
+    metrics = json_fields.mapping(one.get("metrics"))
+    requests = [r for r in json_fields.listed(inside(one, "requests", "successful")) if isinstance(r, dict)]
     told = _totals(one, metrics)
     whole = bool(requests) and len(requests) == told["completed"]  # a sample of them is not all
     if whole:
@@ -50,8 +50,8 @@ def _reported(document: Mapping[str, Any], one: Mapping[str, Any], where: str, s
         latencies, remarks = _from_summary(metrics)
     if _one_token_a_message(metrics):  # then its mean over tokens is that of the gaps
         latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
-    figures, empty = documents.checked({**told, **latencies}, where)
-    incomplete = documents.count(inside(metrics, "request_totals", "incomplete"))
+    figures, empty = json_fields.checked({**told, **latencies}, where)
+    incomplete = json_fields.count(inside(metrics, "request_totals", "incomplete"))
     if incomplete:
         remarks.append(f"guidellm: {incomplete} requests were still under way at the end and count nowhere")
     return Reported(
@@ -71,26 +71,26 @@ def _totals(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any
     request, output, total = (_summary(metrics, rate).get("mean") for rate in rates)
     most = inside(metrics, "request_concurrency", "total", "max")
     return {
-        "completed": documents.count(inside(metrics, "request_totals", "successful")),
-        "failed": documents.count(inside(metrics, "request_totals", "errored")),
+        "completed": json_fields.count(inside(metrics, "request_totals", "successful")),
+        "failed": json_fields.count(inside(metrics, "request_totals", "errored")),
         "duration": _duration(one),
         "total_input_tokens": _sum(metrics, "prompt_token_count"),
         "total_output_tokens": _sum(metrics, "output_token_count"),
         "request_throughput": request,
         "output_throughput": output,
         "total_token_throughput": total,
-        "max_concurrent_requests": documents.count(most),
+        "max_concurrent_requests": json_fields.count(most),
     }
 
 
 def _duration(one: Mapping[str, Any]) -> float | None:
-    said, begin, end = (documents.number(one.get(key)) for key in ("duration", "start_time", "end_time"))
+    said, begin, end = (json_fields.number(one.get(key)) for key in ("duration", "start_time", "end_time"))
     return end - begin if said is None and begin is not None and end is not None else said
 
 
 def _from_requests(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
-    several = [one for one in requests if (documents.number(one.get("output_tokens")) or 0) > 1]
+    several = [one for one in requests if (json_fields.number(one.get("output_tokens")) or 0) > 1]
     return {
         **_statistics("ttft", [one.get("time_to_first_token_ms") for one in requests]),
         **_statistics("tpot", [one.get("inter_token_latency_ms") for one in several]),
@@ -101,16 +101,16 @@ def _from_requests(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _e2el_ms(request: Mapping[str, Any]) -> float | None:
     """First byte sent to last token; guidellm's own latency runs to the response's end."""
     timings = inside(request, "info", "timings") or inside(request, "scheduler_info", "request_timings")
-    last = documents.number(inside(timings, "last_token_iteration"))
-    sent = documents.number(inside(timings, "request_start"))
+    last = json_fields.number(inside(timings, "last_token_iteration"))
+    sent = json_fields.number(inside(timings, "request_start"))
     if last is not None and sent is not None:
         return (last - sent) * 1e3
-    latency_s = documents.number(request.get("request_latency"))
+    latency_s = json_fields.number(request.get("request_latency"))
     return None if latency_s is None else latency_s * 1e3
 
 
 def _statistics(key: str, values: Sequence[object]) -> dict[str, float]:
-    each = np.array([found for value in values if (found := documents.number(value)) is not None])
+    each = np.array([found for value in values if (found := json_fields.number(value)) is not None])
     if not len(each):
         return {}
     told = {f"mean_{key}_ms": each.mean(), f"median_{key}_ms": np.median(each), f"std_{key}_ms": each.std()}
@@ -134,18 +134,20 @@ def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
     told = {f"{word}_{key}_ms": summary.get(theirs) for word, theirs in _SUMMED.items()}
     told |= {f"p{rank}_{key}_ms": inside(summary, "percentiles", f"p{rank}") for rank in _RANKS}
-    return {name: value * scale for name, one in told.items() if (value := documents.number(one)) is not None}
+    return {
+        name: value * scale for name, one in told.items() if (value := json_fields.number(one)) is not None
+    }
 
 
 def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return documents.mapping(inside(metrics, name, "successful"))
+    return json_fields.mapping(inside(metrics, name, "successful"))
 
 
 def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
     summary = _summary(metrics, name)
-    total = documents.number(summary.get("total_sum"))
-    if total is None and (mean := documents.number(summary.get("mean"))) is not None:
-        total = documents.number(mean * (documents.number(summary.get("count")) or 0))
+    total = json_fields.number(summary.get("total_sum"))
+    if total is None and (mean := json_fields.number(summary.get("mean"))) is not None:
+        total = json_fields.number(mean * (json_fields.number(summary.get("count")) or 0))
     return None if total is None else round(total)
 
 
@@ -162,29 +164,29 @@ def _model(document: Mapping[str, Any], one: Mapping[str, Any]) -> str:
         inside(one, "worker", "backend_model"),
         inside(one, "benchmarker", "backend", "model"),
     )
-    return short_name(next(filter(None, map(documents.word, places)), ""))
+    return short_name(next(filter(None, map(json_fields.word, places)), ""))
 
 
 def _load(document: Mapping[str, Any], one: Mapping[str, Any], figures: Mapping[str, Any]) -> Load:
-    strategy = documents.mapping(inside(one, "config", "strategy") or inside(one, "args", "strategy"))
-    kind = documents.word(strategy.get("type_"))
-    streams = documents.count(strategy.get("streams", strategy.get("max_concurrency")))
-    rate = documents.number(strategy.get("rate"))
-    data = documents.listed(inside(document, "config", "spec", "data"))
+    strategy = json_fields.mapping(inside(one, "config", "strategy") or inside(one, "args", "strategy"))
+    kind = json_fields.word(strategy.get("type_"))
+    streams = json_fields.count(strategy.get("streams", strategy.get("max_concurrency")))
+    rate = json_fields.number(strategy.get("rate"))
+    data = json_fields.listed(inside(document, "config", "spec", "data"))
     completed = figures.get("completed")
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(
-        requests=documents.count(inside(one, "scheduler_state", "created_requests")),
-        input_len=documents.mean(figures.get("total_input_tokens"), completed),
-        output_len=documents.mean(figures.get("total_output_tokens"), completed),
-        asked_output_len=documents.count(inside(data[0], "output_tokens")) if data else None,
+        requests=json_fields.count(inside(one, "scheduler_state", "created_requests")),
+        input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
+        output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
+        asked_output_len=json_fields.count(inside(data[0], "output_tokens")) if data else None,
         max_concurrency=limit,
         request_rate_per_s=math.inf if rate is None and kind else rate,
-        asked_input_len=documents.count(inside(data[0], "prompt_tokens")) if data else None,
-        seed=documents.count(inside(document, "config", "spec", "seed", "value")),
+        asked_input_len=json_fields.count(inside(data[0], "prompt_tokens")) if data else None,
+        seed=json_fields.count(inside(document, "config", "spec", "seed", "value")),
     )
 
 
 def _started(said: object) -> datetime | None:
-    at = documents.number(said)
+    at = json_fields.number(said)
     return None if at is None or not 0 < at < 1e11 else datetime.fromtimestamp(at, UTC)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, documents, headings
+from loadgen.analysis.importers import blocks, commands, headings, json_fields
 from loadgen.analysis.importers.blocks import Block
 from loadgen.analysis.importers.headings import Kind, Line, Outline
-from loadgen.analysis.reported import Load, Reported, short_name
+from loadgen.analysis.run_summary import Load, Reported, short_name
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
@@ -128,7 +128,7 @@ def _mean(total: Any, count: Any) -> float | None:
 
 def _rate(said: Any) -> float | None:
     try:
-        return None if said is None else documents.rate(float(said))
+        return None if said is None else json_fields.rate(float(said))
     except ValueError:
         return None
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import documents
-from loadgen.analysis.reported import Load, Reported, short_name
+from loadgen.analysis.importers import json_fields
+from loadgen.analysis.run_summary import Load, Reported, short_name
 
 CLIENT = "sglang"
 MARKS = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
@@ -35,29 +35,29 @@ def tells(document: Mapping[str, Any]) -> bool:
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a line."""
-    figures: dict[str, Any] = {"request_rate": documents.shown_rate(document.get("request_rate"))}
-    named = {key: documents.word(document.get(key)) for key in ("backend", "protocol")}
+    figures: dict[str, Any] = {"request_rate": json_fields.shown_rate(document.get("request_rate"))}
+    named = {key: json_fields.word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: word for key, word in named.items() if word}
-    figures["max_concurrency"] = documents.count(document.get("max_concurrency"))
+    figures["max_concurrency"] = json_fields.count(document.get("max_concurrency"))
     wanted = {key: key for key in _SAME} | _OURS
     wanted |= {
         f"{word}_{one}_ms": f"{word}_{key}_ms" for one, key in _METRICS.items() for word in _STATISTICS
     }
-    told = {key: documents.number(document.get(theirs)) for theirs, key in wanted.items()}
+    told = {key: json_fields.number(document.get(theirs)) for theirs, key in wanted.items()}
     figures |= {key: value for key, value in told.items() if value is not None}
-    figures, empty = documents.checked(figures, source)
-    server = documents.mapping(document.get("server_info"))
+    figures, empty = json_fields.checked(figures, source)
+    server = json_fields.mapping(document.get("server_info"))
     completed = figures.get("completed")
     yield Reported(
         name=_name(document, server, source),
         figures=figures,
         load=Load(
             requests=None,
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
+            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
+            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
             asked_output_len=_asked(document, "random_output_len"),
             max_concurrency=figures.get("max_concurrency"),
-            request_rate_per_s=documents.rate(document.get("request_rate")),
+            request_rate_per_s=json_fields.rate(document.get("request_rate")),
             asked_input_len=_asked(document, "random_input_len"),
         ),
         source=source,
@@ -68,27 +68,29 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def _name(document: Mapping[str, Any], server: Mapping[str, Any], source: str) -> str:
-    path = documents.word(server.get("model_path")) or documents.word(server.get("served_model_name"))
-    return documents.word(document.get("tag")) or short_name(path) or Path(source).stem
+    path = json_fields.word(server.get("model_path")) or json_fields.word(server.get("served_model_name"))
+    return json_fields.word(document.get("tag")) or short_name(path) or Path(source).stem
 
 
 def _asked(document: Mapping[str, Any], key: str) -> int | None:
     """A length asked for, where it was one: a range ratio of 1 is no range there."""
-    random = documents.word(document.get("dataset_name")).startswith("random")
-    return documents.count(document.get(key)) if random and document.get("random_range_ratio") == 1 else None
+    random = json_fields.word(document.get("dataset_name")).startswith("random")
+    return (
+        json_fields.count(document.get(key)) if random and document.get("random_range_ratio") == 1 else None
+    )
 
 
 def _engine(document: Mapping[str, Any], server: Mapping[str, Any]) -> str:
-    backend = documents.word(document.get("backend")).partition("-")[0]
+    backend = json_fields.word(document.get("backend")).partition("-")[0]
     if server or backend == "sglang":
-        return f"SGLang {documents.word(server.get('version'))}".strip()
+        return f"SGLang {json_fields.word(server.get('version'))}".strip()
     return "vLLM" if backend == "vllm" else ""
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     if "mean_e2el_ms" in figures:
         yield f"SGLang's client: {_LAST_LINE}"
-    if documents.word(document.get("backend")) in ("sglang", "sglang-native"):
+    if json_fields.word(document.get("backend")) in ("sglang", "sglang-native"):
         yield f"SGLang's client: {_SMEARED}"
     counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
     if counted and again and abs(again / counted - 1) > _FAR:

@@ -15,21 +15,21 @@ import msgspec
 from loadgen.analysis.importers import (
     aiperf,
     blocks,
-    documents,
+    csv_tables,
     guidellm,
-    own,
+    json_fields,
+    loadgen_runs,
     pages,
     sglang,
-    sheets,
     text,
     vllm,
 )
-from loadgen.analysis.importers.documents import Document
-from loadgen.analysis.reported import Reported
+from loadgen.analysis.importers.json_fields import Document
+from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
-from loadgen.results.result import ARRIVALS, JOURNAL, RESULT
-from loadgen.validity.cell import FailedCell
-from loadgen.workload.places import place
+from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
+from loadgen.validity.campaign_cell import FailedCell
+from loadgen.workload.paths import place
 
 _MOST_TROUBLES = 20
 _MOST_FILES = 200_000  # looked at in one directory
@@ -56,7 +56,7 @@ class Client(msgspec.Struct, frozen=True):
 
 # Those whose files hold another's keys come first.
 CLIENTS = (
-    Client(own.MARKS, own.tells, own.read),
+    Client(loadgen_runs.MARKS, loadgen_runs.tells, loadgen_runs.read),
     Client(guidellm.MARKS, guidellm.tells, guidellm.read),
     Client(aiperf.MARKS, aiperf.tells, aiperf.read),
     Client(sglang.MARKS, sglang.tells, sglang.read),
@@ -124,11 +124,11 @@ class _Found:
                 inside.clear()
                 continue
             inside[:] = sorted(name for name in inside if not name.startswith("."))
-            if own.CAMPAIGN in names and {own.CELLS, own.FAILED} & set(inside):
+            if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
                 self._failures(here)
-                inside[:] = [name for name in inside if name == own.CELLS]
+                inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
                 continue
-            if {ARRIVALS, RESULT, JOURNAL} & set(names) and own.is_run(here):
+            if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
                 inside.clear()
                 self._run(here)
                 continue
@@ -146,16 +146,16 @@ class _Found:
 
     def _run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
-        row = own.rungs(directory.parent).get(directory.name)
+        row = loadgen_runs.rungs(directory.parent).get(directory.name)
 
         def one() -> None:
-            known = own.run(directory)
-            self.reported.append(known if row is None else own.rung(known, row))
+            known = loadgen_runs.run(directory)
+            self.reported.append(known if row is None else loadgen_runs.rung(known, row))
 
         self._tried(directory, one)
 
     def _failures(self, campaign: Path) -> None:
-        for one in own.failures(campaign):
+        for one in loadgen_runs.failures(campaign):
             if isinstance(one, FailedCell):
                 self.failures.append(one)
             else:
@@ -171,7 +171,9 @@ class _Found:
             return [path]
         if raw is None:
             return [path]
-        if _PAGE not in raw and not (sheets.marked(raw) and sheets.is_ours(raw.decode("utf-8", "replace"))):
+        if _PAGE not in raw and not (
+            csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
+        ):
             self._tried(path, lambda: self._file(path, raw))
         return []
 
@@ -181,8 +183,8 @@ class _Found:
         said = text.decoded(raw, path)
         if said.lstrip()[:1] in ("{", "[") and self._documents(said, path):
             return
-        if sheets.tells(said):
-            self.reported += sheets.read(said, path)
+        if csv_tables.tells(said):
+            self.reported += csv_tables.read(said, path)
         elif blocks.HEADER.search(said) is not None:
             self.reported += pages.read(said, path)
         else:
@@ -193,7 +195,7 @@ class _Found:
 
     def _documents(self, said: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""
-        every = list(documents.documents(said))
+        every = list(json_fields.documents(said))
         known = [(one, client) for one in every if (client := _client(one.value)) is not None]
         for document, client in known:
             source = f"{path}:{document.line}" if len(known) > 1 else str(path)
@@ -238,4 +240,4 @@ def _promising(path: Path) -> bytes | None:
         if b"\0" in head and head[:1] not in (b"\xff", b"\xfe"):
             return None
         raw = head + file.read(_LARGE_BYTES)
-    return raw if sheets.marked(head) or any(mark in raw for mark in _MARKS) else None
+    return raw if csv_tables.marked(head) or any(mark in raw for mark in _MARKS) else None

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.importers import documents
-from loadgen.analysis.reported import Load, Reported, short_name
+from loadgen.analysis.importers import json_fields
+from loadgen.analysis.run_summary import Load, Reported, short_name
 
 CLIENT = "vllm"
 MARKS = (b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"')
@@ -35,26 +35,26 @@ def tells(document: Mapping[str, Any]) -> bool:
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a file."""
-    figures = {key: document[key] for key in _COUNTED if documents.number(document.get(key)) is not None}
-    figures["request_rate"] = documents.shown_rate(document.get("request_rate"))
+    figures = {key: document[key] for key in _COUNTED if json_fields.number(document.get(key)) is not None}
+    figures["request_rate"] = json_fields.shown_rate(document.get("request_rate"))
     figures |= {
         key: value
         for key, value in document.items()
-        if _LATENCY.fullmatch(key) and documents.number(value) is not None
+        if _LATENCY.fullmatch(key) and json_fields.number(value) is not None
     }
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
-    figures, empty = documents.checked(figures, source)
+    figures, empty = json_fields.checked(figures, source)
     completed = figures.get("completed")
     yield Reported(
         name=_name(document, source),
         figures=figures,
         load=Load(
-            requests=documents.count(document.get("num_prompts")),
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
-            max_concurrency=documents.count(document.get("max_concurrency")),
-            request_rate_per_s=documents.rate(document.get("request_rate")),
+            requests=json_fields.count(document.get("num_prompts")),
+            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
+            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
+            max_concurrency=json_fields.count(document.get("max_concurrency")),
+            request_rate_per_s=json_fields.rate(document.get("request_rate")),
         ),
         source=source,
         told_by=CLIENT,
@@ -65,8 +65,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def _name(document: Mapping[str, Any], source: str) -> str:
-    model = documents.word(document.get("model_id"))
-    return documents.word(document.get("label")) or short_name(model) or Path(source).stem
+    model = json_fields.word(document.get("model_id"))
+    return json_fields.word(document.get("label")) or short_name(model) or Path(source).stem
 
 
 def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
@@ -74,14 +74,14 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
     `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
     """
-    whole = documents.listed(document.get("latencies"))
-    ttfts, itls = documents.listed(document.get("ttfts")), documents.listed(document.get("itls"))
+    whole = json_fields.listed(document.get("latencies"))
+    ttfts, itls = json_fields.listed(document.get("ttfts")), json_fields.listed(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
         whole = [_sum(ttft, gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    errors = documents.listed(document.get("errors")) or [""] * len(whole)
+    errors = json_fields.listed(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
-    told = [documents.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error]
+    told = [json_fields.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error]
     seconds = np.array([one for one in told if one > 0])
     if not len(seconds) or len(seconds) != document.get("completed"):
         return {}
@@ -92,14 +92,14 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sum(ttft: object, gaps: object) -> float:
-    return (documents.number(ttft) or 0.0) + sum(
-        documents.number(gap) or 0.0 for gap in documents.listed(gaps)
+    return (json_fields.number(ttft) or 0.0) + sum(
+        json_fields.number(gap) or 0.0 for gap in json_fields.listed(gaps)
     )
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     failed = figures.get("failed")
-    asked = documents.count(document.get("num_prompts"))
+    asked = json_fields.count(document.get("num_prompts"))
     if failed is None and asked is not None and (lost := asked - figures.get("completed", asked)) > 0:
         yield f"{lost} of {asked} requests are not among the successful ones"
     elif failed:
@@ -109,6 +109,6 @@ def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterato
 def _date(said: object) -> datetime | None:
     """The local time of a machine whose zone nobody tells: taken for ours."""
     try:
-        return datetime.strptime(documents.word(said), "%Y%m%d-%H%M%S").astimezone()
+        return datetime.strptime(json_fields.word(said), "%Y%m%d-%H%M%S").astimezone()
     except (ValueError, OverflowError, OSError):  # a year that this machine's clock has not
         return None

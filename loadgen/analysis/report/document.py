@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.analysis.comparison import fits, rankings
+from loadgen.analysis.comparison import memory_fit, rankings
+from loadgen.analysis.comparison.model import Comparison
 from loadgen.analysis.comparison.render import described
-from loadgen.analysis.comparison.shape import Comparison
-from loadgen.analysis.report import charts, words
-from loadgen.analysis.report.account import Account, account
+from loadgen.analysis.report import comparison_charts, formatting
 from loadgen.analysis.report.panel import Panel
-from loadgen.analysis.reported import Reported
-from loadgen.results.tables import Table
-from loadgen.validity.cell import FailedCell
+from loadgen.analysis.report.run_section import Account, account
+from loadgen.analysis.run_summary import Reported
+from loadgen.results.speed_tables import Table
+from loadgen.validity.campaign_cell import FailedCell
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 
@@ -70,10 +70,10 @@ def document(
         title=_title(reported),
         subtitle=_subtitle(reported),
         compared=tuple(_compared(found, number) for number, found in enumerate(met, 1)),
-        fits=fits.fits(met) if any(len(found.lines) > 1 for found in met) else None,
-        sweeps=(*charts.sweeps(reported), *charts.ladders(reported)),
+        fits=memory_fit.fits(met) if any(len(found.lines) > 1 for found in met) else None,
+        sweeps=(*comparison_charts.sweeps(reported), *comparison_charts.ladders(reported)),
         accounts=accounts,
-        levels=tuple((level, levels[level]) for level in words.LEVELS if levels[level]),
+        levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
         failures=tuple(failures),
         troubles=tuple(troubles),
     )
@@ -92,8 +92,8 @@ def _compared(found: Comparison, number: int) -> Compared:
         title=described(found.load),
         comparison=found,
         tables=tuple(_tables(found)),
-        bars=tuple(charts.comparison(found)),
-        distributions=tuple(charts.distributions(found)),
+        bars=tuple(comparison_charts.comparison(found)),
+        distributions=tuple(comparison_charts.distributions(found)),
     )
 
 

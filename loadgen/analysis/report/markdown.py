@@ -6,12 +6,12 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from loadgen.analysis.comparison.shape import Comparison, Figure, Line
-from loadgen.analysis.report import words
-from loadgen.analysis.report.account import Account
+from loadgen.analysis.comparison.model import Comparison, Figure, Line
+from loadgen.analysis.report import formatting
 from loadgen.analysis.report.document import Compared, Document
-from loadgen.analysis.report.words import Number
-from loadgen.results.tables import Table
+from loadgen.analysis.report.formatting import Number
+from loadgen.analysis.report.run_section import Account
+from loadgen.results.speed_tables import Table
 
 _FENCE = re.compile(r"`{3,}")
 
@@ -19,7 +19,7 @@ _FENCE = re.compile(r"`{3,}")
 def render(document: Document) -> str:
     """The whole report; names are escaped, so that none of them is markup."""
     lines = [f"# {_cell(document.title)}", "", _cell(" · ".join(document.subtitle)), ""]
-    told = [f"{words.LEVELS[level]} {count} {level}" for level, count in document.levels]
+    told = [f"{formatting.LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
         told.append("SIMULATED: the embedded engine answered, no model ran")
     lines += ["**Verdict**: " + " · ".join(told), ""] * bool(told)
@@ -41,11 +41,11 @@ def _compared(part: Compared) -> Iterator[str]:
     for line in found.lines:
         effect = line.effects.get(found.headline)
         if effect is not None:
-            said = words.lead(found, line)
-            yield f"- {words.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {_cell(said)}"
-        for remark in (*words.marks(found, line), *filter(None, [line.answers]), *line.failures):
+            said = formatting.lead(found, line)
+            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {_cell(said)}"
+        for remark in (*formatting.marks(found, line), *filter(None, [line.answers]), *line.failures):
             yield f"- {_cell(line.name)}: {_cell(remark)}"
-    for said, names in words.common(found).items():
+    for said, names in formatting.common(found).items():
         yield f"- {_cell(names)}: {_cell(said)}"
     yield ""
     roofline = any(line.roofline is not None for line in found.lines)
@@ -75,11 +75,15 @@ def _figure(line: Line, figure: Figure) -> str:
     summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
     if summary is None:
         return "–"
-    said = f"{words.written(figure, summary.mean)} {words.spread(figure, summary)}".rstrip()
+    said = f"{formatting.written(figure, summary.mean)} {formatting.spread(figure, summary)}".rstrip()
     if effect is None or effect.ratio != effect.ratio:
         return said
-    between = f" ({words.interval(effect)})" if words.interval(effect) else ""
-    return f"{said}<br>{words.ratio(effect.ratio)}{between} {words.SYMBOLS[effect.call]}".removesuffix(" –")
+    between = f" ({formatting.interval(effect)})" if formatting.interval(effect) else ""
+    return (
+        f"{said}<br>{formatting.ratio(effect.ratio)}{between} {formatting.SYMBOLS[effect.call]}".removesuffix(
+            " –"
+        )
+    )
 
 
 def _missing(document: Document) -> Iterator[str]:

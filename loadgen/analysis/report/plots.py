@@ -17,7 +17,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from loadgen.analysis.report.ink import DASHES, LIGHT, MARKERS, Ink
+from loadgen.analysis.report.palette import DASHES, LIGHT, MARKERS, Ink
 from loadgen.analysis.report.panel import Curve, Form, Panel, Spans, Tone
 from loadgen.errors import UsageError
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import plotext
 
-from loadgen.analysis.report import series
+from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.panel import Curve, Floats, Form, Panel
-from loadgen.analysis.reported import Reported
-from loadgen.results.result import Result
+from loadgen.analysis.run_summary import Reported
+from loadgen.results.run_directory import Result
 
 _LEAST, _MOST, _ROWS = 40, 120, 15
 _SHOWN = ("ttft-distribution", "itl-distribution", "tokens-over-time")
@@ -33,7 +33,10 @@ def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
 
 def _panels(runs: Sequence[tuple[str, Result]]) -> Iterator[Panel]:
     groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
-    for panel in (*series.distributions(groups), *(one for _, run in runs for one in series.over_time(run))):
+    for panel in (
+        *run_charts.distributions(groups),
+        *(one for _, run in runs for one in run_charts.over_time(run)),
+    ):
         if panel.key in _SHOWN:
             yield panel
 
