@@ -1,8 +1,8 @@
 """How often a comparison is wrong: `python benchmarks/comparing.py` writes docs/comparing-calibration.md.
 
-Thousands of simulated campaigns go through the lines of `loadgen.comparison` that judge a real one: five
-repeats, a verdict, the further runs that the tool asks for, a verdict again. Where no row differs, every
-`faster` or `slower` is false; where one does, it should be found. Nothing here asserts.
+Thousands of simulated campaigns go through the lines of `loadgen.analysis.comparison` that judge a real
+one: five repeats, a verdict, the further runs that the tool asks for, a verdict again. Where no row differs,
+every `faster` or `slower` is false; where one does, it should be found. Nothing here asserts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.harness.page import markdown  # noqa: E402
 from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
+from loadgen.analysis.comparison.estimate import Estimate, estimate  # noqa: E402
+from loadgen.analysis.comparison.multiplicity import family, more_runs  # noqa: E402
 from loadgen.arrays import Float64  # noqa: E402
-from loadgen.comparison.estimate import Estimate, estimate  # noqa: E402
-from loadgen.comparison.family import family, more_runs  # noqa: E402
-from loadgen.environment import describe  # noqa: E402
+from loadgen.telemetry.environment import describe  # noqa: E402
 
 ALPHA = 0.05
 REPEATS = 5

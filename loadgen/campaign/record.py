@@ -10,15 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from loadgen import __version__, profile
+from loadgen import __version__
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.file import CoolDown, File
 from loadgen.campaign.keys import without_secrets
 from loadgen.campaign.matrix import Start
-from loadgen.cell import Cell
-from loadgen.environment import hide
 from loadgen.errors import UsageError
-from loadgen.plan import Seed
+from loadgen.telemetry.environment import hide
+from loadgen.validity.campaign_cell import Cell
+from loadgen.workload import profile
+from loadgen.workload.plan import Seed
 
 # 1: the first.
 FORMAT = 1

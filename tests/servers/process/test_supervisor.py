@@ -15,9 +15,19 @@ import msgspec
 import psutil
 import pytest
 
+from fakes.supervised import (
+    HAS_WORKER,
+    IGNORES_SIGTERM,
+    LISTENS,
+    MARK,
+    PATIENCE_S,
+    listens,
+    marked,
+    server,
+    until,
+)
 from loadgen_servers.process.running import free_port
 from loadgen_servers.process.supervisor import Assignment, Event, ServerEnded, ServerStarted, StartFailed
-from supervised import HAS_WORKER, IGNORES_SIGTERM, LISTENS, MARK, PATIENCE_S, listens, marked, server, until
 
 SERVERS = str(Path(__file__).parents[3] / "servers")
 
