@@ -49,7 +49,7 @@ def planning(installed: Installed, repeats: int) -> Section:
     workload = profile.build(
         {"num_prompts": 1000, "input_len": 2048, "output_len": 128, "max_concurrency": 8}
     )
-    subject = plan.Subject(engine=engines.UNKNOWN, model="null")
+    subject = plan.ModelTarget(engine=engines.UNKNOWN, model="null")
     makes, bodies, sizes = [], [], []
     for repeat in range(repeats):
         gc.collect()
