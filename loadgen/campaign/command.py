@@ -34,7 +34,7 @@ from loadgen.telemetry import discovery
 _HERE = ""  # --resume without a directory: the latest
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class CampaignRequest(msgspec.Struct, frozen=True):
     """A campaign as the command line and its file have it."""
 
     path: Path
@@ -116,7 +116,7 @@ def _kept(given: argparse.Namespace) -> Store | None:
     return found
 
 
-def _wanted(given: argparse.Namespace, kept: Store | None) -> Wanted:
+def _wanted(given: argparse.Namespace, kept: Store | None) -> CampaignRequest:
     """The campaign asked for, checked as far as can be without starting anything; raises UsageError."""
     path = Path(kept.record.file) if given.file is None and kept is not None else file.locate(given.file)
     if given.file is None and not path.is_file():
@@ -129,7 +129,7 @@ def _wanted(given: argparse.Namespace, kept: Store | None) -> Wanted:
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
     trust = _trust(given).of(path)
     chosen = arms.made(found, path, only, trust)
-    return Wanted(path, trust, found, chosen, _starts(found, chosen))
+    return CampaignRequest(path, trust, found, chosen, _starts(found, chosen))
 
 
 def _trust(given: argparse.Namespace) -> Trust:
@@ -146,7 +146,7 @@ def _starts(found: File, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
     return matrix.starts(found.name, chosen, found.repeats, found.starts == ONCE)
 
 
-def _new(given: argparse.Namespace, wanted: Wanted) -> Store:
+def _new(given: argparse.Namespace, wanted: CampaignRequest) -> Store:
     base = Path(given.run_dir)
     return Store(run_directory.create_directory(base, wanted.file.name, run_directory.now()))
 
@@ -156,7 +156,7 @@ def _done(kept: Store, retry_failed: bool) -> set[str]:
     return kept.finished() | (set() if retry_failed else kept.failed())
 
 
-def _preview(wanted: Wanted, kept: Store | None, retry_failed: bool) -> Preview:
+def _preview(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> Preview:
     if kept is None:
         return Preview(wanted.file, wanted.arms, wanted.starts, set(), Pace(), wanted.file.seed, wanted.trust)
     done, seed = _done(kept, retry_failed), kept.record.seed
@@ -164,7 +164,7 @@ def _preview(wanted: Wanted, kept: Store | None, retry_failed: bool) -> Preview:
     return Preview(wanted.file, wanted.arms, wanted.starts, done, Pace.of(kept), seed, wanted.trust)
 
 
-def _record(wanted: Wanted, kept: Store | None, retry_failed: bool) -> record.Record:
+def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> record.CampaignRecord:
     """What the directory says of the campaign; raises UsageError where what was run is another now."""
     every = arms.made(wanted.file, wanted.path, trust=wanted.trust)
     asked = record.made(wanted.file, wanted.path, every, _starts(wanted.file, every), run_directory.now())
@@ -178,7 +178,7 @@ def _record(wanted: Wanted, kept: Store | None, retry_failed: bool) -> record.Re
     return record.continued(kept.record, asked)
 
 
-def _run(wanted: Wanted, kept: Store, given: argparse.Namespace) -> int:
+def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int:
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     resume = shlex.join(["loadgen", "campaign", *again])
     with kept.locked():
@@ -198,7 +198,9 @@ def _run(wanted: Wanted, kept: Store, given: argparse.Namespace) -> int:
     return _end(wanted, kept, resume)
 
 
-def _execution(wanted: Wanted, kept: Store, told: record.Record, given: argparse.Namespace) -> Execution:
+def _execution(
+    wanted: CampaignRequest, kept: Store, told: record.CampaignRecord, given: argparse.Namespace
+) -> Execution:
     def say(line: str) -> None:
         if not given.quiet:
             printed(plain(line), sys.stdout)
@@ -216,7 +218,7 @@ def _execution(wanted: Wanted, kept: Store, told: record.Record, given: argparse
     )
 
 
-def _state(wanted: Wanted, kept: Store) -> str:
+def _state(wanted: CampaignRequest, kept: Store) -> str:
     every = {planned.id for start in wanted.starts for planned in start.planned}
     failed = len(every & kept.failed())
     return f"{len(every & kept.finished())} of {len(every)} cells are finished" + (
@@ -224,7 +226,7 @@ def _state(wanted: Wanted, kept: Store) -> str:
     )
 
 
-def _end(wanted: Wanted, kept: Store, resume: str) -> int:
+def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
     """What came of it: the comparison, and where everything is."""
     if not kept.finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / store.FAILED}")

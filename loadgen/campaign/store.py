@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from loadgen.campaign import record
 from loadgen.campaign.matrix import Planned
-from loadgen.campaign.record import Record
+from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
 from loadgen.metrics.files import write_whole
 from loadgen.results import run_directory
@@ -47,7 +47,7 @@ class Store:
         self.directory = directory
 
     @property
-    def record(self) -> Record:
+    def record(self) -> CampaignRecord:
         """What is run; raises UsageError where the directory is no campaign's."""
         path = self.directory / RECORD
         try:
@@ -57,7 +57,7 @@ class Store:
             raise UsageError(f"{self.directory} is no campaign's directory: {path}: {why}") from None
         return record.read(text, path)
 
-    def write(self, told: Record) -> None:
+    def write(self, told: CampaignRecord) -> None:
         """Keep what is run."""
         with self._writing():
             _replace(self.directory / RECORD, told.model_dump(mode="json"))

@@ -49,7 +49,7 @@ _KNOWN, _KEPT = 4, 0.5  # questions the baseline must answer, and the share of t
 _SHOWN = 24  # characters of an answer as an example
 
 
-class Answer(BaseModel):
+class GreedyAnswer(BaseModel):
     """What the server said to one prompt at temperature 0."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,7 +72,7 @@ class Fingerprint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int  # of the set of prompts: only equal ones are compared
-    answers: tuple[Answer, ...]
+    answers: tuple[GreedyAnswer, ...]
     missing: str = ""  # why nothing was asked
     form: str = COMPLETION  # or CHAT: a template stood around the prompts
 
@@ -82,7 +82,7 @@ class Fingerprint(BaseModel):
         return cls(version=VERSION, answers=(), missing=why)
 
     @property
-    def judged(self) -> tuple[Answer, ...]:
+    def judged(self) -> tuple[GreedyAnswer, ...]:
         """The answers there is something to say of."""
         return tuple(answer for answer in self.answers if answer.known)
 
@@ -157,7 +157,7 @@ def judge(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
     return lines
 
 
-def flaw(answer: Answer) -> Flaw | None:
+def flaw(answer: GreedyAnswer) -> Flaw | None:
     """What is wrong with an answer by itself; None where nothing is, or there is no answer to look at."""
     if not answer.known:
         return None
@@ -239,11 +239,11 @@ def _forgotten(own: Fingerprint, beside: Fingerprint) -> list[str]:
     return [f"{len(kept)} right of {len(asked)} plain questions that the baseline answers: {example}"]
 
 
-def _expected(answer: Answer) -> str:
+def _expected(answer: GreedyAnswer) -> str:
     return next((prompt.expects for prompt in PROMPTS if prompt.text == answer.prompt), "")
 
 
-def _right(answer: Answer) -> bool:
+def _right(answer: GreedyAnswer) -> bool:
     expects = _expected(answer)
     return answer.known and bool(expects) and re.search(expects, answer.text) is not None
 
@@ -256,7 +256,7 @@ def _not_text(said: str) -> bool:
     return bool(said) and said.count(_REPLACEMENT) > _NO_TEXT * len(said)
 
 
-def _loops(answer: Answer) -> bool:
+def _loops(answer: GreedyAnswer) -> bool:
     """Whether the second half is one short piece again and again."""
     if answer.token_ids:
         return _periodic(answer.token_ids, _PERIOD_TOKENS)
@@ -269,7 +269,9 @@ def _periodic(said: Sequence[object], longest: int) -> bool:
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
 
 
-def _parting(own: Answer, other: Answer, said: tuple[Sequence[object], Sequence[object]]) -> Parting:
+def _parting(
+    own: GreedyAnswer, other: GreedyAnswer, said: tuple[Sequence[object], Sequence[object]]
+) -> Parting:
     shorter = min(map(len, said))
     equal = next((at for at in range(shorter) if said[0][at] != said[1][at]), shorter)
     cut = [len(units) for answer, units in zip((own, other), said, strict=True) if answer.cut]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.endpoint import exchange
-from loadgen.endpoint.discovery import Access
-from loadgen.endpoint.exchange import Answer
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.endpoint.exchange import ControlAnswer
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.engines import Engine
 
@@ -23,7 +23,9 @@ _NO_SUCH_PATH = (404, 405)
 _REFUSED = (401, 403)
 
 
-def reset_cache(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy_s: float = _BUSY_S) -> str:
+def reset_cache(
+    access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, busy_s: float = _BUSY_S
+) -> str:
     """Empty the server's prefix cache; "" when it is done, else why not, in words.
 
     A server that is still busy is asked again for `busy_s` seconds.
@@ -33,7 +35,7 @@ def reset_cache(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy
     return asyncio.run(_reset(access, tls, engine, busy_s))
 
 
-async def _reset(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy_s: float) -> str:
+async def _reset(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, busy_s: float) -> str:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + busy_s
     async with access.client(tls, _ANSWER_S) as client:
@@ -49,7 +51,7 @@ async def _reset(access: Access, tls: ssl.SSLContext | None, engine: Engine, bus
             await asyncio.sleep(_AGAIN_S)
 
 
-def _busy(answer: Answer) -> str:
+def _busy(answer: ControlAnswer) -> str:
     """Why a server could not empty its cache now; vLLM says so in its body, older ones not at all."""
     if answer.status == 400:
         return answer.words or "requests are still running"
@@ -70,7 +72,9 @@ class Trace:
 
 
 @contextlib.contextmanager
-def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, directory: str) -> Iterator[Trace]:
+def tracing(
+    access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, directory: str
+) -> Iterator[Trace]:
     """Let the server trace itself while the block runs, and wait until its trace is written.
 
     The directory is one of the server's machine. Where the engine takes it at its launch only, it is
@@ -93,7 +97,7 @@ def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, director
             trace.trouble = "stopped by Ctrl-C before it was written"
 
 
-def server_info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
+def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     """What the server says of how it runs; empty where it does not say (vLLM: outside its dev mode)."""
     try:
         return asyncio.run(_info(access, tls, engine)) if engine.info_path else {}
@@ -101,17 +105,20 @@ def server_info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> d
         return {}
 
 
-async def _info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
+async def _info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     async with access.client(tls, _ANSWER_S) as client:
         return (await exchange.ask(client, "GET", engine.info_path, _ANSWER_S)).object
 
 
 def _tell(
-    access: Access, tls: ssl.SSLContext | None, engine: Engine, request: tuple[str, Mapping[str, str] | None]
+    access: ServerAddress,
+    tls: ssl.SSLContext | None,
+    engine: Engine,
+    request: tuple[str, Mapping[str, str] | None],
 ) -> None:
     path, body = request
 
-    async def post() -> Answer:
+    async def post() -> ControlAnswer:
         async with access.client(tls, _TRACE_S) as client:
             return await exchange.ask(client, "POST", path, _TRACE_S, body=body)
 
@@ -126,7 +133,7 @@ def _tell(
         raise fault(_refusal(answer, engine, engine.trace_needs))
 
 
-def _refusal(answer: Answer, engine: Engine, needs: str) -> str:
+def _refusal(answer: ControlAnswer, engine: Engine, needs: str) -> str:
     """Why a control request was refused, and what to do."""
     path, status = answer.path, answer.status
     if status in _REFUSED:

@@ -20,7 +20,7 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.exchange import Answer, shown_url
+from loadgen.endpoint.exchange import ControlAnswer, shown_url
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
@@ -38,7 +38,7 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system has longe
 Address = tuple[int, Any]  # family and sockaddr
 
 
-class Access(msgspec.Struct, frozen=True):
+class ServerAddress(msgspec.Struct, frozen=True):
     """How to reach a server: its base URL, what every request carries, and whose certificates count."""
 
     base_url: str
@@ -187,7 +187,7 @@ def _first_that_answers(found: list[Address]) -> Address:
     return found[0]
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     """What was found at an endpoint; empty strings and 0 where the server does not say."""
 
     engine: Engine
@@ -198,14 +198,14 @@ class Served(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()
 
 
-class Inquiry:
+class ServerProbe:
     """The questions put to one server before a run."""
 
-    def __init__(self, access: Access, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None) -> None:
         self.access, self.tls = access, tls
         self.throttle = Throttler(rate_limit=_LOOKS_PER_S, period=1.0, retry_interval=0.05)
 
-    def ask(self, model: str | None, wait_s: float) -> Served:
+    def ask(self, model: str | None, wait_s: float) -> ServerInfo:
         """Wait until the server is ready and say who it is; raises MeasureError when it is not."""
         if not 0 <= wait_s < _LONGEST_WAIT_S:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
@@ -219,7 +219,7 @@ class Inquiry:
         async with self.access.client(self.tls, _ANSWER_S) as client:
             return await self._trouble(client)
 
-    async def _ask(self, model: str | None, wait_s: float) -> Served:
+    async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
             await self._until_ready(client, wait_s)
             return await self._identify(client, model)
@@ -246,7 +246,7 @@ class Inquiry:
             return f"/health says {answer.status}"
         return answer.why or None
 
-    async def _identify(self, client: httpx.AsyncClient, model: str | None) -> Served:
+    async def _identify(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo:
         listing = await self._answer(client, "/v1/models")
         if listing.status in (401, 403):
             raise MeasureError(
@@ -262,14 +262,16 @@ class Inquiry:
         version = (await self._answer(client, engine.version_path)).object
         return self._served(engine, untrusted.text(version.get("version")), cards, model)
 
-    async def _answer(self, client: httpx.AsyncClient, path: str) -> Answer:
+    async def _answer(self, client: httpx.AsyncClient, path: str) -> ControlAnswer:
         """What a ready server answers; raises MeasureError where it does not, or sends us elsewhere."""
         answer = await exchange.ask(client, "GET", path, _ANSWER_S)
         if answer.trouble:
             raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
         return answer
 
-    def _served(self, engine: Engine, version: str, cards: list[dict[str, Any]], model: str | None) -> Served:
+    def _served(
+        self, engine: Engine, version: str, cards: list[dict[str, Any]], model: str | None
+    ) -> ServerInfo:
         names = tuple(card["id"] for card in cards)
         if model is None:
             if not names or not engine.lists_its_model:
@@ -285,7 +287,7 @@ class Inquiry:
                 "pass --model"
             )
         card = next((card for card in cards if card["id"] == model), {})
-        return Served(
+        return ServerInfo(
             engine=engine,
             version=version,
             model=model,
@@ -295,7 +297,7 @@ class Inquiry:
         )
 
 
-def _cards(answer: Answer) -> list[dict[str, Any]]:
+def _cards(answer: ControlAnswer) -> list[dict[str, Any]]:
     """The models that are listed under a name that a request can carry."""
     cards = answer.object.get("data")
     listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []

@@ -22,7 +22,7 @@ _TO_AUTHORITIES = f"--ca-cert FILE names the authority to trust, {_TO_CERTIFICAT
 _DATES, _NAMES = (9, 10), (62, 64)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ControlAnswer(msgspec.Struct, frozen=True):
     """What came of one control request: status and body, or in words why there is none."""
 
     path: str
@@ -62,7 +62,7 @@ async def ask(
     limit_s: float,
     most_bytes: int = MOST_BYTES,
     body: object = None,
-) -> Answer:
+) -> ControlAnswer:
     """One request, answered in `limit_s` in all and in at most so many bytes, or in words why not."""
     shown = path.partition("?")[0]
     try:
@@ -71,18 +71,18 @@ async def ask(
             async for piece in answer.aiter_bytes():
                 found += piece
                 if len(found) > most_bytes:
-                    return Answer(shown, trouble=f"answers more than {most_bytes >> 20} MiB")
+                    return ControlAnswer(shown, trouble=f"answers more than {most_bytes >> 20} MiB")
     except TimeoutError:
-        return Answer(shown, trouble=f"does not answer within {limit_s:g} s")
+        return ControlAnswer(shown, trouble=f"does not answer within {limit_s:g} s")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return Answer(shown, trouble=_fault(error))
+        return ControlAnswer(shown, trouble=_fault(error))
     # An answer holds itself by its stream, and while a run is decoded nothing collects cycles.
     answer.stream = httpx.ByteStream(b"")
     moved = _moved(answer)
     trouble = (
         f"redirects to {moved} ({answer.status_code}): give the URL that answers itself" if moved else ""
     )
-    return Answer(shown, answer.status_code, bytes(found), moved, trouble)
+    return ControlAnswer(shown, answer.status_code, bytes(found), moved, trouble)
 
 
 def _moved(answer: httpx.Response) -> str:

@@ -18,8 +18,8 @@ import httpx
 import msgspec
 
 from loadgen.endpoint import answer_check
-from loadgen.endpoint.answer_check import Answer, Fingerprint
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.answer_check import Fingerprint, GreedyAnswer
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
@@ -29,7 +29,7 @@ from loadgen.protocol.openai import Chat, Count
 from loadgen.protocol.sglang import Generate
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.workload.plan import Plan, Subject
+from loadgen.workload.plan import ModelTarget, Plan
 from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of what is left
@@ -38,7 +38,7 @@ _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 _SIMULATED = "the embedded engine's answers are made up"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PromptProgress(msgspec.Struct, frozen=True):
     """How far the asking is, for a display."""
 
     done: int
@@ -55,11 +55,11 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def ask(
-    access: Access,
+    access: ServerAddress,
     tls: ssl.SSLContext | None,
-    subject: Subject,
+    subject: ModelTarget,
     plan: Plan,
-    show: Callable[[Asked], None],
+    show: Callable[[PromptProgress], None],
     limit_s: float = LIMIT_S,
     hide: Hide = as_is,
 ) -> Fingerprint:
@@ -88,20 +88,25 @@ class _Asking:
     """The prompts on their way to one server: as text, until it takes none."""
 
     def __init__(
-        self, access: Access, tls: ssl.SSLContext | None, subject: Subject, plan: Plan, decoder: Decoder
+        self,
+        access: ServerAddress,
+        tls: ssl.SSLContext | None,
+        subject: ModelTarget,
+        plan: Plan,
+        decoder: Decoder,
     ) -> None:
         self.access, self.tls, self.subject, self.plan = access, tls, subject, plan
         self.decoder = decoder
         self.tokenizer: Tokenizer | None = None
 
-    async def all(self, show: Callable[[Asked], None], limit_s: float) -> Fingerprint:
+    async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
         """The answers to all prompts, or why there can be none."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
-        answers: list[Answer] = []
+        answers: list[GreedyAnswer] = []
         async with self.access.client(self.tls, limit_s) as client:
             for prompt in answer_check.PROMPTS:
-                show(Asked(len(answers)))
+                show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
                 answer, kind = await self._one(client, prompt.text, share_s)
                 if kind in _REFUSED and not answers and self._may_take_ids():
@@ -154,24 +159,26 @@ class _Asking:
 
     async def _one(
         self, client: httpx.AsyncClient, text: str, limit_s: float
-    ) -> tuple[Answer, FailureKind | None]:
+    ) -> tuple[GreedyAnswer, FailureKind | None]:
         """The answer to one prompt, and how it failed."""
         reply = await self._reply(client, self._body(text), limit_s)
         record = self.decoder.decode(_capture(reply))
         failure = record.failure
         if failure is not None and not reply.cut and not _answered(failure, record):
-            return Answer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
+            return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
         ids, said = _token_ids(bytes(reply.body), record), record.text or ""
         if ids is None and not reply.cut:
-            return Answer(prompt=text, failure="malformed: token ids that are none"), FailureKind.MALFORMED
+            return GreedyAnswer(
+                prompt=text, failure="malformed: token ids that are none"
+            ), FailureKind.MALFORMED
         ids = ids or []
         if not said and self.tokenizer is not None:
             try:
                 said = self.tokenizer.decode(ids)
             except (LookupError, TypeError, ValueError, OverflowError):
                 unknown = "malformed: token ids that the tokenizer does not know"
-                return Answer(prompt=text, failure=unknown), FailureKind.MALFORMED
-        return Answer(prompt=text, text=said, token_ids=tuple(ids), cut=reply.cut), None
+                return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
+        return GreedyAnswer(prompt=text, text=said, token_ids=tuple(ids), cut=reply.cut), None
 
     async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> _Reply:
         reply = _Reply()

@@ -18,7 +18,7 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.prometheus import SAMPLED, Selection, Snapshot, parse, select
 from loadgen.endpoint.server_counters import ServerWindow, window
 from loadgen.errors import LoadgenError
@@ -37,7 +37,7 @@ _MOST_SAMPLES = 3600  # when there are more, every other one is dropped, and the
 class Observer:
     """What one server says of one run; whatever it answers, the run is none the worse."""
 
-    def __init__(self, access: Access, tls: ssl.SSLContext | None, model: str = "") -> None:
+    def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None, model: str = "") -> None:
         self.access, self.tls, self.model = access, tls, model
         self.throttle = Throttler(rate_limit=_LOOKS_PER_S, period=1.0, retry_interval=0.05)
         self.began = Selection(trouble="nobody looked before the run")

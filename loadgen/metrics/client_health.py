@@ -11,7 +11,7 @@ from loadgen.arrays import Float64, Int64, total
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.percentiles import percentiles as ranked
-from loadgen.metrics.record import UNKNOWN, Block, Records
+from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
 
 _MS_NS = 1e6
 
@@ -89,7 +89,7 @@ def _p99_of_waits(records: Records, which: int) -> float:
     return found.percentiles_ms[99] if found.n else 0.0
 
 
-def _waits(block: Block) -> tuple[Int64, Float64]:
+def _waits(block: MessageBlock) -> tuple[Int64, Float64]:
     """The gaps as they were stamped, and as they were if messages of one read came evenly; in any order."""
     counts = np.diff(block.start)
     begins = np.zeros(len(block.arrival_ns), np.bool_)

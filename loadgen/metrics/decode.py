@@ -9,10 +9,10 @@ import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.metrics.token_counts import Weighed, count, too_many, weigh, without_usage
+from loadgen.metrics.token_counts import StreamSummary, count, too_many, weigh, without_usage
 from loadgen.protocol import sse, sse_fast
 from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
-from loadgen.protocol.http1 import Unframed, unframe
+from loadgen.protocol.http1 import HttpBody, unframe
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
@@ -25,10 +25,10 @@ _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
 
 
-class Stream(msgspec.Struct, frozen=True):
+class DecodedStream(msgspec.Struct, frozen=True):
     """A streamed answer taken apart."""
 
-    answer: Unframed
+    answer: HttpBody
     events: sse.Events
     messages: Sequence[Message]  # of the events, up to the first malformed one
     malformed: str = ""
@@ -75,7 +75,7 @@ class Decoder:
         return record
 
     def _stream(
-        self, record: Record, stream: Stream, arrival_ns: Int64, lag_ns: Int64
+        self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill in what a stream says; why it failed, and whether its last event was seen."""
         answer, events, messages = stream.answer, stream.events, stream.messages
@@ -118,7 +118,7 @@ class Decoder:
     def _reason(self, reason: str) -> str:
         return kept(reason, self.hide, LONGEST_REASON) if reason else ""
 
-    def _plain(self, capture: Capture) -> Stream | None:
+    def _plain(self, capture: Capture) -> DecodedStream | None:
         """A stream in the form that servers send; None for any other answer."""
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
@@ -127,7 +127,7 @@ class Decoder:
             return None
         answer, events = found
         messages = self._messages(events)
-        return None if messages is None else Stream(answer, events, messages)
+        return None if messages is None else DecodedStream(answer, events, messages)
 
     def _messages(self, events: sse.Events) -> Sequence[Message] | None:
         """One message an event; None where some event is no JSON."""
@@ -137,12 +137,12 @@ class Decoder:
             return None
         return messages if len(messages) == len(events.ends) else None
 
-    def _taken_apart(self, answer: Unframed) -> Stream:
+    def _taken_apart(self, answer: HttpBody) -> DecodedStream:
         """Any stream, up to the first malformed message."""
         events = sse.read(answer.body, answer.complete)
         messages = self._messages(events)
         if messages is not None:
-            return Stream(answer, events, messages, answer.malformed or "")
+            return DecodedStream(answer, events, messages, answer.malformed or "")
         datas, ends, done, fault = sse.split(answer.body, answer.complete)
         good: list[bytes] = []
         malformed = ""
@@ -154,16 +154,18 @@ class Decoder:
                 break
             good.append(data)
         events = sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault)
-        return Stream(answer, events, self.dialect.messages(events.lines), answer.malformed or malformed)
+        return DecodedStream(
+            answer, events, self.dialect.messages(events.lines), answer.malformed or malformed
+        )
 
-    def _not_streamed(self, record: Record, answer: Unframed) -> Failure:
+    def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill in an answer in one piece where a stream was asked for; the server's fault in it, or that."""
         failure, _ = self._whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
         return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
 
-    def _whole(self, record: Record, answer: Unframed) -> tuple[Failure | None, bool]:
+    def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
@@ -197,7 +199,7 @@ class Decoder:
         return None, True
 
 
-def _weighed(messages: Sequence[Message], lines: bytes | bytearray) -> Weighed:
+def _weighed(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
     """As `weigh`, and what those without choices say of an error; each is a line that is not blank."""
     weighed = weigh(messages)
     if not weighed.remarks:
@@ -269,28 +271,28 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
     return record, arrival_ns, lag_ns
 
 
-def _unframed(capture: Capture) -> Unframed:
+def _unframed(capture: Capture) -> HttpBody:
     """The body; one that the transport cut short is never complete, whatever its framing."""
     ends = capture.read_ends()
     if not capture.framed:
-        return Unframed(capture.status, {}, capture.raw, ends, capture.failure is None, None)
+        return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)
     answer = unframe(capture.raw, ends)
     if answer.complete and capture.failure is not None:
-        return Unframed(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
+        return HttpBody(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
     return answer
 
 
-def _kind(answer: Unframed) -> str:
+def _kind(answer: HttpBody) -> str:
     """The content type, without its parameters."""
     return answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
 
 
-def _in_one_piece(answer: Unframed) -> bool:
+def _in_one_piece(answer: HttpBody) -> bool:
     """Whether a JSON body came where a stream was asked for."""
     return answer.body[:1] == b"{" or _kind(answer) == "application/json"
 
 
-def _no_answer(answer: Unframed, retry_after: str) -> Failure:
+def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     if answer.status:
         said = words(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
@@ -348,7 +350,7 @@ def _named_fault(data: bytes | None) -> str:
     return "" if data is None else words(data).strip() or "an error event without data"
 
 
-def _truncation(answer: Unframed, done: bool, messages: int) -> str:
+def _truncation(answer: HttpBody, done: bool, messages: int) -> str:
     if done:
         return f"[DONE] without a finish reason or usage, after {messages} messages"
     where = "the stream ended" if answer.complete else "the connection ended inside the stream,"

@@ -16,7 +16,7 @@ from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.goodput import meets
 from loadgen.metrics.peaks import peak_concurrency, peak_of
 from loadgen.metrics.percentiles import Piece
-from loadgen.metrics.record import UNKNOWN, Block, Records
+from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
 
 DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result
 SELECTABLE = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time")
@@ -25,7 +25,7 @@ _MS_NS = 1e6
 _NONE = np.zeros(0, np.int64)
 
 
-class Ask(msgspec.Struct, frozen=True):
+class MetricOptions(msgspec.Struct, frozen=True):
     """What is wanted of a run, and what its records cannot say themselves.
 
     Raises UsageError where an objective cannot be judged.
@@ -62,7 +62,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     output_tokens: Int64  # usage, else what the messages carried; failures: 0
 
     @classmethod
-    def of(cls, records: Records, ask: Ask) -> PerRequest:
+    def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
         """The columns of these records."""
         ok, sent_ns = records.ok, records.sent_ns
         first_ns = np.full(len(records), UNKNOWN, np.int64)
@@ -183,7 +183,7 @@ def parse_percentile_metrics(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def compute(records: Records, ask: Ask) -> Metrics:
+def compute(records: Records, ask: MetricOptions) -> Metrics:
     """The figures of these records; it takes 200 MiB beside them, however many."""
     each = PerRequest.of(records, ask)
     ok = each.ok
@@ -231,7 +231,7 @@ def _output_tokens(records: Records, ok: Bool) -> Int64:
     return counted
 
 
-def _good(each: PerRequest, ask: Ask) -> int | None:
+def _good(each: PerRequest, ask: MetricOptions) -> int | None:
     if not ask.goodput_slo_ms:
         return None
     nan = float("nan")
@@ -248,7 +248,7 @@ def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
     return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
 
 
-def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distribution]:
+def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
     """The distributions among the fields of Metrics, by their names there."""
 
     def of(values_ns: NDArray[Any]) -> Distribution:
@@ -268,7 +268,7 @@ def latencies(records: Records, each: PerRequest, ask: Ask) -> dict[str, Distrib
     }
 
 
-def gaps(block: Block | Records, ok: Bool) -> tuple[Int64, Int64]:
+def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
     """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
     counts = np.diff(block.start)
     keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from loadgen.arrays import Bool, Int64
-from loadgen.metrics.record import BLOCK, Block, Records
+from loadgen.metrics.record import BLOCK, MessageBlock, Records
 
 _BLOCK = 64  # arrivals whose windows are looked at together, or not at all
 _AT_ONCE = 256  # blocks
@@ -88,7 +88,7 @@ def _slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
     return [low, *(low + width * np.flatnonzero(full)).tolist(), high]
 
 
-def _during(block: Block, ok: Bool, window_ns: tuple[int, int]) -> tuple[Int64, Int64]:
+def _during(block: MessageBlock, ok: Bool, window_ns: tuple[int, int]) -> tuple[Int64, Int64]:
     """Arrivals of these requests strictly between two moments, and their tokens."""
     inside = np.repeat(ok[block.first : block.last], np.diff(block.start))
     inside &= (block.arrival_ns > window_ns[0]) & (block.arrival_ns < window_ns[1])

@@ -80,7 +80,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     texts: list[bytes | None]
 
 
-class Block(msgspec.Struct, frozen=True):
+class MessageBlock(msgspec.Struct, frozen=True):
     """The messages of requests `first` to `last`, the latter not included."""
 
     first: int
@@ -135,11 +135,11 @@ class Records(msgspec.Struct, frozen=True):
             first = spans[-1][1]
         return spans
 
-    def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[Block]:
+    def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:
         """The messages block by block, or those of some of `spans()`; mapped ones are let go of behind it."""
         for first, last in self.spans() if spans is None else spans:
             begin, end = self.start[first], self.start[last]
-            yield Block(
+            yield MessageBlock(
                 first=first,
                 last=last,
                 start=self.start[first : last + 1] - begin,

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from loadgen.arrays import Bool, Int64, total
 from loadgen.errors import UsageError
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Ask, PerRequest, latencies
+from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
 from loadgen.workload.profile import Profile
 
@@ -76,7 +76,9 @@ def _margin(flag: str, text: str) -> Margin:
     return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * _SECOND_NS))
 
 
-def steady(records: Records, asked_concurrency: int | None, trim: Trim, ask: Ask) -> Steady | Unsteady:
+def steady(
+    records: Records, asked_concurrency: int | None, trim: Trim, ask: MetricOptions
+) -> Steady | Unsteady:
     """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
     held = held_ns(records, asked_concurrency)
     if isinstance(held, Unsteady):
@@ -190,7 +192,7 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
     return after_ns, before_ns
 
 
-def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
+def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
     left = records.sent_ns > 0
     each = PerRequest.of(records, ask)
     each = replace(each, ok=each.ok & left)
@@ -220,7 +222,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
     )
 
 
-def _arrived(records: Records, each: PerRequest, window_ns: tuple[int, int], ask: Ask) -> int:
+def _arrived(records: Records, each: PerRequest, window_ns: tuple[int, int], ask: MetricOptions) -> int:
     """Tokens of successes that arrived inside; an answer that was not streamed arrives at its end."""
     begin_ns, end_ns = window_ns
     if not ask.streamed:

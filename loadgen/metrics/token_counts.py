@@ -27,7 +27,7 @@ FAILED_ENDS: Final = {
 SILENT_TOKENS: Final = 1 << 20
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class StreamSummary(msgspec.Struct, frozen=True):
     """A stream's messages up to the first that says something went wrong."""
 
     kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
@@ -47,7 +47,7 @@ class Weighed(msgspec.Struct, frozen=True):
         return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
 
 
-def weigh(messages: Sequence[Message]) -> Weighed:
+def weigh(messages: Sequence[Message]) -> StreamSummary:
     """One pass over the messages."""
     kinds = bytearray()
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
@@ -72,7 +72,7 @@ def weigh(messages: Sequence[Message]) -> Weighed:
             if choice.finish_reason and reason not in FAILED_ENDS:
                 reason, why = choice.finish_reason, message.why()
         kinds.append(kind)
-    return Weighed(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
+    return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
 
 
 def too_many(total: int, body_bytes: int) -> str:
@@ -85,7 +85,7 @@ def too_many(total: int, body_bytes: int) -> str:
     return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
 
 
-def without_usage(weighed: Weighed) -> Weighed:
+def without_usage(weighed: StreamSummary) -> StreamSummary:
     """The same, but for a usage that is not to be believed."""
     return msgspec.structs.replace(weighed, usage=None, usage_at=[], own_usage=False)
 
@@ -100,7 +100,7 @@ class Count(msgspec.Struct, frozen=True):
     exact: bool  # the tokens of each message are known
 
 
-def count(messages: Sequence[Message], weighed: Weighed) -> Count:
+def count(messages: Sequence[Message], weighed: StreamSummary) -> Count:
     """Tokens per message, from the best that the server offers.
 
     In this order: its token ids, its running usage, one token a message where their number is the
@@ -134,7 +134,7 @@ def spread(total: int, messages: int) -> Int64:
     return edges[1:] - edges[:-1]
 
 
-def _by_ids(messages: Sequence[Message], weighed: Weighed, total: int | None) -> Int64 | None:
+def _by_ids(messages: Sequence[Message], weighed: StreamSummary, total: int | None) -> Int64 | None:
     """From `return_token_ids`; None where the lists are not complete."""
     listed = [
         sum(len(choice.token_ids or ()) for choice in message.choices or ())
@@ -148,7 +148,7 @@ def _by_ids(messages: Sequence[Message], weighed: Weighed, total: int | None) ->
 
 
 def _by_running_usage(
-    messages: Sequence[Message], weighed: Weighed, total: int | None
+    messages: Sequence[Message], weighed: StreamSummary, total: int | None
 ) -> tuple[Int64 | None, int | None]:
     """From `continuous_usage_stats`, and the total; (None, total) where it does not add up.
 
@@ -169,7 +169,7 @@ def _by_running_usage(
     return added, total
 
 
-def _carrying(weighed: Weighed, total: int | None) -> tuple[Int64, bool]:
+def _carrying(weighed: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     """Which messages carried tokens, int64 positions, and whether the total leaves no doubt about each.
 
     An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then

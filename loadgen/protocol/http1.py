@@ -154,7 +154,7 @@ class NoBody(msgspec.Struct, frozen=True):
         return False
 
 
-class Head(msgspec.Struct):
+class ResponseHead(msgspec.Struct):
     """A response's status line and headers, with lower-case names."""
 
     status: int = 0
@@ -194,16 +194,16 @@ class Heads:
         self._renew()
 
     def _renew(self) -> None:
-        self._head, self._tail = Head(), b""
+        self._head, self._tail = ResponseHead(), b""
         self._parser = httptools.HttpResponseParser(self._head)
 
-    def read(self, reads: Reads) -> Head | Malformed | None:
+    def read(self, reads: Reads) -> ResponseHead | Malformed | None:
         """The head, once it is whole among the reads so far; None while it is not."""
         new = reads.since(self._fed)
         self._fed = len(reads)
         return self.feed(new[0] if len(new) == 1 else b"".join(new))
 
-    def feed(self, data: bytes) -> Head | Malformed | None:
+    def feed(self, data: bytes) -> ResponseHead | Malformed | None:
         """As `read`, with the bytes that came since."""
         if len(self._begin) < _SHOWN_BYTES:
             self._begin += data[: _SHOWN_BYTES - len(self._begin)]
@@ -245,7 +245,7 @@ class Heads:
             return SWITCHED
         return f"a status of {status:03d}" if status < _LEAST else ""
 
-    def _finished(self, rest: bytes) -> Head:
+    def _finished(self, rest: bytes) -> ResponseHead:
         head, parser = self._head, self._parser
         head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
         head.keep_alive = parser.should_keep_alive()
@@ -253,7 +253,7 @@ class Heads:
         return head
 
 
-def read_head(raw: bytes) -> Head | Malformed | None:
+def read_head(raw: bytes) -> ResponseHead | Malformed | None:
     """The head of the final response, 1xx ones skipped; None while it is incomplete."""
     return Heads().feed(raw)
 
@@ -278,7 +278,7 @@ def compressed(headers: Mapping[str, str]) -> str:
     return ""
 
 
-class Unframed(msgspec.Struct, frozen=True):
+class HttpBody(msgspec.Struct, frozen=True):
     """A response without its framing; `body_ends` is int64[reads], the body's length after each read."""
 
     status: int  # 0: there was no whole head
@@ -332,7 +332,7 @@ class Response:
         return compressed(self.headers)
 
 
-def unframe(raw: bytes, read_ends: Int64) -> Unframed:
+def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
     """The body of a response, each of its bytes in the read in which it arrived.
 
     `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's
@@ -362,7 +362,7 @@ def unframe(raw: bytes, read_ends: Int64) -> Unframed:
     framing = _framing(response.status, response.headers, 0)
     if malformed is None and (coding := response.compressed):
         malformed = COMPRESSED.format(coding)
-    return Unframed(
+    return HttpBody(
         status=response.status,
         headers=response.headers,
         body=b"".join(pieces),

@@ -50,7 +50,7 @@ class Timing(msgspec.Struct, gc=False):
     time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
 
 
-class Fault(msgspec.Struct, gc=False):
+class ErrorObject(msgspec.Struct, gc=False):
     """The `error` object of an answer."""
 
     message: str | None = None
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, gc=False):
 
     choices: Sequence[Choice] | None = None
     usage: Usage | None = None
-    error: Fault | str | bool | None = None
+    error: ErrorObject | str | bool | None = None
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
 
     def timing(self) -> Timing | None:

@@ -14,7 +14,7 @@ from loadgen.protocol.openai import (
     Choice,
     Count,
     CountOrNone,
-    Fault,
+    ErrorObject,
     Message,
     PromptDetails,
     Usage,
@@ -38,14 +38,14 @@ class MetaInfo(msgspec.Struct, gc=False):
     finish_reason: Finish | None = None
 
 
-class Answer(msgspec.Struct, gc=False):
+class RawMessage(msgspec.Struct, gc=False):
     """A message as it comes: with --skip-tokenizer-init there is no text, only the ids."""
 
     text: str | None = None
     output_ids: msgspec.Raw = msgspec.Raw()  # unread: all of a stream's are the square of its length
     meta_info: MetaInfo | None = None
     index: Count = 0
-    error: Fault | str | bool | None = None
+    error: ErrorObject | str | bool | None = None
 
     def listed(self) -> int:
         """How many ids it lists."""
@@ -83,7 +83,7 @@ class Generate(msgspec.Struct, frozen=True):
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
     path: str = "/generate"
-    _answers: ClassVar = msgspec.json.Decoder(Answer)
+    _answers: ClassVar = msgspec.json.Decoder(RawMessage)
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """SGLang serves one model, so requests do not name it."""
@@ -98,9 +98,9 @@ class Generate(msgspec.Struct, frozen=True):
         return {"sampling_params": given, "stream": stream, **asked}
 
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        answers: list[Answer] = self._answers.decode_lines(lines)
+        answers: list[RawMessage] = self._answers.decode_lines(lines)
         repeating = _repeating(answers)
-        before: dict[int, Answer] = {}
+        before: dict[int, RawMessage] = {}
         messages = []
         for answer in answers:
             messages.append(_since(before.get(answer.index), answer, repeating))
@@ -112,7 +112,7 @@ class Generate(msgspec.Struct, frozen=True):
         return token_seen(self, tail)
 
 
-def _repeating(answers: list[Answer]) -> bool:
+def _repeating(answers: list[RawMessage]) -> bool:
     """Whether a message repeats the text of those before: not with --incremental-streaming-output.
 
     Then all messages together list no more ids than there are tokens. Servers that list none repeat.
@@ -122,7 +122,7 @@ def _repeating(answers: list[Answer]) -> bool:
     return listed == 0 or listed > sum(counted.values())
 
 
-def _since(before: Answer | None, answer: Answer, repeating: bool) -> Message:
+def _since(before: RawMessage | None, answer: RawMessage, repeating: bool) -> Message:
     meta = answer.meta_info
     if meta is None:
         return GenerateMessage(error=answer.error)

@@ -10,7 +10,7 @@ import httptools
 import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.protocol.http1 import HEAD_END, Response, Unframed
+from loadgen.protocol.http1 import HEAD_END, HttpBody, Response
 from loadgen.protocol.sse import Events, blanked
 
 _SIXTEENS = 16 ** np.arange(1, 8)  # from each of them on a chunk's size has a digit more
@@ -19,7 +19,7 @@ _AFTER_DATA = len(b"\n\r\n")  # a data line and its own newline; then the event'
 _FEWEST = 16  # reads; below them the passes cost more than they save
 
 
-def read(raw: bytes, read_ends: Int64) -> tuple[Unframed, Events] | None:
+def read(raw: bytes, read_ends: Int64) -> tuple[HttpBody, Events] | None:
     """The answer and its events, if it is of the form and each event's data is JSON; else None.
 
     Where events and reads end is counted from the response's begin, not the body's. The parser says
@@ -46,5 +46,5 @@ def read(raw: bytes, read_ends: Int64) -> tuple[Unframed, Events] | None:
     if found is None:
         return None
     lines, done = found
-    answer = Unframed(response.status, response.headers, body, read_ends, True, None)
+    answer = HttpBody(response.status, response.headers, body, read_ends, True, None)
     return answer, Events(lines, ends[: len(ends) - done] - _AFTER_DATA, done)

@@ -30,7 +30,7 @@ _LONGEST_FRAME = 1 << 30
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-class Found(msgspec.Struct, frozen=True):
+class JournalContents(msgspec.Struct, frozen=True):
     """What could be read of a journal."""
 
     facts: bytes  # JSON; b"" where the file ends before its first frame does
@@ -183,7 +183,7 @@ class Journal:
                 return  # `finish` syncs again, and says why it cannot
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> JournalContents:
     """How far a journal can be read, and the facts in it.
 
     Raises OSError where the file cannot be read and ValueError where it is no journal.
@@ -192,7 +192,7 @@ def read(path: Path) -> Found:
     with path.open("rb") as file:
         for kind, payload, end in _frames(file):
             facts, last = payload if kind == FACTS else facts, end
-        return Found(facts, last, os.fstat(file.fileno()).st_size)
+        return JournalContents(facts, last, os.fstat(file.fileno()).st_size)
 
 
 def parts(path: Path) -> Parts:

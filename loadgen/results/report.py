@@ -28,7 +28,7 @@ from loadgen.workload.profile import Profile
 _WIDTH = 80
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ReportOptions(msgspec.Struct, frozen=True):
     """How the report is to be."""
 
     explain: bool
@@ -39,7 +39,7 @@ class Section(msgspec.Struct, frozen=True):
     """One part of the report, made without the others: its name, and its lines of a run."""
 
     name: str
-    lines: Callable[[Result, Wanted], Iterable[str]]
+    lines: Callable[[Result, ReportOptions], Iterable[str]]
     wrapped: bool = True  # False: they are laid out already
 
 
@@ -49,11 +49,11 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
-    wanted = Wanted(explain, result_block.layout(layout))
+    wanted = ReportOptions(explain, result_block.layout(layout))
     return plain("\n".join(line for section in SECTIONS for line in _made(section, result, wanted)))
 
 
-def _made(section: Section, result: Result, wanted: Wanted) -> list[str]:
+def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
     """The lines of a section, or the one that says why there are none."""
     broken: list[Broken] = []
     none: list[str] = []
@@ -66,7 +66,7 @@ def _made(section: Section, result: Result, wanted: Wanted) -> list[str]:
     return lines + [_wrapped(f"section {one.name} failed: {one.why}; please report it") for one in broken]
 
 
-def _block(result: Result, wanted: Wanted) -> Iterator[str]:
+def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
     """The block; a layout that has its own percentiles shows these, and every latency of its own."""
     metrics, facts, layout = result.metrics, result.facts.block(), wanted.layout
     if layout.percentiles:
@@ -76,7 +76,7 @@ def _block(result: Result, wanted: Wanted) -> Iterator[str]:
     yield result_block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
 
 
-def _judged(result: Result, wanted: Wanted) -> list[str]:
+def _judged(result: Result, wanted: ReportOptions) -> list[str]:
     return verdict.explain(result.verdict) if wanted.explain else verdict.lines(result.verdict)
 
 
@@ -86,7 +86,7 @@ def _wrapped(line: str) -> str:
     )
 
 
-def _heading(result: Result, wanted: Wanted) -> Iterator[str]:
+def _heading(result: Result, wanted: ReportOptions) -> Iterator[str]:
     facts = result.facts
     if facts.partial:
         yield f"PARTIAL: {facts.partial}; the figures are of what had ended by then"
@@ -97,7 +97,7 @@ def _heading(result: Result, wanted: Wanted) -> Iterator[str]:
         )
 
 
-def _server(result: Result, wanted: Wanted) -> Iterator[str]:
+def _server(result: Result, wanted: ReportOptions) -> Iterator[str]:
     server, profile = result.facts.server, result.facts.profile
     if profile.name:
         yield f"{profile.name}: {profile.description}".rstrip(": ")
@@ -105,14 +105,14 @@ def _server(result: Result, wanted: Wanted) -> Iterator[str]:
     yield f"server: {engine}, model {server.model}, {server.url}"
 
 
-def _workload(result: Result, wanted: Wanted) -> Iterator[str]:
+def _workload(result: Result, wanted: ReportOptions) -> Iterator[str]:
     facts = result.facts
     chosen = "given" if facts.seed_chosen else "drawn"
     yield f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
     yield f"requests: {_requests(facts)}"
 
 
-def _launched(result: Result, wanted: Wanted) -> Iterator[str]:
+def _launched(result: Result, wanted: ReportOptions) -> Iterator[str]:
     """How the server came to be, and what it says that it runs."""
     facts = result.facts
     if facts.launched is not None:
@@ -148,7 +148,7 @@ def _requests(facts: Facts) -> str:
     return ", ".join(said)
 
 
-def _failures(result: Result, wanted: Wanted) -> Iterator[str]:
+def _failures(result: Result, wanted: ReportOptions) -> Iterator[str]:
     """What became of the requests that the block does not count: failed, lost, or never sent."""
     facts, metrics = result.facts, result.metrics
     for kind, tally in metrics.failures.items():
@@ -165,7 +165,7 @@ def _failures(result: Result, wanted: Wanted) -> Iterator[str]:
         yield f"sent again: {resent} requests, whose idle connection the server had closed"
 
 
-def _tokens(result: Result, wanted: Wanted) -> Iterator[str]:
+def _tokens(result: Result, wanted: ReportOptions) -> Iterator[str]:
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
@@ -190,7 +190,7 @@ def _token_remarks(metrics: Metrics) -> Iterator[str]:
         yield f"input tokens: as planned, not as counted, for {metrics.planned_inputs} requests"
 
 
-def _load(result: Result, wanted: Wanted) -> Iterator[str]:
+def _load(result: Result, wanted: ReportOptions) -> Iterator[str]:
     yield _load_remark(result.facts.profile, result.metrics)
 
 
@@ -204,7 +204,7 @@ def _load_remark(profile: Profile, metrics: Metrics) -> str:
     return f"{held}; requests left {metrics.queue_time.mean_ms:.2f} ms after they were due (mean)"
 
 
-def _client(result: Result, wanted: Wanted) -> Iterator[str]:
+def _client(result: Result, wanted: ReportOptions) -> Iterator[str]:
     yield _health_remark(result.metrics.health, result.facts)
 
 
@@ -221,7 +221,7 @@ def _health_remark(health: ClientHealth, facts: Facts) -> str:
     return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"
 
 
-def _calibration(result: Result, wanted: Wanted) -> Iterator[str]:
+def _calibration(result: Result, wanted: ReportOptions) -> Iterator[str]:
     yield _calibration_remark(result.metrics, result.facts.calibration)
 
 
@@ -238,18 +238,18 @@ def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
     return f"{said}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
 
 
-def _notes(result: Result, wanted: Wanted) -> Iterator[str]:
+def _notes(result: Result, wanted: ReportOptions) -> Iterator[str]:
     for missing in result.facts.unknown:
         yield f"not known: {missing}"
     for note in result.facts.notes:
         yield f"note: {note}"
 
 
-def _steady(result: Result, wanted: Wanted) -> list[str]:
+def _steady(result: Result, wanted: ReportOptions) -> list[str]:
     return steady_state.lines(result.steady)
 
 
-def _reconciled(result: Result, wanted: Wanted) -> Iterator[str]:
+def _reconciled(result: Result, wanted: ReportOptions) -> Iterator[str]:
     window = result.facts.window
     if window is None:
         return
@@ -260,16 +260,16 @@ def _reconciled(result: Result, wanted: Wanted) -> Iterator[str]:
     yield from reconcile.render(result.reconciled)
 
 
-def _roofline(result: Result, wanted: Wanted) -> Iterable[str]:
+def _roofline(result: Result, wanted: ReportOptions) -> Iterable[str]:
     return run_roofline.lines(result.facts, result.metrics)
 
 
-def _sensed(result: Result, wanted: Wanted) -> list[str]:
+def _sensed(result: Result, wanted: ReportOptions) -> list[str]:
     known = result.facts.sensed
     return [] if known is None else sampler.render(known, result.metrics.total_output_tokens)
 
 
-def _fingerprint(result: Result, wanted: Wanted) -> Iterable[str]:
+def _fingerprint(result: Result, wanted: ReportOptions) -> Iterable[str]:
     known = result.facts.fingerprint
     return [] if known is None else answer_check.lines(known)
 

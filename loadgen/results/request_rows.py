@@ -69,7 +69,7 @@ WORDS = {
 }
 
 
-class Form(msgspec.Struct, frozen=True):
+class RowFormat(msgspec.Struct, frozen=True):
     """One form of file: its ending, and how rows are written to it."""
 
     ending: str
@@ -167,13 +167,13 @@ def _write_parquet(some: Iterator[list[Row]], file: IO[bytes]) -> None:
 
 
 FORMS = {
-    "jsonl": Form("jsonl", _write_jsonl),
-    "csv": Form("csv", _write_csv),
-    "parquet": Form("parquet", _write_parquet),
+    "jsonl": RowFormat("jsonl", _write_jsonl),
+    "csv": RowFormat("csv", _write_csv),
+    "parquet": RowFormat("parquet", _write_parquet),
 }
 
 
-def write(run: Result, form: Form, path: Path) -> None:
+def write(run: Result, form: RowFormat, path: Path) -> None:
     """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: that is no name of a file; choose another --output")
@@ -225,7 +225,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.FIGURES
 
 
-def _to_standard_output(run: Result, form: Form) -> int:
+def _to_standard_output(run: Result, form: RowFormat) -> int:
     if sys.stdout is None:
         raise UsageError("standard output is closed: use --output FILE")
     try:

@@ -16,7 +16,7 @@ from loadgen.metrics.vllm_keys import Figures
 from loadgen.spelling import nearest
 
 
-class Row(msgspec.Struct, frozen=True):
+class BlockRow(msgspec.Struct, frozen=True):
     """One line: printed when the figure is a number (with `positive`, above zero; with `text`, or a word)."""
 
     label: str
@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True):
     rule: str = ""  # the header above it
 
 
-class Section(msgspec.Struct, frozen=True):
+class BlockSection(msgspec.Struct, frozen=True):
     """One latency metric: a ruled header, then its mean, median and every percentile there is."""
 
     header: str
@@ -42,8 +42,8 @@ class Layout(msgspec.Struct, frozen=True):
     """What a block looks like."""
 
     title: str
-    rows: tuple[Row, ...]
-    sections: tuple[Section, ...]
+    rows: tuple[BlockRow, ...]
+    sections: tuple[BlockSection, ...]
     percentiles: tuple[float, ...] = ()  # whatever was asked for; then all sections are shown too
     width: int = 50
     label_width: int = 40
@@ -53,31 +53,31 @@ class Layout(msgspec.Struct, frozen=True):
 _VLLM_0_32 = Layout(
     title=" Serving Benchmark Result ",
     rows=(
-        Row("Successful requests:", "completed"),
-        Row("Failed requests:", "failed"),
-        Row("Maximum request concurrency:", "max_concurrency"),
-        Row("Request rate configured (RPS):", "request_rate", ".2f"),
-        Row("Benchmark duration (s):", "duration", ".2f"),
-        Row("Total input tokens:", "total_input_tokens"),
-        Row("Total generated tokens:", "total_output_tokens"),
-        Row("Request throughput (req/s):", "request_throughput", ".2f"),
-        Row("Request goodput (req/s):", "request_goodput", ".2f"),
-        Row("Output token throughput (tok/s):", "output_throughput", ".2f"),
-        Row("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
-        Row("Peak concurrent requests:", "max_concurrent_requests", ".2f"),
-        Row("RTFx (Inverse Real-Time Factor):", "rtfx", ".2f", positive=True),
-        Row("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+        BlockRow("Successful requests:", "completed"),
+        BlockRow("Failed requests:", "failed"),
+        BlockRow("Maximum request concurrency:", "max_concurrency"),
+        BlockRow("Request rate configured (RPS):", "request_rate", ".2f"),
+        BlockRow("Benchmark duration (s):", "duration", ".2f"),
+        BlockRow("Total input tokens:", "total_input_tokens"),
+        BlockRow("Total generated tokens:", "total_output_tokens"),
+        BlockRow("Request throughput (req/s):", "request_throughput", ".2f"),
+        BlockRow("Request goodput (req/s):", "request_goodput", ".2f"),
+        BlockRow("Output token throughput (tok/s):", "output_throughput", ".2f"),
+        BlockRow("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+        BlockRow("Peak concurrent requests:", "max_concurrent_requests", ".2f"),
+        BlockRow("RTFx (Inverse Real-Time Factor):", "rtfx", ".2f", positive=True),
+        BlockRow("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
     ),
     sections=(
-        Section("Time to First Token", "TTFT", "ttft"),
-        Section("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
-        Section("Inter-token Latency", "ITL", "itl"),
-        Section("End-to-end Latency", "E2EL", "e2el"),
-        Section("Client-side Queueing", "Client Queue Time", "client_queue_time"),
-        Section(
+        BlockSection("Time to First Token", "TTFT", "ttft"),
+        BlockSection("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
+        BlockSection("Inter-token Latency", "ITL", "itl"),
+        BlockSection("End-to-end Latency", "E2EL", "e2el"),
+        BlockSection("Client-side Queueing", "Client Queue Time", "client_queue_time"),
+        BlockSection(
             "Queue-inclusive End-to-end Latency", "E2EL incl. Client Queue", "e2el_including_client_queue"
         ),
-        Section("Time per Token (gaps shared by tokens)", "Token Time", "token_time"),  # ours
+        BlockSection("Time per Token (gaps shared by tokens)", "Token Time", "token_time"),  # ours
     ),
 )
 
@@ -95,32 +95,32 @@ _VLLM_2025 = replace(
 _SGLANG = Layout(
     title=" Serving Benchmark Result ",
     rows=(
-        Row("Backend:", "backend", text=True),
-        Row("Protocol:", "protocol", text=True),
-        Row("Traffic request rate:", "request_rate", text=True),
-        Row("Max request concurrency:", "max_concurrency", none="not set"),
-        Row("Successful requests:", "completed"),
-        Row("Benchmark duration (s):", "duration", ".2f"),
-        Row("Total input tokens:", "total_input_tokens"),
-        Row("Total input text tokens:", "total_input_text_tokens"),
-        Row("Total input vision tokens:", "total_input_vision_tokens", positive=True),
-        Row("Total generated tokens:", "total_output_tokens"),
-        Row("Total generated tokens (retokenized):", "total_output_tokens_retokenized"),
-        Row("Request throughput (req/s):", "request_throughput", ".2f"),
-        Row("Input token throughput (tok/s):", "input_throughput", ".2f"),
-        Row("Output token throughput (tok/s):", "output_throughput", ".2f"),
-        Row("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
-        Row("Peak concurrent requests:", "max_concurrent_requests"),
-        Row("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
-        Row("Concurrency:", "concurrency", ".2f"),
-        Row("Accept length:", "accept_length", ".2f"),
-        Row("Request goodput (req/s):", "request_goodput", ".2f", rule="Goodput"),
+        BlockRow("Backend:", "backend", text=True),
+        BlockRow("Protocol:", "protocol", text=True),
+        BlockRow("Traffic request rate:", "request_rate", text=True),
+        BlockRow("Max request concurrency:", "max_concurrency", none="not set"),
+        BlockRow("Successful requests:", "completed"),
+        BlockRow("Benchmark duration (s):", "duration", ".2f"),
+        BlockRow("Total input tokens:", "total_input_tokens"),
+        BlockRow("Total input text tokens:", "total_input_text_tokens"),
+        BlockRow("Total input vision tokens:", "total_input_vision_tokens", positive=True),
+        BlockRow("Total generated tokens:", "total_output_tokens"),
+        BlockRow("Total generated tokens (retokenized):", "total_output_tokens_retokenized"),
+        BlockRow("Request throughput (req/s):", "request_throughput", ".2f"),
+        BlockRow("Input token throughput (tok/s):", "input_throughput", ".2f"),
+        BlockRow("Output token throughput (tok/s):", "output_throughput", ".2f"),
+        BlockRow("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+        BlockRow("Peak concurrent requests:", "max_concurrent_requests"),
+        BlockRow("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+        BlockRow("Concurrency:", "concurrency", ".2f"),
+        BlockRow("Accept length:", "accept_length", ".2f"),
+        BlockRow("Request goodput (req/s):", "request_goodput", ".2f", rule="Goodput"),
     ),
     sections=(
-        Section("End-to-End Latency", "E2E Latency", "e2el"),
-        Section("Time to First Token", "TTFT", "ttft"),
-        Section("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
-        Section("Inter-Token Latency", "ITL", "itl", most=True),
+        BlockSection("End-to-End Latency", "E2E Latency", "e2el"),
+        BlockSection("Time to First Token", "TTFT", "ttft"),
+        BlockSection("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
+        BlockSection("Inter-Token Latency", "ITL", "itl", most=True),
     ),
     percentiles=(90.0, 95.0, 99.0),
 )
@@ -142,9 +142,9 @@ _SGLANG_2025 = replace(
         )
     ),
     sections=(
-        Section("End-to-End Latency", "E2E Latency", "e2el", percentiles=()),
-        Section("Time to First Token", "TTFT", "ttft", percentiles=("99",)),
-        Section("Inter-Token Latency", "ITL", "itl", percentiles=("95", "99"), most=True),
+        BlockSection("End-to-End Latency", "E2E Latency", "e2el", percentiles=()),
+        BlockSection("Time to First Token", "TTFT", "ttft", percentiles=("99",)),
+        BlockSection("Inter-Token Latency", "ITL", "itl", percentiles=("95", "99"), most=True),
     ),
     percentiles=(95.0, 99.0),
 )
@@ -179,7 +179,7 @@ def render(figures: Figures, layout: Layout = _VLLM_0_32) -> str:
     return "\n".join([*lines, "=" * layout.width])
 
 
-def _shown(figures: Figures, row: Row) -> tuple[float | str, str] | None:
+def _shown(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
     """What a row prints, and its format; None where it is left out."""
     value = figures.get(row.key)
     if row.text and isinstance(value, str | int | float):
@@ -189,7 +189,7 @@ def _shown(figures: Figures, row: Row) -> tuple[float | str, str] | None:
     return (row.none, "") if row.none and row.key in figures else None
 
 
-def _section_lines(figures: Figures, layout: Layout, section: Section) -> list[str]:
+def _section_lines(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
     if figures.get(f"mean_{section.key}_ms") is None:
         return []
     statistics = [("Mean", f"mean_{section.key}_ms"), ("Median", f"median_{section.key}_ms")]

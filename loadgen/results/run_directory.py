@@ -25,7 +25,7 @@ from loadgen.metrics.steady_state import Steady, Trim, Unsteady
 from loadgen.results import journal
 from loadgen.results.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
-from loadgen.validity.evidence import Case
+from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_metadata import FORMATS, Facts
 from loadgen.validity.sections import Broken, guarded
 from loadgen.validity.verdict import Verdict
@@ -52,7 +52,7 @@ class Result:
     @cached_property
     def verdict(self) -> Verdict:
         """Whether the figures can be believed."""
-        return verdict.judge(Case(self.facts, self.records, self.metrics))
+        return verdict.judge(RunEvidence(self.facts, self.records, self.metrics))
 
     @cached_property
     def steady(self) -> Steady | Unsteady:
@@ -62,7 +62,7 @@ class Result:
         return steady_state.steady(self.records, profile.held_concurrency, trim, self.facts.ask())
 
     @property
-    def reconciled(self) -> list[reconcile.Row]:
+    def reconciled(self) -> list[reconcile.ReconciledFigure]:
         """Our figures beside the server's own."""
         window = self.facts.window
         return [] if window is None else reconcile.rows(window, self.metrics, self.records)

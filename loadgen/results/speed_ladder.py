@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from loadgen.protocol import engines
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_formulas import FORMULAS
-from loadgen.results.speed_rows import Memory, Row, Setting, ThroughputRow, rounded
+from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.model_names import split_name
 from loadgen.validity.run_metadata import Facts
@@ -31,7 +31,7 @@ _PLACE = (
 )
 
 
-def row(run: Result, formula: str) -> Row:
+def row(run: Result, formula: str) -> SpeedRow:
     """The speed of one rung, tokens and seconds summed over its repeats; without one, the note says why.
 
     A request's time is from its first byte sent to the last received, prefill included.
@@ -41,7 +41,7 @@ def row(run: Result, formula: str) -> Row:
     seconds = int((columns.end_ns[ok] - columns.sent_ns[ok]).sum()) / 1e9
     prompt, output = int(columns.input_tokens[ok].sum()), int(columns.output_tokens[ok].sum())
     base, quantization = name(facts)
-    return Row(
+    return SpeedRow(
         model=base,
         backend=backend(facts.server.engine),
         gpu=facts.environment.get("gpu", facts.environment.get("cpu", "")),
@@ -165,7 +165,7 @@ def _doubts(run: Result) -> str:
     return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
 
 
-def json(known: Row, run: str) -> dict[str, Any]:
+def json(known: SpeedRow, run: str) -> dict[str, Any]:
     """A row as JSON has it, and the directory of its run; "" where nothing ran."""
     memory = known.gpu_memory
     return {

@@ -95,7 +95,7 @@ SETTINGS_TO_32B: Mapping[str, Setting] = {
 }
 
 
-class Row(msgspec.Struct, frozen=True):
+class SpeedRow(msgspec.Struct, frozen=True):
     """One model at one input length; a row that did not fit has no speed, and its note says why."""
 
     model: str  # without its quantization
@@ -157,7 +157,7 @@ def legend(settings: Iterable[Setting], known: Mapping[str, Setting] = SETTINGS)
 
 def published(
     model: str, input_length: int, quantization: str = "", backend: str = "", gpu_num: int | None = None
-) -> Row | None:
+) -> SpeedRow | None:
     """The published row of the same model, length and quantization (unnamed: the name's own, else BF16).
 
     Of several, that of the same backend is taken; else that of an engine that serves, not of Transformers;
@@ -171,7 +171,7 @@ def published(
         if (row.model.lower(), _length(row.input_length), _kind(row.quantization)) == sought
     ]
 
-    def distance(row: Row) -> tuple[bool, bool, bool]:
+    def distance(row: SpeedRow) -> tuple[bool, bool, bool]:
         other = row.backend.lower() != backend.lower()
         return other, row.backend == "Transformers", row.gpu_num != gpu_num
 
@@ -179,14 +179,14 @@ def published(
 
 
 @cache
-def shipped() -> tuple[Row, ...]:
+def shipped() -> tuple[SpeedRow, ...]:
     """Every published row: Qwen3 on H20, Qwen2.5 on A100."""
     return tuple(
         row for name, formula in _PAGES.items() for row in read_csv(_DIRECTORY / f"{name}.csv", formula)
     )
 
 
-def read_csv(path: Path, formula: str = OUTPUT) -> list[Row]:
+def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
     """The rows of a published file or of one that we wrote; the formula is of rows that name none.
 
     Raises UsageError naming file and line where it cannot be read.
@@ -214,7 +214,7 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[Row]:
         raise UsageError(f"{path} cannot be read as a table of speeds: {error}") from None
 
 
-def _row(cells: Mapping[str, str]) -> Row:
+def _row(cells: Mapping[str, str]) -> SpeedRow:
     memory = [
         (amount, unit)
         for unit in UNIT_BYTES
@@ -223,7 +223,7 @@ def _row(cells: Mapping[str, str]) -> Row:
     gpu_num = cells.get("gpu_num", "-")
     if cells["formula"] not in FORMULAS:
         raise UsageError(f"the formula {cells['formula']!r} is none of {', '.join(FORMULAS)}")
-    return Row(
+    return SpeedRow(
         model=cells["model"],
         backend=cells.get("backend", ""),
         gpu=cells.get("gpu", ""),

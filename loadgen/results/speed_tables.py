@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from loadgen.results.csv_text import csv_text
 from loadgen.results.speed_formulas import converted
-from loadgen.results.speed_rows import GENERATED, Row, Setting, ThroughputRow, legend, published, rounded
+from loadgen.results.speed_rows import GENERATED, Setting, SpeedRow, ThroughputRow, legend, published, rounded
 
 WIDTH = 80  # of a terminal
 _GAP = "  "
@@ -30,19 +30,19 @@ class Column(msgspec.Struct, frozen=True):
     width: int = 0
 
 
-class Shape(msgspec.Struct, frozen=True):
+class TableShape(msgspec.Struct, frozen=True):
     """How a page draws its table; the variations between its tables are `titled` and `drawn`."""
 
     columns: tuple[Column, ...]
     spanned: int = 0  # leading columns in which equal neighbours are one cell
     optional: frozenset[str] = frozenset()  # left out where every cell is empty
 
-    def titled(self, **titles: str) -> Shape:
+    def titled(self, **titles: str) -> TableShape:
         """The same with other titles, by key."""
         columns = (replace(column, title=titles.get(column.key, column.title)) for column in self.columns)
         return replace(self, columns=tuple(columns))
 
-    def drawn(self, **widths: int) -> Shape:
+    def drawn(self, **widths: int) -> TableShape:
         """The same with these columns at least so wide in a grid: those pages are drawn by hand."""
         columns = (replace(column, width=widths.get(column.key, column.width)) for column in self.columns)
         return replace(self, columns=tuple(columns))
@@ -76,7 +76,7 @@ class Table(msgspec.Struct, frozen=True):
         ]
 
 
-def _shape(speed: str, memory: tuple[str, str]) -> Shape:
+def _shape(speed: str, memory: tuple[str, str]) -> TableShape:
     titles = {
         "model": "Model",
         "input_length": "Input Length",
@@ -87,11 +87,11 @@ def _shape(speed: str, memory: tuple[str, str]) -> Shape:
         "note": "Note",
     }
     # An engine that takes all memory at its start has none to report: no column, as on the pages.
-    return Shape(tuple(Column(*pair) for pair in titles.items()), 2, frozenset({memory[0]}))
+    return TableShape(tuple(Column(*pair) for pair in titles.items()), 2, frozenset({memory[0]}))
 
 
-def _keys(*keys: str) -> Shape:
-    return Shape(tuple(Column(key, key) for key in keys))
+def _keys(*keys: str) -> TableShape:
+    return TableShape(tuple(Column(key, key) for key in keys))
 
 
 QWEN3 = _shape("Speed (tokens/s)", ("gpu_memory_mb", "GPU Memory (MB)"))
@@ -101,7 +101,7 @@ _LEFT = ("model", "backend", "gpu", "input_length", "quantization", "gpu_num", "
 CSV = _keys(*_LEFT, "gpu_memory_mb", "note", "formula", "output_length", "setting")
 QWEN3_CSV = _keys(*_LEFT, "gpu_memory_mb", "note")
 QWEN2_5_CSV = _keys(*_LEFT, "gpu_memory_gb", "note")
-THROUGHPUT = Shape(
+THROUGHPUT = TableShape(
     (
         Column("model", "Model"),
         Column("quantization", "Quantization"),
@@ -112,7 +112,7 @@ THROUGHPUT = Shape(
     ),
     optional=frozenset({"note"}),
 )
-_BESIDE = Shape(
+_BESIDE = TableShape(
     (
         Column("model", "Model"),
         Column("input_length", "Input Length"),
@@ -126,12 +126,12 @@ _BESIDE = Shape(
 )
 
 
-def render(rows: Sequence[Row], form: str) -> str:
+def render(rows: Sequence[SpeedRow], form: str) -> str:
     """Our own rows in a form of `TABLES`, each in its shape of `SHAPES`."""
     return TABLES[form](table(rows, SHAPES[form]))
 
 
-def table(rows: Sequence[Row], shape: Shape, notes: Sequence[str] | None = None) -> Table:
+def table(rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None) -> Table:
     """Rows in a shape; below them, unless notes are given, the formula and the settings' legend."""
     names = legend(row.setting for row in rows if row.setting)
     if notes is None:
@@ -146,7 +146,7 @@ def legend_lines(names: Mapping[Setting, str]) -> list[str]:
     return [f"[{name}]=({setting})" for setting, name in names.items()]
 
 
-def throughput(rows: Sequence[ThroughputRow], form: str, shape: Shape = THROUGHPUT) -> str:
+def throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape = THROUGHPUT) -> str:
     """Throughput rows in a form of `TABLES`; QPS and Tokens/s as `ThroughputRow` defines them."""
     cells = [
         {
@@ -162,7 +162,7 @@ def throughput(rows: Sequence[ThroughputRow], form: str, shape: Shape = THROUGHP
     return TABLES[form](_table(cells, shape, ()))
 
 
-def beside(rows: Sequence[Row], width: int = WIDTH) -> str:
+def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
     """Our rows next to the published ones, for a terminal; "" where none was published.
 
     A published speed of the other formula is computed anew, for the 2048 tokens it was measured with.
@@ -187,7 +187,7 @@ def beside(rows: Sequence[Row], width: int = WIDTH) -> str:
     return text(_table(cells, _BESIDE, list(notes)), width) if found else ""
 
 
-def _cells(row: Row, names: Mapping[Setting, str]) -> dict[str, str]:
+def _cells(row: SpeedRow, names: Mapping[Setting, str]) -> dict[str, str]:
     """Every cell a shape may ask for; "-" where nothing ran, empty where nothing was reported."""
     absent = "-" if row.speed_tok_s is None else ""
     name = names.get(row.setting, "").removesuffix(" Setting") if row.setting else ""
@@ -209,7 +209,7 @@ def _cells(row: Row, names: Mapping[Setting, str]) -> dict[str, str]:
     }
 
 
-def _table(rows: Sequence[Mapping[str, str]], shape: Shape, notes: Sequence[str]) -> Table:
+def _table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Sequence[str]) -> Table:
     left_out = {key for key in shape.optional if not any(row[key].strip("-") for row in rows)}
     columns = tuple(column for column in shape.columns if column.key not in left_out)
     body = tuple(tuple(_plain(row[column.key]) for column in columns) for row in rows)
@@ -330,4 +330,4 @@ TABLES: dict[str, Callable[[Table], str]] = {
     "md": markdown,
     "csv": csv,
 }
-SHAPES: dict[str, Shape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": TERMINAL, "csv": CSV}
+SHAPES: dict[str, TableShape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": TERMINAL, "csv": CSV}

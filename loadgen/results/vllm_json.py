@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.metrics import vllm_keys
-from loadgen.metrics.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
+from loadgen.metrics.metrics import DEFINITIONS_VERSION, MetricOptions, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.metrics.vllm_keys import BlockFacts, percentile_name
 from loadgen.protocol.printable import file_name
@@ -71,7 +71,7 @@ def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
     return metadata
 
 
-def vllm_result(metrics: Metrics, records: Records, ask: Ask, facts: ResultFacts) -> dict[str, Any]:
+def vllm_result(metrics: Metrics, records: Records, ask: MetricOptions, facts: ResultFacts) -> dict[str, Any]:
     """The result as `vllm bench serve` 0.32 saves it; every value is strict JSON.
 
     Times are seconds, `start_times` on CLOCK_MONOTONIC as theirs; what a failed request never

@@ -29,7 +29,7 @@ _FILE_TYPES: dict[object, str] = {
 }  # fmt: skip
 
 
-class Head(msgspec.Struct, frozen=True):
+class GgufHead(msgspec.Struct, frozen=True):
     """A file's first bytes, and the single values among its metadata."""
 
     raw: bytes
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True):
         return _FILE_TYPES.get(self.values.get("general.file_type"), "")
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path) -> GgufHead:
     """The head of a GGUF file; raises UsageError where it is none."""
     try:
         raw = untrusted.file_head(path, _HEAD_BYTES)
@@ -48,7 +48,7 @@ def read_head(path: Path) -> Head:
         raise UsageError(f"{path}: {error.strerror}: the model cannot be read") from None
     if raw[:4] != b"GGUF" or len(raw) < 24:
         raise UsageError(f"{path} is no GGUF file: give a model's directory, or its .gguf file")
-    head = Head(raw)
+    head = GgufHead(raw)
     reader = _Reader(raw, 24)
     try:
         for _ in range(struct.unpack_from("<Q", raw, 16)[0]):

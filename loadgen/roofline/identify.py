@@ -38,7 +38,7 @@ class Flags(msgspec.Struct, frozen=True):
             architecture.read(expanded(self.model_config))
 
 
-class Subject(msgspec.Struct, frozen=True):
+class ModelIdentity(msgspec.Struct, frozen=True):
     """What a run tells of its machine and its model; what it does not tell is empty."""
 
     model: str
@@ -53,7 +53,7 @@ class Subject(msgspec.Struct, frozen=True):
     devices: int | None = None  # that serve; None: not told
 
 
-def roofline(subject: Subject, flags: Flags) -> tuple[Ceiling | None, str]:
+def roofline(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
     """The ceiling of a run; else None, and what is not known and what to pass ("": nothing to say of it)."""
     played = preset.played(subject.simulated, subject.model) if subject.simulated else None
     try:
@@ -71,7 +71,7 @@ def roofline(subject: Subject, flags: Flags) -> tuple[Ceiling | None, str]:
         return None, str(error)
 
 
-def _own(subject: Subject) -> Machine:
+def _own(subject: ModelIdentity) -> Machine:
     """The machine of its own GPUs; raises UsageError that says what to pass."""
     if not subject.gpu:
         raise UsageError(f"the memory bandwidth of its machine is not known: {_PASS}")
@@ -96,7 +96,7 @@ def _all(one: Machine, devices: int | None) -> Machine:
     return one.times(devices) if devices and one.devices == 1 else one
 
 
-def _ceiling(subject: Subject, known: Machine, model: str, flags: Flags) -> Ceiling:
+def _ceiling(subject: ModelIdentity, known: Machine, model: str, flags: Flags) -> Ceiling:
     config = expanded(flags.model_config) if flags.model_config is not None else None
     made = _ONLINE.get(subject.as_run) if subject.declared in _PLAIN else None
     place = subject.checkpoint_path

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psutil
 from msgspec.structs import replace
 
-from loadgen.endpoint.discovery import Access, Inquiry
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_loopback
 from loadgen.roofline import checkpoint, preset
@@ -23,7 +23,7 @@ from loadgen.session.options import Options
 from loadgen.session.session import Session
 from loadgen.workload import plan
 from loadgen.workload.paths import place
-from loadgen.workload.plan import Seed, Subject
+from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 from loadgen_servers.process import port_owner
@@ -69,7 +69,7 @@ def _attached(
             raise UsageError(
                 "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
             )
-        access = Access(
+        access = ServerAddress(
             _base_url(options),
             known.headers,
             options.insecure,
@@ -118,7 +118,7 @@ def first_token(session: Session, workload: Profile) -> None:
         )
 
 
-def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[Access, Local]:
+def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[ServerAddress, Local]:
     config = None if options.model_config is None else place(options.model_config)
     arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
@@ -128,10 +128,10 @@ def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[A
         listening = embedded.start()
     except EngineFailed as error:
         raise UsageError(f"the embedded engine did not start: {error}") from None
-    return Access(listening.base_url, known.headers, secrets=known.secrets), Local(lambda: [])
+    return ServerAddress(listening.base_url, known.headers, secrets=known.secrets), Local(lambda: [])
 
 
-def _local(access: Access) -> Local | None:
+def _local(access: ServerAddress) -> Local | None:
     """The server's processes where it is on this machine."""
     parts = urlsplit(access.base_url)
     if not is_loopback(parts.hostname or ""):
@@ -154,13 +154,13 @@ def _base_url(options: Options) -> str:
     return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
 
 
-def _session(options: Options, access: Access, local: Local | None, wait_s: float) -> Session:
+def _session(options: Options, access: ServerAddress, local: Local | None, wait_s: float) -> Session:
     tls = access.tls()
     model = options.served_model_name or options.model
-    served = Inquiry(access, tls).ask(model, wait_s)
+    served = ServerProbe(access, tls).ask(model, wait_s)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)
-    subject = Subject(
+    subject = ModelTarget(
         engine=served.engine,
         model=served.model,
         model_root=served.model_root,

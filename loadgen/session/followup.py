@@ -22,7 +22,7 @@ from loadgen.validity.sections import Broken, guarded
 Step = Callable[[Facts], dict[str, Any]]  # from the facts so far to fields that it adds
 
 
-class Kept(msgspec.Struct, frozen=True):
+class FinishedRun(msgspec.Struct, frozen=True):
     """A run's report, and what of the run could not be made or written, in words."""
 
     text: str

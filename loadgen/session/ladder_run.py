@@ -14,7 +14,7 @@ from loadgen.errors import MeasureError
 from loadgen.results import run_directory, speed_ladder, speed_tables
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import TOTAL
-from loadgen.results.speed_rows import Row
+from loadgen.results.speed_rows import SpeedRow
 from loadgen.session import progress, signals
 from loadgen.session.local_server import LAST_WORDS
 from loadgen.session.session import Session
@@ -32,7 +32,7 @@ class Climb:
     directory: Path
     formula: str = TOTAL
     quiet: bool = False  # no line a rung
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SpeedRow] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
     left: deque[int] = field(init=False)
 
@@ -88,7 +88,7 @@ class Climb:
         if number := run.facts.signal or kept.signal:
             raise signals.Stopped(number)
 
-    def _missed(self, length: int, why: str, session: Session | None = None) -> Row:
+    def _missed(self, length: int, why: str, session: Session | None = None) -> SpeedRow:
         """A row that says why it has no speed; model and machine are as in the row before."""
         if self.rows:
             known = self.rows[-1]
@@ -97,7 +97,9 @@ class Climb:
             served = session.served
             root = "" if served.engine.simulated else served.model_root
             base, quantization = speed_ladder.named(root or served.model, session.checkpoint)
-            known = Row(base, speed_ladder.backend(served.engine.name), "", length, quantization, None, None)
+            known = SpeedRow(
+                base, speed_ladder.backend(served.engine.name), "", length, quantization, None, None
+            )
         return replace(
             known,
             input_length=length,
@@ -109,7 +111,7 @@ class Climb:
             output_length=self.workload.output_len,
         )
 
-    def _add(self, row: Row, run: str = "") -> None:
+    def _add(self, row: SpeedRow, run: str = "") -> None:
         """Keep a row, write every table anew, and say it."""
         self.rows.append(row)
         self.runs.append(run)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen import clock
-from loadgen.endpoint.discovery import Access, Inquiry
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.errors import MeasureError, UsageError
 from loadgen.results import run_directory
 from loadgen.session import progress
@@ -76,7 +76,7 @@ def dry_run(options: Options, settings: ServerSettings) -> str:
 @contextmanager
 def launched(
     options: Options, settings: ServerSettings, known: Credentials
-) -> Iterator[tuple[Access, Local]]:
+) -> Iterator[tuple[ServerAddress, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
 
     Raises UsageError where it cannot be started, ServerDied where it ends or hangs. On leaving, every
@@ -90,7 +90,7 @@ def launched(
     )
     before = discovery.device_memory_bytes()
     startup = Startup(launch, _started(command, port, directory, known.variables), clock.now_ns())
-    access = Access(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets)
+    access = ServerAddress(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets)
     try:
         with startup.running:
             _until_ready(startup, access, options.quiet)
@@ -182,9 +182,9 @@ def _launcher(launch: Launching) -> Launcher:
     return LAUNCHERS[launch.engine]
 
 
-def _until_ready(startup: Startup, access: Access, quiet: bool) -> None:
+def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     """Wait for /health to say yes; raises ServerDied, or UsageError when somebody else has the port."""
-    inquiry = Inquiry(access, None)
+    inquiry = ServerProbe(access, None)
     display = progress.display(quiet)
     launch, running = startup.launch, startup.running
     try:

@@ -37,7 +37,7 @@ def never() -> bool:
     return False
 
 
-class Manner(msgspec.Struct, frozen=True):
+class TransportOptions(msgspec.Struct, frozen=True):
     """How requests travel, whatever they say."""
 
     target: Target
@@ -131,7 +131,7 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def measure(plan: Plan, manner: Manner, watch: Watch) -> Outcome:
+def measure(plan: Plan, manner: TransportOptions, watch: Watch) -> Outcome:
     """Fire a plan and decode what comes back; raises UsageError when it needs too much.
 
     `watch.during` is entered once the capturing process has been forked: what it starts may be a thread.
@@ -167,7 +167,7 @@ def measure(plan: Plan, manner: Manner, watch: Watch) -> Outcome:
     return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
 
 
-def _job(plan: Plan, manner: Manner, rules: StopRules) -> Job:
+def _job(plan: Plan, manner: TransportOptions, rules: StopRules) -> Job:
     profile = plan.profile
     return Job(
         target=manner.target,

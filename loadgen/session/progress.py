@@ -138,7 +138,7 @@ class Lines:
         """Nothing: lines stay."""
 
 
-class Bar:
+class ProgressBar:
     """One line that stays in place on a terminal."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def display(quiet: bool) -> Display:
     """The display that fits standard error: a bar on a terminal, lines elsewhere, none when quiet."""
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Silent()
-    return Lasting(Bar() if sys.stderr.isatty() else Lines(sys.stderr))
+    return Lasting(ProgressBar() if sys.stderr.isatty() else Lines(sys.stderr))
 
 
 def warn(text: str) -> None:

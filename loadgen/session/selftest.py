@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.arrays import Int64
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines
 from loadgen.protocol.openai import DIALECTS
 from loadgen.results.printing import printed
 from loadgen.session import signals
-from loadgen.session.measure import Manner, Outcome, Watch, measure
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.progress import Silent
 from loadgen.spelling import Parser
 from loadgen.telemetry.environment import describe
@@ -34,7 +34,7 @@ from loadgen.transport.job import Health
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import Plan, Seed, Subject
+from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import Prompts
 from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
@@ -50,7 +50,7 @@ _PATIENCE_S = 60.0
 _USUAL_STREAMS = 256
 
 
-class Load(msgspec.Struct, frozen=True):
+class SelftestLoad(msgspec.Struct, frozen=True):
     """What the client is put to: so many streams, on each a message every `interval_ms`."""
 
     streams: int = _USUAL_STREAMS
@@ -60,7 +60,7 @@ class Load(msgspec.Struct, frozen=True):
     chat: bool = False
 
     @classmethod
-    def of(cls, workload: Profile, interval_ms: float = 20.0, tokens_per_message: int = 1) -> Load:
+    def of(cls, workload: Profile, interval_ms: float = 20.0, tokens_per_message: int = 1) -> SelftestLoad:
         """The load of a run to come, as far as its profile says; the server's pace is a guess."""
         streams = workload.max_concurrency or _USUAL_STREAMS
         return cls(
@@ -123,7 +123,7 @@ class _Words(msgspec.Struct, frozen=True):
         return " ".join(map(str, self.ids.prompt(i)))
 
 
-def _plan(load: Load, requests: int, tokens: int) -> Plan:
+def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
     workload = profile.build(
         {
             "name": "selftest",
@@ -135,7 +135,7 @@ def _plan(load: Load, requests: int, tokens: int) -> Plan:
         }
     )
     engine = engines.by_owner("loadgen-null") or engines.UNKNOWN
-    made = plan.make(workload, Subject(engine, "null"), Seed.drawn())
+    made = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn())
     if not load.chat:
         return made
     dialect = DIALECTS["chat"]
@@ -143,8 +143,8 @@ def _plan(load: Load, requests: int, tokens: int) -> Plan:
 
 
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
-    target = replace(Access(base_url).target(made.path, None), delay_acks=True)
-    manner = Manner(target, transport, request_id_prefix=prefix)
+    target = replace(ServerAddress(base_url).target(made.path, None), delay_acks=True)
+    manner = TransportOptions(target, transport, request_id_prefix=prefix)
     outcome = measure(made, manner, Watch(Silent(), "self-test"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
@@ -153,7 +153,7 @@ def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
     return outcome
 
 
-def _trial(load: Load, transport: str, waves: int, messages: int) -> tuple[Seen, Health]:
+def _trial(load: SelftestLoad, transport: str, waves: int, messages: int) -> tuple[Seen, Health]:
     """Waves of requests of so many messages each, against a null server of their own."""
     tokens, prefix = messages * load.tokens_per_message, f"{transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
@@ -191,7 +191,7 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
 class _Steps:
     """One wave at a time of other numbers of streams, while there is time for it."""
 
-    load: Load
+    load: SelftestLoad
     transport: str
     deadline_ns: int
     took_ns: int = 0
@@ -210,14 +210,14 @@ class _Steps:
         return None if served_ms > _SLOW * self.load.interval_ms else seen
 
 
-def _power_of_two(load: Load, cpu_us_per_token: float) -> int:
+def _power_of_two(load: SelftestLoad, cpu_us_per_token: float) -> int:
     """Streams that should take half a core, rounded down: where the search for the capacity begins."""
     messages_per_s = 0.5e6 / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
     streams = max(1, int(messages_per_s * load.interval_ms / 1e3))
     return 1 << (streams.bit_length() - 1)
 
 
-def _calibrate(load: Load, transport: str, budget_s: float, environment: str) -> Calibration:
+def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment: str) -> Calibration:
     """The self-test of one transport in about `budget_s`; raises MeasureError where nothing came whole."""
     begin_ns = clock.now_ns()
     interval_s = load.interval_ms / 1e3
@@ -255,7 +255,9 @@ def _calibrate(load: Load, transport: str, budget_s: float, environment: str) ->
     )
 
 
-def measure_client(load: Load, transports: Sequence[str], budget_s: float = 5.0) -> dict[str, Calibration]:
+def measure_client(
+    load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0
+) -> dict[str, Calibration]:
     """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
     _check_platform()
     environment, each_s = calibration.environment_digest(describe()), budget_s / len(transports)
@@ -286,7 +288,7 @@ MODES = (
 
 def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
     """What is wrong with what each transport saw of a mode, `ok` where nothing is; raises MeasureError."""
-    load = Load(streams=2, interval_ms=2.0, chat=mode.chat)
+    load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
     with null_server(load.interval_ms, load.interval_ms, *mode.shape) as (null, process):
         records = {
@@ -347,7 +349,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     transports = tuple(TRANSPORTS) if options.transport == "both" else (options.transport,)
     _check_platform()
-    load = Load(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
+    load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
     lines, well = _modes(transports)
     printed("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)

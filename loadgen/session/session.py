@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from loadgen.endpoint import control, engine_config, greedy_prompts, server_log
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
-from loadgen.endpoint.discovery import Access, Served
+from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import Observer
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import MeasureError, UsageError
@@ -29,7 +29,7 @@ from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags
 from loadgen.session import calibrate, progress, signals
 from loadgen.session.followup import (
-    Kept,
+    FinishedRun,
     Step,
     bounded,
     calibrated,
@@ -40,7 +40,7 @@ from loadgen.session.followup import (
     with_outcome,
 )
 from loadgen.session.local_server import Local
-from loadgen.session.measure import Manner, Outcome, Watch, measure, never
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.stop_rules import StopRules
@@ -53,7 +53,7 @@ from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import Client, Facts, Server
 from loadgen.validity.sections import Broken, guarded
 from loadgen.workload import plan
-from loadgen.workload.plan import Plan, Seed, Subject
+from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 
 _IDLE_S = 1.0  # of power at rest, where there is a sensor of it
@@ -65,9 +65,9 @@ class Session(msgspec.Struct, frozen=True):
     """A server found ready, and what every profile of a command shares."""
 
     options: Options
-    access: Access
-    served: Served
-    subject: Subject
+    access: ServerAddress
+    served: ServerInfo
+    subject: ModelTarget
     root: Target
     local: Local | None = None  # None: the server is on another machine
     checkpoint: Checkpoint | None = None  # what the model's files say, where they are on this machine
@@ -86,7 +86,9 @@ class Session(msgspec.Struct, frozen=True):
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
 
-    def keep(self, run: Result, directory: Path, explain: bool = False, layout: str | None = None) -> Kept:
+    def keep(
+        self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
+    ) -> FinishedRun:
         """Write a run's directory: arrivals, report, the log of a server of ours, and last the result.
 
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
@@ -96,7 +98,7 @@ class Session(msgspec.Struct, frozen=True):
             kept = self._keep(run, directory, explain, layout)
         return replace(kept, signal=came[0] if came else 0)
 
-    def _keep(self, run: Result, directory: Path, explain: bool, layout: str | None) -> Kept:
+    def _keep(self, run: Result, directory: Path, explain: bool, layout: str | None) -> FinishedRun:
         broken: list[Broken] = []
         text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
         texts = {run_directory.REPORT: text + "\n"}
@@ -111,7 +113,7 @@ class Session(msgspec.Struct, frozen=True):
             except UsageError as error:
                 errors.append(str(error))
         errors += [f"{one.name}: {one.why}; the run is kept in {directory}" for one in broken]
-        return Kept(text, tuple(errors))
+        return FinishedRun(text, tuple(errors))
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """One request of a profile as it would be sent, secrets hidden."""
@@ -246,7 +248,7 @@ class Session(msgspec.Struct, frozen=True):
     def _watched(
         self,
         made: Plan,
-        manner: Manner,
+        manner: TransportOptions,
         display: Display,
         journal: Journal,
         observer: Observer | None,
@@ -268,11 +270,11 @@ class Session(msgspec.Struct, frozen=True):
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
 
-    def manner(self, made: Plan) -> Manner:
+    def manner(self, made: Plan) -> TransportOptions:
         """How the requests of a plan travel to this server."""
         options = self.options
         prefix = options.request_id_prefix
-        return Manner(
+        return TransportOptions(
             target=self._target(made),
             transport=transport(options),
             http2=options.http2,
@@ -290,7 +292,7 @@ class Session(msgspec.Struct, frozen=True):
                 "lower --random-input-len or --random-output-len"
             )
 
-    def _warm_up(self, made: Plan, manner: Manner, display: Display) -> Records:
+    def _warm_up(self, made: Plan, manner: TransportOptions, display: Display) -> Records:
         """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
         if not made.profile.warmups:
             return Records.of([])

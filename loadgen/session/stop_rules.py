@@ -37,7 +37,7 @@ class Tolerance(msgspec.Struct, frozen=True):
         return str(self.count) if self.share is None else f"{100 * self.share:g}%"
 
 
-class Asked(Protocol):
+class StopOptions(Protocol):
     """What the command line says of when to stop; None: nothing."""
 
     @property
@@ -69,7 +69,7 @@ class StopRules:
     fired: str = field(default="", init=False)  # the first reason that there was
 
     @classmethod
-    def of(cls, asked: Asked) -> StopRules:
+    def of(cls, asked: StopOptions) -> StopRules:
         """The rules of a command line, for one run: each run has its own."""
         return cls(
             asked.max_failures, asked.max_consecutive_failures, asked.max_duration_s, asked.drain_timeout_s

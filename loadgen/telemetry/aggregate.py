@@ -27,7 +27,7 @@ class Sample(msgspec.Struct, frozen=True):
     reading: Reading
 
 
-class Level(BaseModel):
+class MemoryUse(BaseModel):
     """Memory over the window."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,7 +37,7 @@ class Level(BaseModel):
     how: str  # it was learned, in words
 
 
-class Spread(BaseModel):
+class SampleSpread(BaseModel):
     """A quantity over the window, from its samples."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -93,7 +93,7 @@ class Window:
         at_s = np.array([(at_ns - self.begin_ns) / 1e9 for at_ns, _ in known], np.float64)
         return at_s, np.array([value for _, value in known], np.float64)
 
-    def level(self, quantity: Quantity, wheres: Sequence[str], how: str) -> Level | None:
+    def level(self, quantity: Quantity, wheres: Sequence[str], how: str) -> MemoryUse | None:
         """The sum over these places, of the samples in which they all are known."""
         keys = [(quantity, where) for where in wheres]
         known = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
@@ -102,16 +102,16 @@ class Window:
         sums = np.array([sum(s.reading.values[key] for key in keys) for s in known])
         late = np.array([2 * s.at_ns >= self.begin_ns + self.end_ns for s in known])
         second_half = sums[late] if late.any() else sums
-        return Level(peak_bytes=int(sums.max()), steady_bytes=int(median(second_half)), how=how)
+        return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(median(second_half)), how=how)
 
-    def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, Spread]:
+    def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """By place, from the samples in the window."""
         spreads = {}
         for where in self.wheres(quantity):
             key = (quantity, where)
             values = np.array([s.reading.values[key] for s in self.inside if key in s.reading.values])
             if where not in left_out:
-                spreads[where] = Spread(
+                spreads[where] = SampleSpread(
                     min=float(values.min()), mean=float(values.mean()), max=float(values.max())
                 )
         return spreads

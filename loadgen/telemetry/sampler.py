@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from loadgen import clock
-from loadgen.telemetry.aggregate import Energy, Level, Sample, Spread, Window, energy
+from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window, energy
 from loadgen.telemetry.sensor import Quantity, Reading, Sensor, asked, guarded
 
 _LEAST_PERIOD_S = 0.1
@@ -33,15 +33,15 @@ class Sensed(BaseModel):
     cpu_ms_per_sample: float
     gpus: tuple[str, ...] = ()  # those with memory of the server, or all where that is not told
     gpus_how: str = ""
-    server: Level | None = None  # GPU memory of the server
-    device: Level | None = None  # GPU memory in use by everybody on those GPUs
-    rss: Level | None = None  # host memory of the server's processes
-    pss: Level | None = None
-    system: Level | None = None  # memory of the machine in use
+    server: MemoryUse | None = None  # GPU memory of the server
+    device: MemoryUse | None = None  # GPU memory in use by everybody on those GPUs
+    rss: MemoryUse | None = None  # host memory of the server's processes
+    pss: MemoryUse | None = None
+    system: MemoryUse | None = None  # memory of the machine in use
     energy: Energy | None = None
-    temperature_c: dict[str, Spread] = {}
-    sm_mhz: dict[str, Spread] = {}
-    memory_mhz: dict[str, Spread] = {}
+    temperature_c: dict[str, SampleSpread] = {}
+    sm_mhz: dict[str, SampleSpread] = {}
+    memory_mhz: dict[str, SampleSpread] = {}
     held_back: dict[str, float] | None = None  # reason → share of the samples; None: not told
     missing: tuple[str, ...] = ()  # what could not be read, and why
 
@@ -192,7 +192,7 @@ def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
     return tuple(sorted(every, key=lambda where: (len(where), where))), "all of the machine" if every else ""
 
 
-def _server(window: Window, before_bytes: int | None) -> Level | None:
+def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
     """GPU memory of the server: by process, or what came on top of what was in use before it."""
     ours = window.wheres("server_bytes")
     if ours:
@@ -204,7 +204,7 @@ def _server(window: Window, before_bytes: int | None) -> Level | None:
     if every is None:
         return None
     peak, steady = (max(n - before_bytes, 0) for n in (every.peak_bytes, every.steady_bytes))
-    return Level(peak_bytes=peak, steady_bytes=steady, how=how)
+    return MemoryUse(peak_bytes=peak, steady_bytes=steady, how=how)
 
 
 def render(sensed: Sensed, output_tokens: int) -> list[str]:
@@ -236,7 +236,7 @@ def _memory(sensed: Sensed) -> Iterator[str]:
         yield f"{_gib(sensed.system)} of the machine's in use"
 
 
-def _gib(level: Level) -> str:
+def _gib(level: MemoryUse) -> str:
     return f"{level.peak_bytes / _GIB:.2f} GiB"
 
 
@@ -270,7 +270,7 @@ def _heat(sensed: Sensed) -> str:
     return "; ".join(filter(None, (said, ", ".join(held) or "no throttling")))
 
 
-def _of_gpus(spreads: dict[str, Spread]) -> list[Spread]:
+def _of_gpus(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
     """NVML's where it tells, else the board's of its GPU, else what there is."""
     for prefix in ("GPU ", "gpu", ""):
         found = [spread for where, spread in spreads.items() if where.startswith(prefix)]

@@ -44,7 +44,7 @@ _GPU_QUERIES = (
 )
 
 
-class Source(Protocol):
+class HostReader(Protocol):
     """Where a machine tells of itself; what is not there is empty."""
 
     def paths(self, pattern: str) -> list[str]: ...
@@ -54,7 +54,7 @@ class Source(Protocol):
     def run(self, *command: str) -> str: ...
 
 
-class Machine:
+class HostMachine:
     """This machine; nothing it does or lacks raises."""
 
     def paths(self, pattern: str) -> list[str]:
@@ -95,9 +95,9 @@ class HostState(msgspec.Struct, frozen=True):
     gpu_reasons: tuple[str, ...] = ()  # at this moment, in words
 
 
-def snapshot(source: Source | None = None) -> HostState:
+def snapshot(source: HostReader | None = None) -> HostState:
     """The machine's state now; milliseconds where there is nothing to ask but files."""
-    source = source or Machine()
+    source = source or HostMachine()
     counters = {path: _number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)}
     gpu_counters, reasons = _gpu(source)
     return HostState(
@@ -127,7 +127,7 @@ def _counted(path: str) -> str:
     return "the power supply throttled for over-current {} times"
 
 
-def _cpu(source: Source) -> list[str]:
+def _cpu(source: HostReader) -> list[str]:
     policy = f"{_CPU}/cpu0/cpufreq"
     governor, driver = source.read(f"{policy}/scaling_governor"), source.read(f"{policy}/scaling_driver")
     said = []
@@ -139,7 +139,7 @@ def _cpu(source: Source) -> list[str]:
     return said
 
 
-def _cooling(source: Source) -> list[str]:
+def _cooling(source: HostReader) -> list[str]:
     """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
     said = []
     for path in source.paths(_COOLING):
@@ -150,7 +150,7 @@ def _cooling(source: Source) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _jetson(source: Source) -> list[str]:
+def _jetson(source: HostReader) -> list[str]:
     """A power mode below the one without limits, where the board has that; a pinned clock not held."""
     found = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
     if found is None:
@@ -170,7 +170,7 @@ def _jetson(source: Source) -> list[str]:
     return said
 
 
-def _gpu(source: Source) -> tuple[dict[str, int], tuple[str, ...]]:
+def _gpu(source: HostReader) -> tuple[dict[str, int], tuple[str, ...]]:
     """Counters in µs by GPU and reason, and the reasons at this moment."""
     for query in _GPU_QUERIES:
         answer = source.run("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")

@@ -16,7 +16,7 @@ from loadgen import clock
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Counters, Fault, Health, Job, Transport
+from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
@@ -73,7 +73,7 @@ class Run:
             for message in self.inbox.messages():
                 if isinstance(message, Health):
                     self.health = message
-                elif isinstance(message, Fault):
+                elif isinstance(message, CaptureFault):
                     words = f": {message.words}"
                 else:
                     self.delivered.note(message.index)
@@ -148,7 +148,7 @@ def _say_last_words(outbox: Outbox, error: BaseException) -> None:
     while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
         error = error.exceptions[0]
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    outbox.finish(Fault(said[:_MOST_WORDS]))
+    outbox.finish(CaptureFault(said[:_MOST_WORDS]))
 
 
 def _flush_standard_streams() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from loadgen.transport.capture import A_READ, Capture
-from loadgen.transport.job import Fault, Health
+from loadgen.transport.job import CaptureFault, Health
 
 _LENGTH = struct.Struct("=Q")
 _BUFFER_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 18
-Message = Capture | Health | Fault
+Message = Capture | Health | CaptureFault
 
 
 def pair() -> tuple[Outbox, Inbox]:
@@ -87,7 +87,7 @@ class Outbox:
         self.blocked = bool(self._partial)
         return not self.blocked
 
-    def finish(self, last: Health | Fault) -> None:
+    def finish(self, last: Health | CaptureFault) -> None:
         """Deliver everything that waits and then `last`, however long the reader takes."""
         self.sock.setblocking(True)
         while self._partial or self._waiting:

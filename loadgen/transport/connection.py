@@ -75,7 +75,7 @@ class Tls:
         return b"".join(parts), ancillary, flags, address
 
 
-class Intake:
+class ReadBuffer:
     """The reads of the response under way.
 
     Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has
@@ -88,7 +88,7 @@ class Intake:
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.receive: Callable[[int, int], Received]
-        self.on_readable: Callable[[Intake], None] | None = None  # None: what comes is a response
+        self.on_readable: Callable[[ReadBuffer], None] | None = None  # None: what comes is a response
         self.clear()
 
     def clear(self) -> None:
@@ -161,7 +161,7 @@ class Slot:
         self.sock: socket.socket | None = None
         self.fd = -1
         self.tls: Tls | None = None
-        self.intake = Intake(self)
+        self.intake = ReadBuffer(self)
         self.connect_begin_ns = self.connected_ns = self.connect_ns = self.retry_ns = 0
         self.served = 0
         self.freed_ns = 0

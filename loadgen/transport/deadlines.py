@@ -7,7 +7,7 @@ from typing import Protocol
 
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Job
-from loadgen.transport.stalls import Stalls, Stream
+from loadgen.transport.stalls import OpenStream, Stalls
 
 _SECOND_NS = 1_000_000_000
 _STOPPED_NS = _SECOND_NS  # a sweep that comes so much later than due was not late, but stopped
@@ -16,7 +16,7 @@ _STOPPED_NS = _SECOND_NS  # a sweep that comes so much later than due was not la
 _RACE_NS = 100_000_000
 
 
-class Pending(Stream, Protocol):
+class Pending(OpenStream, Protocol):
     """A stream whose deadlines can be put off."""
 
     excused_ns: int  # for how long this process was stopped meanwhile

@@ -13,7 +13,7 @@ from loadgen import clock
 from loadgen.protocol.http1 import LONGEST_TAIL
 from loadgen.transport.capture import A_READ, NO_STAMP
 from loadgen.transport.channel import Outbox
-from loadgen.transport.connection import MOST_READ_BYTES, READ_BYTES, Intake, Slot, State
+from loadgen.transport.connection import MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
@@ -139,7 +139,7 @@ class Wire:
         if mask & ~SEND:
             self.stopping = self.outbox.stop_asked
 
-    def _attend(self, fd: int, intake: Intake | None, mask: int) -> None:
+    def _attend(self, fd: int, intake: ReadBuffer | None, mask: int) -> None:
         """Whatever is not simply readable: a connection made or refused, room to write, a hang-up."""
         if intake is None:
             self._attend_outbox(fd, mask)
@@ -338,7 +338,7 @@ class Wire:
         slot.state, slot.intake.on_readable = State.IDLE, self._unasked
         self.pool.free.append(slot)
 
-    def _unasked(self, intake: Intake) -> None:
+    def _unasked(self, intake: ReadBuffer) -> None:
         """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
         try:
             intake.receive(READ_BYTES, _ANCILLARY_BYTES)

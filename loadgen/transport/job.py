@@ -123,7 +123,7 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
 
 
-class Fault(msgspec.Struct, tag="fault", array_like=True):
+class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
     """The last words of a capturing process that dies of an exception."""
 
     words: str

@@ -9,7 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from loadgen.transport.connection import READ_BYTES, Intake, Slot, State
+from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.job import Target
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
@@ -30,7 +30,7 @@ class Pool:
         self.arrivals = _EDGE if target.tls is None else RECV
         self.poll = select.epoll()
         self.slots: list[Slot] = []
-        self.by_fd: list[Intake | None] = []  # None: not a slot's
+        self.by_fd: list[ReadBuffer | None] = []  # None: not a slot's
         self.free: deque[Slot] = deque()
         self.failed: deque[tuple[Slot, Exception]] = deque()
         self.dialing = 0
@@ -52,7 +52,7 @@ class Pool:
             return
         self.watch(slot.fd, SEND, slot.intake)
 
-    def watch(self, fd: int, events: int, intake: Intake | None = None) -> None:
+    def watch(self, fd: int, events: int, intake: ReadBuffer | None = None) -> None:
         """Have the epoll tell of a file that it did not know."""
         self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = intake
@@ -113,7 +113,7 @@ class Pool:
             self.drop(slot)
         self.poll.close()
 
-    def _handshake(self, intake: Intake) -> None:
+    def _handshake(self, intake: ReadBuffer) -> None:
         slot = intake.slot
         assert slot.sock is not None
         assert slot.tls is not None

@@ -14,7 +14,7 @@ _MOST_READS = 1024  # over which a message that has begun is looked for
 _WIDER = 4  # each look is so many times as wide as the one before: a third is read twice, no more
 
 
-class Stream(Protocol):
+class OpenStream(Protocol):
     """A request under way, as either transport holds it."""
 
     sent_ns: int
@@ -41,14 +41,14 @@ class Stalls:
     """Looks for tokens in streams that go on for long, each byte about once."""
 
     def __init__(
-        self, limit_ns: int, token_seen: Callable[[bytes], bool], streams: Callable[[], Iterable[Stream]]
+        self, limit_ns: int, token_seen: Callable[[bytes], bool], streams: Callable[[], Iterable[OpenStream]]
     ) -> None:
         self.limit_ns, self.token_seen, self.streams = limit_ns, token_seen, streams
         self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
         self.token_ns = 0  # when a stream last got a token, as far as is known
         self._swept_ns = self._asked_ns = self._spent_ns = 0
 
-    def stalled(self, stream: Stream, now_ns: int) -> bool:
+    def stalled(self, stream: OpenStream, now_ns: int) -> bool:
         """Whether a stream has waited too long for its next token.
 
         One without its first token may be waiting in the server's queue: it is stalled only when
@@ -65,7 +65,7 @@ class Stalls:
             self._look(stream, now_ns)
         return False
 
-    def _overdue(self, stream: Stream, now_ns: int) -> bool:
+    def _overdue(self, stream: OpenStream, now_ns: int) -> bool:
         last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
         return now_ns - last_ns > self.limit_ns
 
@@ -84,7 +84,7 @@ class Stalls:
             if now_ns - self.token_ns <= self.limit_ns:
                 return
 
-    def _look(self, stream: Stream, now_ns: int) -> None:
+    def _look(self, stream: OpenStream, now_ns: int) -> None:
         if stream.looked_ns == now_ns:
             return
         stream.looked_ns, began_ns = now_ns, clock.now_ns()

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
 from loadgen.validity.calibration import HELD_PERCENT
-from loadgen.validity.evidence import Case, percent
+from loadgen.validity.evidence import RunEvidence, percent
 
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
@@ -22,7 +22,7 @@ STOPPED_S = 1.0  # no scheduler keeps a process that can run waiting for so long
 _UNRELIABLE = "median and percentiles of ITL are of reads"
 
 
-def reads_late(case: Case) -> str:
+def reads_late(case: RunEvidence) -> str:
     """Messages shared a read because the client came late, or nobody knows why."""
     health, harms = case.metrics.health, _harms(case)
     if not harms:
@@ -34,7 +34,7 @@ def reads_late(case: Case) -> str:
     )
 
 
-def _harms(case: Case) -> list[str]:
+def _harms(case: RunEvidence) -> list[str]:
     """What is wrong by more than SHARED if messages that shared a read came a gap apart."""
     metrics, health, harms = case.metrics, case.metrics.health, []
     late = _late(case)
@@ -49,7 +49,7 @@ def _harms(case: Case) -> list[str]:
     return harms
 
 
-def messages_together(case: Case) -> str:
+def messages_together(case: RunEvidence) -> str:
     """Messages shared a read because they were sent so."""
     share = case.metrics.health.shared_share
     if share <= SHARED or _late(case):
@@ -57,12 +57,12 @@ def messages_together(case: Case) -> str:
     return f"{percent(share)} of messages shared a read, and the client was not late: {_UNRELIABLE}"
 
 
-def _late(case: Case) -> bool:
+def _late(case: RunEvidence) -> bool:
     """Whether the client came late, or nobody knows."""
     return case.reads_late or not case.stamped
 
 
-def _starved(case: Case) -> str:
+def _starved(case: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares by session, not by need."""
     environment = case.facts.environment
     local = (urlsplit(case.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
@@ -71,7 +71,7 @@ def _starved(case: Case) -> str:
     return f"; client and server share {environment.get('cpus', 'few')} CPUs, by session (sched_autogroup)"
 
 
-def client_busy(case: Case) -> str:
+def client_busy(case: RunEvidence) -> str:
     """The client was busy and its stamps show it."""
     if case.stamped or case.client_cores < CORES:
         return ""
@@ -79,7 +79,7 @@ def client_busy(case: Case) -> str:
     return f"user-space stamps and {busy}: every latency holds the client's delay"
 
 
-def busy_loop(case: Case) -> str:
+def busy_loop(case: RunEvidence) -> str:
     """The client was busy, and its stamps do not show it."""
     health, gap_ms = case.metrics.health, case.metrics.itl.mean_ms
     if not case.stamped or not (case.client_cores >= CORES or health.lag_mean_ms > LAG_GAPS * gap_ms):
@@ -87,7 +87,7 @@ def busy_loop(case: Case) -> str:
     return f"{case.client_cores:.2f} of a core busy, reads {health.lag_mean_ms:.3g} ms after their stamps"
 
 
-def unstamped(case: Case) -> str:
+def unstamped(case: RunEvidence) -> str:
     """The kernel did not time the reads."""
     health = case.metrics.health
     if case.stamped:
@@ -95,23 +95,23 @@ def unstamped(case: Case) -> str:
     return f"{health.unstamped_reads} of {health.reads} reads carry the client's own stamp, not the kernel's"
 
 
-def late_bodies(case: Case) -> str:
+def late_bodies(case: RunEvidence) -> str:
     """Requests were not built when they were due."""
     late = case.facts.client.late_bodies
     return f"{late} requests were not ready when due" if late > LATE_BODIES * case.metrics.requests else ""
 
 
-def beyond_capacity(case: Case) -> str:
+def beyond_capacity(case: RunEvidence) -> str:
     """The load is more than the client could measure truly."""
     return _load(case, 1.0, math.inf)
 
 
-def headroom(case: Case) -> str:
+def headroom(case: RunEvidence) -> str:
     """The load is near what the client can measure truly."""
     return _load(case, 1 / HEADROOM, 1.0)
 
 
-def _load(case: Case, above: float, most: float) -> str:
+def _load(case: RunEvidence, above: float, most: float) -> str:
     """Where a self-test found no load too high, beyond its highest nothing is known."""
     measured, rate_per_s = case.calibration, case.metrics.messages_per_s
     share = measured.share(rate_per_s) if measured else 0.0
@@ -124,19 +124,19 @@ def _load(case: Case, above: float, most: float) -> str:
     return f"{rate_per_s:.0f} messages/s, {capacity} (self-test)"
 
 
-def clock_unusable(case: Case) -> str:
+def clock_unusable(case: RunEvidence) -> str:
     """The wall clock, which stamps the reads, went so wrong that no latency can be believed."""
     clock = _clock(case)
     return "; ".join(filter(None, (clock.step, clock.contradiction))) if clock.unusable else ""
 
 
-def impossible_timestamps(case: Case) -> str:
+def impossible_timestamps(case: RunEvidence) -> str:
     """A few reads have timestamps that cannot be."""
     clock = _clock(case)
     return "" if clock.unusable else clock.contradiction
 
 
-def clock_stepped(case: Case) -> str:
+def clock_stepped(case: RunEvidence) -> str:
     """The wall clock jumped, and kernel timestamps with it."""
     clock = _clock(case)
     return "" if clock.unusable else clock.step
@@ -180,7 +180,7 @@ class _Clock(msgspec.Struct, frozen=True):
         return "; ".join(said)
 
 
-def _clock(case: Case) -> _Clock:
+def _clock(case: RunEvidence) -> _Clock:
     records, least_ns = case.records, int(STEP_MS * 1e6)
     impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
     begun = case.each.first_ns != UNKNOWN
@@ -199,17 +199,17 @@ def _clock(case: Case) -> _Clock:
     )
 
 
-def client_stopped(case: Case) -> str:
+def client_stopped(case: RunEvidence) -> str:
     """The client did not run for a while; the kernel timed what came meanwhile."""
     return _stopped(case) if case.stamped else ""
 
 
-def stopped_unstamped(case: Case) -> str:
+def stopped_unstamped(case: RunEvidence) -> str:
     """The client did not run for a while, and nobody timed what came meanwhile."""
     return "" if case.stamped else _stopped(case)
 
 
-def _stopped(case: Case) -> str:
+def _stopped(case: RunEvidence) -> str:
     stopped_s = case.facts.client.stopped_s
     if stopped_s <= STOPPED_S:
         return ""
@@ -221,12 +221,12 @@ def _stopped(case: Case) -> str:
     return f"the client itself did not run for {stopped_s:.1f} s: {harm}"
 
 
-def journal(case: Case) -> str:
+def journal(case: RunEvidence) -> str:
     """What had finished was not safe on disk while the run went on."""
     said = case.facts.journal_error
     return f"the journal could not be written in full: {said}" if said else ""
 
 
-def throttled(case: Case) -> str:
+def throttled(case: RunEvidence) -> str:
     """Something held this machine back."""
     return "; ".join(case.facts.throttled)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.validity import client_checks as client
 from loadgen.validity import roofline_checks as roofline
 from loadgen.validity.doubt import INVALID, SUSPECT, Doubt
-from loadgen.validity.evidence import LATE_GAPS, Source, percent
+from loadgen.validity.evidence import LATE_GAPS, EvidenceSource, percent
 
 _CLOCK_REMEDY = "run again once the clock is in step (chronyc tracking, timedatectl)"
 _STOPPED_REMEDY = "run again on a machine that stays awake; pause neither the client nor its container"
@@ -59,7 +59,7 @@ CLIENT = (
         client.beyond_capacity,
         "more messages per second than the self-test could measure with P99 gap error under 5 %",
         "use --transport wire, a machine with more cores, or several clients",
-        Source.SELFTEST,
+        EvidenceSource.SELFTEST,
     ),
     Doubt(
         "impossible-timestamps",
@@ -93,6 +93,6 @@ CLIENT = (
         f"under {percent(roofline.SLOW)} of the roofline by TPOT at concurrency 1, else by median ITL if few "
         f"steps prefill; not below {roofline.LEAST_MS:.0f} ms a step: healthy small models reach 12 to 27 %",
         "look in the server's log for a fallback kernel or eager mode; see that --hardware is right",
-        Source.ROOFLINE,
+        EvidenceSource.ROOFLINE,
     ),
 )

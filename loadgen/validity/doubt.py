@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import msgspec
 
-from loadgen.validity.evidence import Case, Source
+from loadgen.validity.evidence import EvidenceSource, RunEvidence
 
 
 class Severity(IntEnum):
@@ -23,10 +23,10 @@ class Doubt(msgspec.Struct, frozen=True):
 
     name: str
     severity: Severity
-    find: Callable[[Case], str]
+    find: Callable[[RunEvidence], str]
     condition: str
     remedy: str
-    source: Source = Source.RECORDS
+    source: EvidenceSource = EvidenceSource.RECORDS
 
 
 NOTE, SUSPECT, INVALID = Severity.NOTE, Severity.SUSPECT, Severity.INVALID

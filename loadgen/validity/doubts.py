@@ -11,7 +11,7 @@ from loadgen.validity import load_checks as load
 from loadgen.validity import server_checks as server
 from loadgen.validity.client_doubts import CLIENT
 from loadgen.validity.doubt import NOTE, Doubt, Severity
-from loadgen.validity.evidence import LEAST_GAUGES, Source, percent
+from loadgen.validity.evidence import LEAST_GAUGES, EvidenceSource, percent
 from loadgen.validity.load_doubts import LOAD, RESENT_REMEDY
 from loadgen.validity.server_doubts import SERVER
 
@@ -58,7 +58,7 @@ NOTES = (
         f"in most of at least {LEAST_GAUGES} samples requests waited, though the server's own limit is not "
         "the reason: prefill is the bottleneck, or the KV cache is full",
         "read TTFT as prefill and queue; lower --max-concurrency to see prefill alone",
-        Source.GAUGES,
+        EvidenceSource.GAUGES,
     ),
     Doubt(
         "latencies-differ",
@@ -67,7 +67,7 @@ NOTES = (
         "a mean of the server's own histograms is off the client's by more than the places of the two "
         "clocks explain",
         "read the client's: it is what a user waits for",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "several-models",
@@ -75,7 +75,7 @@ NOTES = (
         server.several_models,
         "counters of more than one model moved behind the port",
         "see that no other model has work, or figures of the server are of all",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "unsettled",
@@ -83,7 +83,7 @@ NOTES = (
         server.unsettled,
         "requests ran or counters moved until the last look at them",
         "compare with the server's figures only after a run that settled",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "messages-together",
@@ -123,7 +123,7 @@ NOTES = (
         client.headroom,
         f"messages per second within {client.HEADROOM} times of what the self-test could measure",
         "see `loadgen selftest` for the error at this load",
-        Source.SELFTEST,
+        EvidenceSource.SELFTEST,
     ),
     Doubt(
         "thin-percentiles",

@@ -112,7 +112,7 @@ def wave_medians(values: Float64, size: int) -> Float64:
     return median(values[: whole * size].reshape(whole, size))
 
 
-class Source(StrEnum):
+class EvidenceSource(StrEnum):
     """What a doubt is judged by, beside the records."""
 
     RECORDS = "the records"
@@ -123,7 +123,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True)
-class Case:
+class RunEvidence:
     """A run to be judged: what is known of it, and what follows from that."""
 
     facts: Facts
@@ -136,14 +136,14 @@ class Case:
         return PerRequest.of(self.records, self.facts.ask())
 
     @property
-    def sources(self) -> set[Source]:
+    def sources(self) -> set[EvidenceSource]:
         """What this run can be judged by."""
         known = {
-            Source.RECORDS: True,
-            Source.COUNTERS: self.window is not None,
-            Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
-            Source.SELFTEST: self.calibration is not None,
-            Source.ROOFLINE: self.facts.ceiling is not None,
+            EvidenceSource.RECORDS: True,
+            EvidenceSource.COUNTERS: self.window is not None,
+            EvidenceSource.GAUGES: len(self.samples) >= LEAST_GAUGES,
+            EvidenceSource.SELFTEST: self.calibration is not None,
+            EvidenceSource.ROOFLINE: self.facts.ceiling is not None,
         }
         return {source for source, there in known.items() if there}
 

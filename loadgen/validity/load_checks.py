@@ -8,7 +8,7 @@ import numpy as np
 
 from loadgen.metrics import steady_state
 from loadgen.metrics.vllm_keys import percentile_name
-from loadgen.validity.evidence import Case, least_samples, percent
+from loadgen.validity.evidence import RunEvidence, least_samples, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens asked for
@@ -21,37 +21,37 @@ OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
 
 
-def cut_short(case: Case) -> str:
+def cut_short(case: RunEvidence) -> str:
     """The run ended before its plan, not because it was asked to."""
     asked = case.facts.interrupted or case.facts.stop_rule
     return _partial(case) if case.facts.partial and not asked else ""
 
 
-def interrupted(case: Case) -> str:
+def interrupted(case: RunEvidence) -> str:
     """The run was asked to end before its plan."""
     return _partial(case) if case.facts.interrupted else ""
 
 
-def _partial(case: Case) -> str:
+def _partial(case: RunEvidence) -> str:
     return f"{case.facts.partial}: {case.metrics.completed} of {case.facts.requests} requests ended well"
 
 
-def stopped_by_rule(case: Case) -> str:
+def stopped_by_rule(case: RunEvidence) -> str:
     """A rule that was given ended the run before its plan."""
     return _partial(case) if case.facts.stop_rule and not case.facts.interrupted else ""
 
 
-def many_failures(case: Case) -> str:
+def many_failures(case: RunEvidence) -> str:
     """So many failed that the rest says nothing."""
     return _failures(case, MANY_FAILED, 1.0)
 
 
-def failures(case: Case) -> str:
+def failures(case: RunEvidence) -> str:
     """Some failed: the slowest, most likely."""
     return _failures(case, FAILED, MANY_FAILED)
 
 
-def _failures(case: Case, above: float, most: float) -> str:
+def _failures(case: RunEvidence, above: float, most: float) -> str:
     sent = max(case.metrics.requests, 1)
     if not above < case.failed / sent <= most:
         return ""
@@ -59,23 +59,23 @@ def _failures(case: Case, above: float, most: float) -> str:
     return f"{case.failed} of {sent} requests failed ({percent(case.failed / sent)}): {kinds}"
 
 
-def answer_lengths(case: Case) -> str:
+def answer_lengths(case: RunEvidence) -> str:
     """Answers are not as long as they were made to be."""
     # Where there is no usage, messages are counted: too few are a cut answer, or tokens that nobody counted.
     return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if case.ignores_eos else ""
 
 
-def many_resent(case: Case) -> str:
+def many_resent(case: RunEvidence) -> str:
     """Many requests met a connection that the server was closing."""
     return _resent(case, RESENT, 1.0)
 
 
-def resent(case: Case) -> str:
+def resent(case: RunEvidence) -> str:
     """Some did."""
     return _resent(case, 0.0, RESENT)
 
 
-def _resent(case: Case, above: float, most: float) -> str:
+def _resent(case: RunEvidence, above: float, most: float) -> str:
     count, sent = int((case.records.resends > 0).sum()), max(case.metrics.requests, 1)
     if not above < count / sent <= most:
         return ""
@@ -85,12 +85,12 @@ def _resent(case: Case, above: float, most: float) -> str:
     )
 
 
-def early_ends(case: Case) -> str:
+def early_ends(case: RunEvidence) -> str:
     """Answers are shorter than allowed, as they may be."""
     return "" if case.ignores_eos else _answers(case, ANSWER_SHORT, math.inf, counted=False)
 
 
-def _answers(case: Case, low: float, high: float, counted: bool) -> str:
+def _answers(case: RunEvidence, low: float, high: float, counted: bool) -> str:
     records = case.records
     by_usage = records.usage > 0
     known = case.each.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
@@ -109,7 +109,7 @@ def _answers(case: Case, low: float, high: float, counted: bool) -> str:
     )
 
 
-def prompt_lengths(case: Case) -> str:
+def prompt_lengths(case: RunEvidence) -> str:
     """The server counted other prompts than were planned."""
     records = case.records
     known = case.each.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
@@ -122,7 +122,7 @@ def prompt_lengths(case: Case) -> str:
     return f"{got:.1f} prompt tokens by usage, {planned:.1f} planned (means of {known.sum()})"
 
 
-def concurrency_not_held(case: Case) -> str:
+def concurrency_not_held(case: RunEvidence) -> str:
     """Between ramp and drain fewer requests were under way than asked."""
     held = case.held_concurrency
     if not case.closed or case.facts.partial or (held is not None and held >= HELD * case.asked):
@@ -133,7 +133,7 @@ def concurrency_not_held(case: Case) -> str:
     return f"{held:.2f} under way between ramp and drain, {case.asked} asked (Little's law); {turn}"
 
 
-def sends_late(case: Case) -> str:
+def sends_late(case: RunEvidence) -> str:
     """Requests left later than they were due."""
     late_ns = (case.records.sent_ns - case.records.intended_ns)[case.sent]
     if not case.paced or not len(late_ns):
@@ -149,7 +149,7 @@ def sends_late(case: Case) -> str:
     return f"{said}, {gap_ms:.4g} ms apart: {cause}"
 
 
-def rate_not_reached(case: Case) -> str:
+def rate_not_reached(case: RunEvidence) -> str:
     """Requests left over a longer time than planned."""
     sent_ns, intended_ns = case.records.sent_ns[case.sent], case.records.intended_ns[case.sent]
     if not case.paced or len(sent_ns) < 2:
@@ -161,7 +161,7 @@ def rate_not_reached(case: Case) -> str:
     return f"{n / taken_s:.3g} requests/s sent, {n / planned_s:.3g} planned"
 
 
-def overload(case: Case) -> str:
+def overload(case: RunEvidence) -> str:
     """Requests pile up while they are sent."""
     sent_ns = case.records.sent_ns[case.sent]
     if not case.paced or len(sent_ns) < 2:
@@ -173,7 +173,7 @@ def overload(case: Case) -> str:
     return f"{half} requests under way when half of the sending was done, {end} at its end"
 
 
-def prefix_cache(case: Case) -> str:
+def prefix_cache(case: RunEvidence) -> str:
     """Prompts were not computed but found."""
     records, window, profile = case.records, case.window, case.facts.profile
     told = case.each.ok & (records.cached_tokens >= 0)
@@ -191,7 +191,7 @@ def prefix_cache(case: Case) -> str:
     )
 
 
-def identical_prompts(case: Case) -> str:
+def identical_prompts(case: RunEvidence) -> str:
     """The same was asked more than once."""
     repeated, requests = case.facts.repeated_prompts, case.facts.requests
     if case.facts.prompt_replaced and requests > 1:
@@ -201,7 +201,7 @@ def identical_prompts(case: Case) -> str:
     return f"{repeated} of {requests} prompts equal an earlier one: a prefix cache need not compute them"
 
 
-def thin_percentiles(case: Case) -> str:
+def thin_percentiles(case: RunEvidence) -> str:
     """A percentile of too few samples."""
     metrics, shown = case.metrics, case.facts.block().selected
     thin: dict[tuple[float, int], list[str]] = {}
@@ -219,12 +219,12 @@ def thin_percentiles(case: Case) -> str:
     return "; ".join(said)
 
 
-def ran_out(case: Case) -> str:
+def ran_out(case: RunEvidence) -> str:
     """There was more time than prompts."""
     return steady_state.ran_out(case.records, case.facts.profile)
 
 
-def ramp_and_drain(case: Case) -> str:
+def ramp_and_drain(case: RunEvidence) -> str:
     """Much of the duration is not at the asked concurrency."""
     outside = 1 - case.held_share
     if not case.closed or outside <= OUTSIDE:
@@ -232,7 +232,7 @@ def ramp_and_drain(case: Case) -> str:
     return f"{percent(outside)} of the duration is ramp or drain, below the asked {case.asked} at once"
 
 
-def few_per_slot(case: Case) -> str:
+def few_per_slot(case: RunEvidence) -> str:
     """Each slot served only a few requests."""
     each = case.metrics.requests / case.asked
     return f"{each:.3g} requests a slot" if case.closed and each < PER_SLOT else ""

@@ -6,7 +6,7 @@ from loadgen.validity import load_checks as load
 from loadgen.validity import roofline_checks as roofline
 from loadgen.validity import server_checks as server
 from loadgen.validity.doubt import INVALID, SUSPECT, Doubt
-from loadgen.validity.evidence import LEAST_GAUGES, Source, percent
+from loadgen.validity.evidence import LEAST_GAUGES, EvidenceSource, percent
 
 RESENT_REMEDY = (
     "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
@@ -20,7 +20,7 @@ LOAD = (
         server.counters_reset,
         "a counter of the server went backwards: it was another process at the end",
         "look in the server's log for why it restarted, then run again",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "cut-short",
@@ -44,7 +44,7 @@ LOAD = (
         f"without failures, client and server differ by more than {percent(server.TOKENS_FAR_OFF)} of "
         "output or prompt tokens, and foreign requests do not explain it",
         "give the address of the one server that answers, and let it send usage",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "interrupted",
@@ -102,7 +102,7 @@ LOAD = (
         f"over {percent(roofline.BEYOND)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
         "engine says that it speculates, or at concurrency 1 by TTFT and the peak of the type that computes",
         "look for speculative decoding, a prefix cache, another model; see that --hardware is right",
-        Source.ROOFLINE,
+        EvidenceSource.ROOFLINE,
     ),
     # The load was not the one asked for.
     Doubt(
@@ -155,6 +155,6 @@ LOAD = (
         "below --max-concurrency; where prefill is the bottleneck, running varies",
         "raise the server's limit (vLLM: --max-num-seqs, SGLang: --max-running-requests) or its KV cache, or "
         "lower --max-concurrency",
-        Source.GAUGES,
+        EvidenceSource.GAUGES,
     ),
 )

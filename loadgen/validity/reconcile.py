@@ -10,7 +10,7 @@ import msgspec
 from loadgen.arrays import Int64
 from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Ask, Metrics, PerRequest
+from loadgen.metrics.metrics import MetricOptions, Metrics, PerRequest
 from loadgen.metrics.record import Records
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
@@ -23,7 +23,7 @@ _EARLY_MS, _EARLY_SHARE = 1.0, 0.02
 _TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
 
 
-class Row(msgspec.Struct, frozen=True):
+class ReconciledFigure(msgspec.Struct, frozen=True):
     """One figure as the client and as the server has it; None where one of them does not.
 
     Of a percentile the server knows a bucket alone: `bracket` is its bounds, None for no upper one.
@@ -46,7 +46,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     cause: str
 
 
-def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[Row]:
+def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """The figures that at least one side has, the server's over the window."""
     every = [*_counts(window, metrics, records), *_latencies(window, metrics), *_told(metrics, records)]
     every += [
@@ -59,7 +59,7 @@ def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[Row]:
     return [row for row in every if row.server is not None or row.bracket is not None]
 
 
-def render(rows: Sequence[Row]) -> list[str]:
+def render(rows: Sequence[ReconciledFigure]) -> list[str]:
     """The rows as a table of 77 columns, without brackets that only confirm; nothing of no rows."""
     if not rows:
         return []
@@ -158,7 +158,7 @@ def _late(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
         yield Mismatch("ITL mean (ms)", client, server, cause)
 
 
-def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[Row]:
+def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
     yield _row("requests finished", "", metrics.completed, window.finished)
     yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
     if metrics.failed:
@@ -171,7 +171,7 @@ def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterato
     yield _row("prefix cache hits", "%", _percent(cached), _percent(prefix_hit_rate(window)))
 
 
-def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[Row]:
+def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
     for figure, ours, theirs in (
         ("TTFT", metrics.ttft, window.ttft),
         ("ITL per token", metrics.token_time, window.itl),
@@ -183,20 +183,22 @@ def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[Row]:
             yield from _percentiles(figure, ours, theirs)
 
 
-def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[Row]:
+def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
     known = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
     for percentile, name in _BRACKETED:
         client = known.get(percentile)
         if percentile in known or ours is None:
             bracket = theirs.brackets_ms[f"{percentile:g}"]
-            yield Row(f"{figure}, {name}", "ms", client, None, _outside(client, bracket), bracket)
+            yield ReconciledFigure(
+                f"{figure}, {name}", "ms", client, None, _outside(client, bracket), bracket
+            )
 
 
-def _told(metrics: Metrics, records: Records) -> Iterator[Row]:
+def _told(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
     """What each answer said of its own request (vLLM's `metrics`): TTFT of the same requests, paired."""
     queued = records.ok & (records.server_queue_ns >= 0)
     yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
-    each = PerRequest.of(records, Ask(streamed=metrics.streamed))
+    each = PerRequest.of(records, MetricOptions(streamed=metrics.streamed))
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
     yield _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns))
@@ -210,10 +212,10 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _row(figure: str, unit: str, client: float | None, server: float | None) -> Row:
+def _row(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:
     client = None if client is None or math.isnan(client) else client
     difference = None if client is None or server is None else client - server
-    return Row(figure, unit, client, server, difference)
+    return ReconciledFigure(figure, unit, client, server, difference)
 
 
 def _outside(client: float | None, bracket: tuple[float, float | None]) -> float | None:
@@ -223,7 +225,7 @@ def _outside(client: float | None, bracket: tuple[float, float | None]) -> float
     return client - low if client < low else client - high if high is not None and client > high else 0.0
 
 
-def _tells(row: Row) -> bool:
+def _tells(row: ReconciledFigure) -> bool:
     """Whether a row says more than that a percentile lies where the mean makes one expect it."""
     if row.bracket is None:
         return True

@@ -11,7 +11,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.engine_config import AsRun
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.goodput import parse_goodput
-from loadgen.metrics.metrics import Ask, parse_percentile_metrics, parse_percentiles
+from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
 from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
@@ -135,7 +135,7 @@ class Facts(BaseModel):
         fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
         return bool(fields & set(self.profile.extra_body))
 
-    def ask(self) -> Ask:
+    def ask(self) -> MetricOptions:
         """What the metrics are asked for."""
         return asked(self.profile)
 
@@ -144,9 +144,9 @@ class Facts(BaseModel):
         return shown(self.profile)
 
 
-def asked(profile: Profile) -> Ask:
+def asked(profile: Profile) -> MetricOptions:
     """What a profile asks of the metrics; raises UsageError where it asks for what cannot be."""
-    return Ask(
+    return MetricOptions(
         metric_percentiles=parse_percentiles(profile.metric_percentiles),
         goodput_slo_ms=parse_goodput(profile.goodput),
         streamed=profile.stream,

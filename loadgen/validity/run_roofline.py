@@ -12,7 +12,7 @@ from loadgen.metrics.vllm_keys import STREAMED
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.identify import Flags, Subject, roofline
+from loadgen.roofline.identify import Flags, ModelIdentity, roofline
 from loadgen.telemetry.sampler import WITH_SERVER
 from loadgen.validity.run_metadata import Facts
 
@@ -22,11 +22,11 @@ def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
     return roofline(subject(facts), flags)
 
 
-def subject(facts: Facts) -> Subject:
+def subject(facts: Facts) -> ModelIdentity:
     """What a run's facts tell of its machine and its model."""
     server, files, engine = facts.server, facts.checkpoint, facts.as_run
     environment = facts.environment
-    return Subject(
+    return ModelIdentity(
         model=server.model if server.simulated else server.model_root or server.model,
         checkpoint_path=files.path if files is not None else "",
         declared=files.quantization if files is not None else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from loadgen.endpoint.server_counters import ServerSample
-from loadgen.validity.evidence import LEAST_GAUGES, Case, FirstWave, Trend, percent
+from loadgen.validity.evidence import LEAST_GAUGES, FirstWave, RunEvidence, Trend, percent
 from loadgen.validity.reconcile import Mismatch, mismatches
 from loadgen.validity.reconcile import foreign_requests as foreign_count
 
@@ -16,13 +16,13 @@ TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
 WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
 
 
-def counters_reset(case: Case) -> str:
+def counters_reset(case: RunEvidence) -> str:
     """The server's counters went backwards."""
     reset = case.window is not None and case.window.reset
     return "the server's counters went backwards in the run: it was restarted" if reset else ""
 
 
-def first_wave(case: Case) -> str:
+def first_wave(case: RunEvidence) -> str:
     """What was sent first was slower than a burst explains."""
     seen = (("TTFT", case.first_ttft(), FIRST_TTFT), ("TPOT", case.first_tpot(), FIRST_TPOT))
     return "; ".join(filter(None, (_slower(name, wave, least) for name, wave, least in seen)))
@@ -37,12 +37,12 @@ def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> st
     )
 
 
-def tpot_trend(case: Case) -> str:
+def tpot_trend(case: RunEvidence) -> str:
     """TPOT drifted."""
     return _drift("TPOT", case.tpot_trend())
 
 
-def throughput_trend(case: Case) -> str:
+def throughput_trend(case: RunEvidence) -> str:
     """Throughput drifted."""
     return _drift("output throughput", case.throughput_trend())
 
@@ -57,7 +57,7 @@ def _drift(name: str, trend: Trend | None) -> str:
     )
 
 
-def foreign_requests(case: Case) -> str:
+def foreign_requests(case: RunEvidence) -> str:
     """The server had other work."""
     window, said = case.window, []
     if window is None:
@@ -77,7 +77,7 @@ def foreign_requests(case: Case) -> str:
     return "; ".join(said)
 
 
-def preemptions(case: Case) -> str:
+def preemptions(case: RunEvidence) -> str:
     """Requests were thrown out and computed again."""
     count = case.window.preemptions if case.window else None
     if not count or count <= PREEMPTED * case.metrics.requests:
@@ -85,7 +85,7 @@ def preemptions(case: Case) -> str:
     return f"{count} preemptions in {case.metrics.requests} requests: the KV cache was full"
 
 
-def server_limit(case: Case) -> str:
+def server_limit(case: RunEvidence) -> str:
     """The server ran as many as it may, and the others waited."""
     waited, most = _waiting(case)
     if not case.closed or not waited or most >= case.asked:
@@ -99,7 +99,7 @@ def server_limit(case: Case) -> str:
     )
 
 
-def queued(case: Case) -> str:
+def queued(case: RunEvidence) -> str:
     """Requests waited though the server had room."""
     waited, most = _waiting(case)
     if not waited or server_limit(case):
@@ -111,7 +111,7 @@ def queued(case: Case) -> str:
     return said + kv + (f"; {queue.mean_ms:.4g} ms in the queue on average" if queue else "")
 
 
-def _waiting(case: Case) -> tuple[list[ServerSample], float]:
+def _waiting(case: RunEvidence) -> tuple[list[ServerSample], float]:
     """The samples with requests waiting, if they are most of enough samples, and the most that ran."""
     samples = case.samples
     waited = [sample for sample in samples if (sample.waiting or 0) >= 1]
@@ -120,17 +120,17 @@ def _waiting(case: Case) -> tuple[list[ServerSample], float]:
     return waited, max((sample.running or 0.0) for sample in samples)
 
 
-def tokens_far_off(case: Case) -> str:
+def tokens_far_off(case: RunEvidence) -> str:
     """Client and server cannot speak of the same run."""
     return _token_gap(case, TOKENS_FAR_OFF, math.inf)
 
 
-def tokens_differ(case: Case) -> str:
+def tokens_differ(case: RunEvidence) -> str:
     """Client and server count differently."""
     return _token_gap(case, TOKENS_OFF, TOKENS_FAR_OFF)
 
 
-def _token_gap(case: Case, above: float, most: float) -> str:
+def _token_gap(case: RunEvidence, above: float, most: float) -> str:
     """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
     window, metrics = case.window, case.metrics
     if window is None or not window.settled or metrics.failed:
@@ -147,7 +147,7 @@ def _token_gap(case: Case, above: float, most: float) -> str:
     return ""
 
 
-def latencies_differ(case: Case) -> str:
+def latencies_differ(case: RunEvidence) -> str:
     """The server's clocks saw other latencies."""
     found = mismatches(case.window, case.metrics) if case.window else []
     return "; ".join(_beside(one) for one in found if one.figure.endswith("(ms)"))
@@ -158,13 +158,13 @@ def _beside(found: Mismatch) -> str:
     return f"{found.figure}: {figures}: {found.cause}"
 
 
-def several_models(case: Case) -> str:
+def several_models(case: RunEvidence) -> str:
     """Another model was at work behind the port."""
     models = case.window.models if case.window else ()
     return f"{len(models)} models behind this port moved: {', '.join(models)}" if len(models) > 1 else ""
 
 
-def unsettled(case: Case) -> str:
+def unsettled(case: RunEvidence) -> str:
     """The server's last count was not its last."""
     window = case.window
     moving = window is not None and not window.settled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen.validity import server_checks as server
 from loadgen.validity.doubt import SUSPECT, Doubt
-from loadgen.validity.evidence import LEAST_WAVES, Source, percent
+from loadgen.validity.evidence import LEAST_WAVES, EvidenceSource, percent
 
 SERVER = (
     Doubt(
@@ -14,7 +14,7 @@ SERVER = (
         f"requests were on the server before the run, or it finished more than {percent(server.FOREIGN)} "
         "beyond ours in it, or in two samples held more than we had under way",
         "have the server to yourself",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "first-wave",
@@ -50,7 +50,7 @@ SERVER = (
         f"more preemptions than {percent(server.PREEMPTED)} of the requests: each is computed twice, which "
         "P99 shows",
         "give the server more KV cache, or lower --max-concurrency or the lengths",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
     Doubt(
         "tokens-differ",
@@ -58,6 +58,6 @@ SERVER = (
         server.tokens_differ,
         f"as tokens-far-off, by more than {percent(server.TOKENS_OFF)}; equal where both count the same",
         "let the server send usage; see that nothing else answers at this address",
-        Source.COUNTERS,
+        EvidenceSource.COUNTERS,
     ),
 )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.validity.doubts import DOUBTS, Doubt, Severity
-from loadgen.validity.evidence import Case, Source
+from loadgen.validity.evidence import EvidenceSource, RunEvidence
 from loadgen.validity.sections import Broken, guarded
 
 _SHOWN = 2  # doubts told whole under the block
@@ -28,7 +28,7 @@ class Level(StrEnum):
 _LEVELS = {Severity.NOTE: Level.VALID, Severity.SUSPECT: Level.SUSPECT, Severity.INVALID: Level.INVALID}
 
 
-class Found(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """A doubt that holds, with the figures that show it."""
 
     doubt: Doubt
@@ -38,7 +38,7 @@ class Found(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """What was found, worst first, and what could not be looked at."""
 
-    found: tuple[Found, ...]
+    found: tuple[Finding, ...]
     blind: tuple[Doubt, ...]  # not found, for want of their source
     failed: tuple[Broken, ...] = ()  # not judged: these raised
 
@@ -60,22 +60,22 @@ class Verdict(msgspec.Struct, frozen=True):
         return (*(one.doubt.name for one in self.grave), *("not judged in full",) * bool(self.failed))
 
     @property
-    def notes(self) -> tuple[Found, ...]:
+    def notes(self) -> tuple[Finding, ...]:
         """What was found and changes nothing."""
         return tuple(one for one in self.found if one.doubt.severity is Severity.NOTE)
 
     @property
-    def grave(self) -> tuple[Found, ...]:
+    def grave(self) -> tuple[Finding, ...]:
         """What was found and decides."""
         return tuple(one for one in self.found if one.doubt.severity is not Severity.NOTE)
 
 
-def judge(case: Case) -> Verdict:
+def judge(case: RunEvidence) -> Verdict:
     """Look at every doubt; one that raises is not judged, and costs no other."""
     failed: list[Broken] = []
     said = {one.name: guarded(one.name, partial(one.find, case), "", failed) for one in DOUBTS}
-    held = [Found(doubt, said[doubt.name]) for doubt in DOUBTS if said[doubt.name]]
-    judged = guarded("sources", lambda: case.sources, set(Source), failed)
+    held = [Finding(doubt, said[doubt.name]) for doubt in DOUBTS if said[doubt.name]]
+    judged = guarded("sources", lambda: case.sources, set(EvidenceSource), failed)
     looked = {one.doubt.name for one in held} | {one.name for one in failed}
     return Verdict(
         found=tuple(sorted(held, key=lambda one: -one.doubt.severity)),
@@ -119,7 +119,7 @@ def explain(verdict: Verdict) -> list[str]:
     said += _unjudged(verdict)
     absent = verdict.looked_at - len(verdict.found)
     said.append(f"looked for and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
-    for source in Source:
+    for source in EvidenceSource:
         names = ", ".join(doubt.name for doubt in verdict.blind if doubt.source is source)
         if names:
             said.append(f"not looked for, without {source}: {names}")

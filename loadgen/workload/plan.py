@@ -19,9 +19,9 @@ from loadgen.workload.arrival import NS_PER_S, arrival, within
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import (
     Prompts,
+    PromptShape,
     Purpose,
-    Shape,
-    Stream,
+    RandomStream,
     TokenIds,
     arrival_rng,
     digest,
@@ -42,7 +42,7 @@ _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among so many prompts
 
 
-class Subject(msgspec.Struct, frozen=True):
+class ModelTarget(msgspec.Struct, frozen=True):
     """What a plan must know of the server and of the user's files."""
 
     engine: Engine
@@ -112,12 +112,12 @@ class Plan(msgspec.Struct, frozen=True):
         return hashed.hexdigest()
 
 
-def make(profile: Profile, subject: Subject, seed: Seed) -> Plan:
+def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
     """The measured plan of a profile; raises UsageError where the profile and the server do not fit."""
     return _plan(profile, subject, seed, "measure")
 
 
-def warmup(profile: Profile, subject: Subject, seed: Seed) -> Plan:
+def warmup(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
     """The plan of a profile's warm-up: one closed wave after another, prompts never used again."""
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
@@ -141,12 +141,12 @@ def repeated_prompts(plan: Plan) -> int:
     return compared - len({hash(prompt if isinstance(prompt, str) else tuple(prompt)) for prompt in asked})
 
 
-def _plan(profile: Profile, subject: Subject, seed: Seed, purpose: Purpose) -> Plan:
+def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
     check_body(profile)
     dialect, path = _dialect(profile, subject)
-    stream = Stream(seed.value, profile.name, seed.repeat, purpose)
+    stream = RandomStream(seed.value, profile.name, seed.repeat, purpose)
     offsets_ns, count, schedule_notes = _schedule(profile, stream)
-    shape = Shape(
+    shape = PromptShape(
         count,
         profile.input_len,
         profile.output_len,
@@ -160,7 +160,7 @@ def _plan(profile: Profile, subject: Subject, seed: Seed, purpose: Purpose) -> P
     return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
 
 
-def _schedule(profile: Profile, stream: Stream) -> tuple[Int64 | None, int, list[str]]:
+def _schedule(profile: Profile, stream: RandomStream) -> tuple[Int64 | None, int, list[str]]:
     """When each request is due (None: closed loop), how many there are at most, and what to say of it."""
     duration, most = profile.duration, profile.most_prompts
     notes = []
@@ -179,7 +179,7 @@ def _schedule(profile: Profile, stream: Stream) -> tuple[Int64 | None, int, list
     return offsets_ns, len(offsets_ns), notes
 
 
-def _dialect(profile: Profile, subject: Subject) -> tuple[Dialect, str]:
+def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     """The API that endpoint and backend name, with the engine's spelling of the length."""
     wanted = _BACKENDS.get(profile.backend)
     path = subject.endpoint or _APIS[wanted or "/completions"]().path
@@ -195,7 +195,7 @@ def _dialect(profile: Profile, subject: Subject) -> tuple[Dialect, str]:
 
 
 def _prompts(
-    profile: Profile, subject: Subject, shape: Shape, stream: Stream, seed: Seed, chat: bool
+    profile: Profile, subject: ModelTarget, shape: PromptShape, stream: RandomStream, seed: Seed, chat: bool
 ) -> tuple[Prompts, str]:
     """The prompts and where token ids come from.
 

@@ -22,7 +22,7 @@ _RATIO_RULE = (
 )
 
 
-class Shape(msgspec.Struct, frozen=True):
+class PromptShape(msgspec.Struct, frozen=True):
     """How many prompts, how long they are and how long the answers shall be, in tokens.
 
     Lengths are uniform over the integers floor(L × (1 − r)) … ceil(L × (1 + r)), as
@@ -73,7 +73,7 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
     return given.input, given.output
 
 
-class Stream(msgspec.Struct, frozen=True):
+class RandomStream(msgspec.Struct, frozen=True):
     """The name of one independent stream of random numbers.
 
     Two streams that differ in any field have nothing in common, so a repeat, another profile or the
@@ -96,7 +96,7 @@ class Stream(msgspec.Struct, frozen=True):
         return int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little")
 
 
-def arrival_rng(stream: Stream) -> np.random.Generator:
+def arrival_rng(stream: RandomStream) -> np.random.Generator:
     """The generator of arrival times that belongs to `stream`: when is drawn apart from what."""
     return replace(stream, purpose="when").rng("gaps")
 
@@ -135,7 +135,7 @@ class TokenIds:
 
     format = "ids"
 
-    def __init__(self, shape: Shape, vocabulary: Vocabulary, stream: Stream) -> None:
+    def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
         lens = stream.rng("lengths")
         self._inner_lens = uniform_lens(lens, shape.num_prompts, shape.input_len, shape.range_ratio_input)
         self.output_lens: Int64 = uniform_lens(

@@ -19,7 +19,7 @@ import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.workload.prompts import Prompts, Shape, uniform_lens
+from loadgen.workload.prompts import Prompts, PromptShape, uniform_lens
 
 _MAX_ROUNDS = 10
 
@@ -46,7 +46,7 @@ class TextVllm:
 
     format = "text-vllm"
 
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, shape: PromptShape, tokenizer: Tokenizer, seed: int) -> None:
         rng = _generator(seed)
         n, length = shape.num_prompts, _length_without_special(shape, tokenizer)
         inner_lens = uniform_lens(rng, n, length, shape.range_ratio_input, least=0)
@@ -83,7 +83,7 @@ class TextVllm09:
 
     format = "text-vllm-0.9"
 
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, shape: PromptShape, tokenizer: Tokenizer, seed: int) -> None:
         if not 0 <= seed < 2**32:
             raise UsageError(
                 f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does"
@@ -121,7 +121,7 @@ _FORMATS: dict[str, type[TextVllm] | type[TextVllm09]] = {
 TEXT_FORMATS = tuple(_FORMATS)
 
 
-def text_prompts(prompt_format: str, shape: Shape, tokenizer: str | None, seed: int) -> Prompts:
+def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> Prompts:
     """All texts of `prompt_format`, made at once: filling one draws from the generator of the next.
 
     Raises UsageError without a tokenizer, or one that cannot be loaded.
@@ -215,11 +215,11 @@ def _lens_0_9(state: np.random.RandomState, n: int, length: int, ratio: float, l
     return state.randint(low, high + 1, n, np.int64)
 
 
-def _length_without_special(shape: Shape, tokenizer: Tokenizer) -> int:
+def _length_without_special(shape: PromptShape, tokenizer: Tokenizer) -> int:
     return max(0, shape.input_len - tokenizer.num_special_tokens_to_add())
 
 
-def _nothing_left(shape: Shape, tokenizer: Tokenizer) -> UsageError:
+def _nothing_left(shape: PromptShape, tokenizer: Tokenizer) -> UsageError:
     return UsageError(
         f"--random-input-len {shape.input_len}: nothing is left of it beside the "
         f"{tokenizer.num_special_tokens_to_add()} tokens that this tokenizer adds to every prompt; give more"

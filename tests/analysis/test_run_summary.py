@@ -11,7 +11,7 @@ import pytest
 from loadgen.analysis.run_summary import full_name, of_run, short_name
 from loadgen.metrics.metrics import SELECTABLE
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.aggregate import Level
+from loadgen.telemetry.aggregate import MemoryUse
 from loadgen.telemetry.sampler import Sensed
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import Server
@@ -128,7 +128,7 @@ def test_the_machine_is_told_where_the_server_is_on_it(url: str, machine: str) -
     assert (known.machine, known.power_mode) == (machine, "MAXN (0)" if machine else "")
 
 
-LEVEL = Level(peak_bytes=9, steady_bytes=8, how="h")
+LEVEL = MemoryUse(peak_bytes=9, steady_bytes=8, how="h")
 SENSED: dict[str, Any] = {"duration_s": 1, "period_s": 1, "samples": 1, "cpu_ms_per_sample": 0}
 
 

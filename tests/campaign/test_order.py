@@ -113,7 +113,7 @@ def test_ids_are_readable_and_of_letters_that_any_file_system_takes(tmp_path: Pa
     ]
 
 
-def the_record(path: Path) -> record.Record:
+def the_record(path: Path) -> record.CampaignRecord:
     return record.made(file.load(path), path, made(path), starts(path), datetime(2026, 1, 1, tzinfo=UTC))
 
 

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from loadgen.endpoint import answer_check
-from loadgen.endpoint.answer_check import CHAT, PROMPTS, Answer, Fingerprint, Flaw, divergence, flaw, judge
+from loadgen.endpoint.answer_check import (
+    CHAT,
+    PROMPTS,
+    Fingerprint,
+    Flaw,
+    GreedyAnswer,
+    divergence,
+    flaw,
+    judge,
+)
 
 # As small instruct models go on, greedily.
 HEALTHY = (
@@ -34,12 +43,16 @@ SALAD = " placeAction V tuplemptyunction_sig oncetk item remaining.test instru"
 def of(*texts: str, **more: Any) -> Fingerprint:
     """A fingerprint of these answers, the healthy ones after them."""
     said = [*texts, *HEALTHY[len(texts) :]]
-    answers = [Answer(prompt=prompt.text, text=text) for prompt, text in zip(PROMPTS, said, strict=True)]
+    answers = [
+        GreedyAnswer(prompt=prompt.text, text=text) for prompt, text in zip(PROMPTS, said, strict=True)
+    ]
     return Fingerprint(version=1, answers=tuple(answers), **more)
 
 
 def with_ids(*ids: Sequence[int], **more: Any) -> Fingerprint:
-    answers = tuple(Answer(prompt=f"p{i}", text="t", token_ids=tuple(found)) for i, found in enumerate(ids))
+    answers = tuple(
+        GreedyAnswer(prompt=f"p{i}", text="t", token_ids=tuple(found)) for i, found in enumerate(ids)
+    )
     return Fingerprint(version=1, answers=answers, **more)
 
 
@@ -76,7 +89,7 @@ def with_ids(*ids: Sequence[int], **more: Any) -> Fingerprint:
 def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
     answer: dict[str, Any], found: Flaw | None
 ) -> None:
-    assert flaw(Answer(prompt="p", **answer)) is found
+    assert flaw(GreedyAnswer(prompt="p", **answer)) is found
 
 
 LOOPING = "answers are a few tokens repeated to the end"
@@ -160,8 +173,8 @@ def test_what_was_cut_before_its_answer_is_not_held_against_it() -> None:
 @pytest.mark.parametrize("index", range(len(PROMPTS)))
 def test_each_prompt_expects_what_a_healthy_model_says_and_no_salad(index: int) -> None:
     prompt = PROMPTS[index]
-    right = Fingerprint(version=1, answers=(Answer(prompt=prompt.text, text=HEALTHY[index]),))
-    wrong = Fingerprint(version=1, answers=(Answer(prompt=prompt.text, text=SALAD),))
+    right = Fingerprint(version=1, answers=(GreedyAnswer(prompt=prompt.text, text=HEALTHY[index]),))
+    wrong = Fingerprint(version=1, answers=(GreedyAnswer(prompt=prompt.text, text=SALAD),))
     of = 1 if prompt.expects else 0
     assert answer_check.answered_right(right) == (of, of)
     assert answer_check.answered_right(wrong) == (0, of)
@@ -175,7 +188,9 @@ def test_the_prompts_are_one_version_and_shorter_than_a_block() -> None:
 
 
 OTHER_SET = of().model_copy(update={"version": 2})
-FAILED = Fingerprint(version=1, answers=tuple(Answer(prompt=prompt.text, failure="x") for prompt in PROMPTS))
+FAILED = Fingerprint(
+    version=1, answers=tuple(GreedyAnswer(prompt=prompt.text, failure="x") for prompt in PROMPTS)
+)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.endpoint import control
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.protocol import engines
 from loadgen.protocol.engines import Engine
@@ -37,7 +37,7 @@ def told(server: ScriptedServer) -> list[tuple[str, str, bytes]]:
 
 
 def reset(base_url: str, engine: Engine, busy_s: float = 0.0) -> str:
-    return control.reset_cache(Access(base_url), None, engine, busy_s)
+    return control.reset_cache(ServerAddress(base_url), None, engine, busy_s)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_server_that_is_gone_has_not_emptied_its_cache() -> None:
 @contextlib.contextmanager
 def traced(engine: Engine, *answers: bytes) -> Iterator[ScriptedServer]:
     with ScriptedServer(one_by_one(*answers)) as server:
-        with control.tracing(Access(server.base_url), None, engine, "/traces"):
+        with control.tracing(ServerAddress(server.base_url), None, engine, "/traces"):
             assert [path for _, path, _ in told(server)] == [engine.trace_start_path]
         yield server
 
@@ -131,7 +131,7 @@ def test_a_server_that_does_not_trace_is_an_error(
 )
 def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said: str) -> None:
     with ScriptedServer(one_by_one(OK, stop)) as server:
-        with control.tracing(Access(server.base_url), None, SGLANG, "/traces") as trace:
+        with control.tracing(ServerAddress(server.base_url), None, SGLANG, "/traces") as trace:
             pass
         assert str(trace).startswith(said)
 
@@ -141,14 +141,14 @@ def test_a_trace_ends_with_a_run_that_failed_and_its_fault_is_the_one_told(stop:
     with ScriptedServer(one_by_one(OK, stop)) as server:
         with (
             pytest.raises(ZeroDivisionError),
-            control.tracing(Access(server.base_url), None, VLLM, "/traces"),
+            control.tracing(ServerAddress(server.base_url), None, VLLM, "/traces"),
         ):
             raise ZeroDivisionError
         assert [path for _, path, _ in told(server)] == ["/start_profile", "/stop_profile"]
 
 
 def test_a_server_that_is_gone_cannot_be_traced() -> None:
-    gone = Access(f"http://127.0.0.1:{closed_port()}")
+    gone = ServerAddress(f"http://127.0.0.1:{closed_port()}")
     with pytest.raises(MeasureError, match="server's log"), control.tracing(gone, None, VLLM, "/traces"):
         raise AssertionError("no trace, and nobody said so")
 
@@ -165,8 +165,8 @@ def test_a_server_that_is_gone_cannot_be_traced() -> None:
 )
 def test_a_server_says_how_it_runs_or_nothing(engine: Engine, answer: bytes, info: dict[str, int]) -> None:
     with ScriptedServer(one_by_one(answer)) as server:
-        assert control.server_info(Access(server.base_url), None, engine) == info
+        assert control.server_info(ServerAddress(server.base_url), None, engine) == info
 
 
 def test_a_server_that_is_gone_says_nothing() -> None:
-    assert control.server_info(Access(f"http://127.0.0.1:{closed_port()}"), None, VLLM) == {}
+    assert control.server_info(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None, VLLM) == {}

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, api, closed_port, stream, whole
-from loadgen.endpoint.discovery import Access, Inquiry, Served
+from loadgen.endpoint.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 
 
-def ask(base_url: str, model: str | None = None, wait_s: float = 0.0, **headers: str) -> Served:
-    access = Access(base_url, headers)
-    return Inquiry(access, access.tls()).ask(model, wait_s)
+def ask(base_url: str, model: str | None = None, wait_s: float = 0.0, **headers: str) -> ServerInfo:
+    access = ServerAddress(base_url, headers)
+    return ServerProbe(access, access.tls()).ask(model, wait_s)
 
 
 def site(**answers: bytes) -> Callable[[Asked], Answer]:
@@ -158,7 +158,7 @@ def test_what_every_request_carries_is_sent() -> None:
 )
 def test_what_is_no_url_is_refused(base_url: str) -> None:
     with pytest.raises(UsageError, match="write it like http://localhost:8000"):
-        Access(base_url)
+        ServerAddress(base_url)
 
 
 @pytest.mark.parametrize("wait_s", [float("nan"), float("inf"), -1.0])
@@ -179,7 +179,7 @@ def test_a_wait_that_is_none_is_refused(wait_s: float) -> None:
 def test_a_target_is_a_resolved_address_under_the_urls_own_name(
     base_url: str, url: str, address: tuple[str | int, ...]
 ) -> None:
-    access = Access(base_url)
+    access = ServerAddress(base_url)
     target = access.target("/x", access.tls())
     assert (target.url, target.address[1]) == (url, address)
     assert (target.tls is not None) == (target.scheme == "https")
@@ -188,7 +188,7 @@ def test_a_target_is_a_resolved_address_under_the_urls_own_name(
 @pytest.mark.parametrize("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
 def test_a_name_that_does_not_resolve_is_told(host: str) -> None:
     with pytest.raises(LoadgenError, match="does not resolve"):
-        Access(f"http://{host}").target("", None)
+        ServerAddress(f"http://{host}").target("", None)
 
 
 def test_of_several_addresses_the_one_that_is_served_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_of_several_addresses_the_one_that_is_served_is_taken(monkeypatch: pytes
         unserved, served = (("127.0.0.1", port) for port in (closed_port(), server.port))
         both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (unserved, served)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
-        access = Access(f"http://localhost:{server.port}")
+        access = ServerAddress(f"http://localhost:{server.port}")
         assert access.target("", None).address == (socket.AF_INET, served)
     assert access.target("", None).address == (socket.AF_INET, unserved)
     assert replace(access, headers={"a": "b"}).target("", None).headers == (("a", "b"),)

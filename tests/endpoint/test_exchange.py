@@ -10,8 +10,8 @@ import pytest
 
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.endpoint import control, exchange
-from loadgen.endpoint.discovery import Access, Inquiry
-from loadgen.endpoint.exchange import Answer as Exchanged
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.exchange import ControlAnswer as Exchanged
 from loadgen.endpoint.exchange import shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines
@@ -21,7 +21,7 @@ LIMIT_S = 0.3
 
 
 def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **headers: str) -> Exchanged:
-    access = Access(base_url, headers)
+    access = ServerAddress(base_url, headers)
 
     async def one() -> Exchanged:
         async with access.client(None, 60.0) as client:
@@ -112,9 +112,9 @@ def redirecting(elsewhere: str, path: str) -> Callable[[Asked], Answer]:
 def test_a_redirect_is_named_and_nothing_is_sent_there(path: str) -> None:
     with ScriptedServer(lambda _: Answer([whole(b"{}")])) as other:
         with ScriptedServer(redirecting(other.base_url, path)) as server:
-            access = Access(server.base_url, {"Authorization": "Bearer k"})
+            access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
             with pytest.raises(MeasureError, match=rf"{path} redirects to {other.base_url} \(307\)"):
-                Inquiry(access, None).ask("m", 0.0)
+                ServerProbe(access, None).ask("m", 0.0)
         assert other.asked == []
 
 
@@ -122,7 +122,7 @@ def test_control_requests_follow_no_redirect_either() -> None:
     with ScriptedServer(lambda _: Answer([whole(b"{}")])) as other:
         moved = Answer([whole(b"", "308 Moved", more=f"location: {other.base_url}/\r\n")])
         with ScriptedServer(lambda _: moved) as server:
-            access = Access(server.base_url, {"Authorization": "Bearer k"})
+            access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
             assert "redirects to" in control.reset_cache(access, None, SGLANG, 0.0)
             assert control.server_info(access, None, SGLANG) == {}
             with (
@@ -162,7 +162,7 @@ def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
 )
 def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> None:
     with ScriptedServer(lambda _: Answer([whole(info)])) as server:
-        assert set(control.server_info(Access(server.base_url), None, SGLANG)) <= {"tp_size"}
+        assert set(control.server_info(ServerAddress(server.base_url), None, SGLANG)) <= {"tp_size"}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> No
 def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
     card = f'{{"data":[{{"id":"m","max_model_len":{length}}}]}}'
     with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
-        assert Inquiry(Access(server.base_url), None).ask("m", 0.0).max_model_len == 0
+        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).max_model_len == 0
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,15 @@ def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
 def test_a_root_that_is_no_path_is_not_kept(root: str, kept: str) -> None:
     card = f'{{"data":[{{"id":"m","root":{root}}}]}}'
     with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
-        assert Inquiry(Access(server.base_url), None).ask("m", 0.0).model_root == kept
+        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).model_root == kept
 
 
 @pytest.mark.parametrize("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
 def test_a_model_whose_name_no_request_can_carry_is_not_taken(name: str) -> None:
     with ScriptedServer(lambda _: Answer([whole(f'{{"data":[{{"id":{name}}}]}}'.encode())])) as server:
         with pytest.raises(MeasureError, match="names no model that is served: pass --model"):
-            Inquiry(Access(server.base_url), None).ask(None, 0.0)
-        assert Inquiry(Access(server.base_url), None).ask("m", 0.0).models == ()
+            ServerProbe(ServerAddress(server.base_url), None).ask(None, 0.0)
+        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).models == ()
 
 
 SECRET = "s3cr3t"
@@ -220,7 +220,7 @@ SECRET = "s3cr3t"
 )
 def test_a_base_url_with_a_secret_is_refused_without_it(base_url: str) -> None:
     with pytest.raises(UsageError, match="--base-url") as refused:
-        Access(base_url)
+        ServerAddress(base_url)
     assert SECRET not in str(refused.value)
 
 
@@ -247,7 +247,7 @@ def test_a_header_that_is_no_http_is_never_repeated() -> None:
 
 def test_a_key_that_is_not_ascii_is_never_repeated() -> None:
     with pytest.raises(UsageError, match="not ASCII") as refused:
-        Access("http://127.0.0.1:1", {"Authorization": f"Bearer {SECRET}é"}).client(None, 1.0)
+        ServerAddress("http://127.0.0.1:1", {"Authorization": f"Bearer {SECRET}é"}).client(None, 1.0)
     assert SECRET not in str(refused.value)
 
 
@@ -257,7 +257,7 @@ def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: p
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises((UsageError, MeasureError), match=r"proxy|does not answer|is not ready") as refused:
-        Inquiry(Access("http://nonesuch.invalid"), None).ask("m", 0.0)
+        ServerProbe(ServerAddress("http://nonesuch.invalid"), None).ask("m", 0.0)
     assert SECRET not in str(refused.value)
 
 

@@ -27,12 +27,12 @@ from fakes.scripted_server import (
 from loadgen import cli
 from loadgen.endpoint import answer_check, greedy_prompts
 from loadgen.endpoint.answer_check import CHAT, COMPLETION, PROMPTS, Fingerprint
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.protocol import engines
 from loadgen.protocol.engines import Engine
 from loadgen.results import run_directory
 from loadgen.workload import plan
-from loadgen.workload.plan import Seed, Subject
+from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import build
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
@@ -51,10 +51,10 @@ def asked_of(
     limit_s: float = 30.0,
 ) -> Fingerprint:
     """The fingerprint of a server, asked in the API of a workload."""
-    subject = Subject(engine, "m", tokenizer=tokenizer, vocab_size=100)
+    subject = ModelTarget(engine, "m", tokenizer=tokenizer, vocab_size=100)
     workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1, **settings})
     made = plan.make(workload, subject, Seed(1))
-    return greedy_prompts.ask(Access(base_url), None, subject, made, lambda _: None, limit_s)
+    return greedy_prompts.ask(ServerAddress(base_url), None, subject, made, lambda _: None, limit_s)
 
 
 def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Answer]:
@@ -240,9 +240,11 @@ def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
 def test_how_far_it_is_is_shown() -> None:
     seen: list[str] = []
     with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
-        made = plan.make(build({"num_prompts": 1}), Subject(VLLM, "m", vocab_size=100), Seed(1))
-        subject = Subject(VLLM, "m")
-        greedy_prompts.ask(Access(server.base_url), None, subject, made, lambda at: seen.append(at.line()))
+        made = plan.make(build({"num_prompts": 1}), ModelTarget(VLLM, "m", vocab_size=100), Seed(1))
+        subject = ModelTarget(VLLM, "m")
+        greedy_prompts.ask(
+            ServerAddress(server.base_url), None, subject, made, lambda at: seen.append(at.line())
+        )
     assert seen[0] == "fingerprint: 0/12 prompts answered"
     assert len(seen) == COUNT
 

@@ -9,9 +9,9 @@ from endpoint.test_greedy_prompts import COUNT, SGLANG, TOKENIZER, VLLM, asked_o
 from fakes.scripted_server import HEAD, LAST, Answer, Asked, ScriptedServer, chunk, token
 from loadgen.endpoint import greedy_prompts
 from loadgen.endpoint.answer_check import PROMPTS
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.workload import plan
-from loadgen.workload.plan import Seed, Subject
+from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import build
 
 GENERATED = b'data: {"text":"","output_ids":[%b],"meta_info":{"completion_tokens":1%b}}\n\n'
@@ -82,11 +82,11 @@ def test_ids_that_no_tokenizer_knows_are_that_prompts_failure(
 
 def test_a_secret_that_the_server_repeats_is_hidden() -> None:
     workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1})
-    subject = Subject(VLLM, "m", vocab_size=100)
+    subject = ModelTarget(VLLM, "m", vocab_size=100)
     made = plan.make(workload, subject, Seed(1))
     with ScriptedServer(saying(HEAD, chunk(token("the key sk-1", "stop")), LAST)) as server:
         found = greedy_prompts.ask(
-            Access(server.base_url),
+            ServerAddress(server.base_url),
             None,
             subject,
             made,

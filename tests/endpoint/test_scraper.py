@@ -12,7 +12,7 @@ import pytest
 
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.endpoint import scraper
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.scraper import Observer
 
 Script = Callable[[Asked], Answer]
@@ -30,7 +30,7 @@ def in_turn(*answers: Answer) -> Script:
 
 
 def observer(server: ScriptedServer) -> Observer:
-    return Observer(Access(server.base_url), None)
+    return Observer(ServerAddress(server.base_url), None)
 
 
 @pytest.fixture
@@ -89,12 +89,15 @@ def test_a_server_that_never_stops_talking_is_given_up(monkeypatch: pytest.Monke
 
 
 def test_nobody_there_is_words_too() -> None:
-    assert "/metrics does not answer" in Observer(Access(f"http://127.0.0.1:{closed_port()}"), None).before()
+    assert (
+        "/metrics does not answer"
+        in Observer(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None).before()
+    )
 
 
 def test_the_window_is_what_moved_and_carries_the_key(often: None) -> None:
     with ScriptedServer(in_turn(exposition(100), exposition(164))) as server:
-        watching = Observer(Access(server.base_url, {"Authorization": "Bearer k"}), None)
+        watching = Observer(ServerAddress(server.base_url, {"Authorization": "Bearer k"}), None)
         assert watching.before() == ""
         window = watching.after()
     assert (window.generation_tokens, window.settled, window.models) == (64, True, ("m",))
@@ -141,7 +144,7 @@ def test_only_the_asked_model_is_counted(often: None) -> None:
         for pair in zip(both, other, strict=True)
     ]
     with ScriptedServer(in_turn(*(Answer([whole(body)]) for body in bodies))) as server:
-        watching = Observer(Access(server.base_url), None, "other")
+        watching = Observer(ServerAddress(server.base_url), None, "other")
         watching.before()
         window = watching.after()
     assert (window.generation_tokens, window.models) == (8, ("m", "other"))

@@ -16,10 +16,10 @@ from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
 from loadgen.endpoint import scraper
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.scraper import Observer
 from loadgen.endpoint.server_counters import ServerWindow
-from loadgen.metrics.metrics import Ask, Metrics, compute
+from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.validity.reconcile import foreign_requests, foreign_tokens, mismatches, prefix_hit_rate, rows
 
@@ -193,13 +193,13 @@ def telling_vllm(
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
-    observer = Observer(Access(engine.base_url), None, "qwen3")
+    observer = Observer(ServerAddress(engine.base_url), None, "qwen3")
     assert observer.before(rest_s=10.0) == ""
     with observer.sampling():
         finished = loadgen([*arguments, "--no-observe"], directory)
     assert finished.code == 0, finished.err
     records = Records.load(_run_directory(directory) / "arrivals.npz")
-    return observer.after(), compute(records, Ask()), records
+    return observer.after(), compute(records, MetricOptions()), records
 
 
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(

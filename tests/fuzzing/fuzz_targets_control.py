@@ -66,7 +66,7 @@ def metric_lines(raw: bytes) -> None:
 def server_info(raw: bytes) -> None:
     """An answer of /server_info."""
     strict(engine_config.from_server_info(untrusted.json_object(raw)))
-    assert exchange.Answer("/x", 200, raw).words.isprintable()
+    assert exchange.ControlAnswer("/x", 200, raw).words.isprintable()
 
 
 def log(raw: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from loadgen.metrics.decode import Decoder
-from loadgen.metrics.metrics import Ask, compute
+from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.metrics.token_counts import SILENT_TOKENS
 from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON
@@ -86,7 +86,7 @@ def check(dialect: Dialect, streamed: bool, capture: Capture) -> Record:
     assert _detail(record).strip()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figures = compute(Records.of([record, record]), Ask(streamed=streamed))
+        figures = compute(Records.of([record, record]), MetricOptions(streamed=streamed))
     assert figures.total_output_tokens == (0 if record.failure else 2 * max(record.output_tokens, 0))
     return record
 

@@ -105,7 +105,7 @@ def compare(data: bytes) -> None:
     """A comparison of what a file holds, in every form."""
     reported = _sources(data, "compare")
     if reported:
-        found = comparison.compare(list(reported), comparison.Ask(), ())
+        found = comparison.compare(list(reported), comparison.ComparisonOptions(), ())
         for said in (render.text(found), render.markdown(found), export.csv(found)):
             printable.plain(said).encode()
 
@@ -163,7 +163,7 @@ def http(data: bytes) -> None:
         found = heads.read(reads)
         if found is not None:
             break
-    if isinstance(head, http1.Head):
+    if isinstance(head, http1.ResponseHead):
         framing, whole = head.framing, _Reads([raw])
         if framing.begins_well(head.rest) and not framing.done(whole):
             framing.checked(whole)

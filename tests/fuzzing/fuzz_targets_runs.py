@@ -18,7 +18,7 @@ import numpy as np
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.errors import UsageError
-from loadgen.metrics.metrics import Ask, compute
+from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import Record, Records
 from loadgen.results import journal
 from loadgen.results import run_directory as result
@@ -53,7 +53,7 @@ def some_records() -> Records:
 
 def _usable(records: Records) -> None:
     """What was read can be computed with, and stored again."""
-    compute(records, Ask(streamed=True))
+    compute(records, MetricOptions(streamed=True))
     assert Records.unpack(records.pack()).pack() == records.pack()
 
 

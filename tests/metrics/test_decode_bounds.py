@@ -10,7 +10,7 @@ import pytest
 
 from builders import recorded
 from loadgen.metrics.decode import Decoder
-from loadgen.metrics.metrics import Ask, compute
+from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.metrics.token_counts import SILENT_TOKENS
 from loadgen.protocol.openai import DIALECTS, MOST
@@ -53,7 +53,7 @@ TOO_DEEP = "maximum recursion depth exceeded while deserializing an object"
 
 def summed(*records: Record) -> tuple[int, int, int]:
     """Successes, and their tokens in and out, by the metrics of a run of these."""
-    found = compute(Records.of(records), Ask())
+    found = compute(Records.of(records), MetricOptions())
     return found.completed, found.total_input_tokens, found.total_output_tokens
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadgen.metrics.decode import Decoder
-from loadgen.metrics.metrics import Ask, compute
+from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import UNKNOWN, Records
 from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.capture import Capture, int64s, joined
@@ -75,7 +75,7 @@ def test_a_kernel_timestamp_that_cannot_be_true_is_not_used(
     assert record.impossible_stamps == len(impossible)
     assert record.unstamped_reads == len(impossible) + unstamped == sum(own)
     assert record.lag_sum_ns == LATE_NS * (6 - sum(own))
-    figures = compute(Records.of([record]), Ask())
+    figures = compute(Records.of([record]), MetricOptions())
     for found, true in ((figures.ttft, 200.0), (figures.itl, 100.0), (figures.e2el, 500.0)):
         assert found.mean_ms == pytest.approx(true, abs=1.01 * LATE_NS / 1e6)
     assert figures.duration_s == pytest.approx(0.6, abs=1.01 * LATE_NS / 1e9)

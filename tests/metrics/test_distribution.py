@@ -16,7 +16,7 @@ from builders import made_runs
 from loadgen.arrays import Int64, total
 from loadgen.metrics import peaks, percentiles, record
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Ask, compute
+from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.record import Record, Records
 from loadgen.results import report
@@ -90,7 +90,7 @@ def test_a_message_of_as_many_tokens_as_can_be_costs_no_more_than_one_of_two() -
     at_ns, tokens = np.array([10, 20, 50]) * 1_000_000, np.array([1, most, most])
     row = Record(0, 0, 1, 1, 60_000_000, arrival_ns=at_ns, tokens=tokens, output_tokens=most, usage=True)
     began = time.process_time()
-    found = compute(Records.of([row]), Ask(metric_percentiles=WANTED)).token_time
+    found = compute(Records.of([row]), MetricOptions(metric_percentiles=WANTED)).token_time
     assert time.process_time() - began < 0.5
     assert found.n == 2 * most
     assert found.mean_ms == pytest.approx((10 + 30) / (2 * most))

@@ -8,7 +8,13 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.metrics.goodput import parse_goodput
-from loadgen.metrics.metrics import Ask, Metrics, compute, parse_percentile_metrics, parse_percentiles
+from loadgen.metrics.metrics import (
+    MetricOptions,
+    Metrics,
+    compute,
+    parse_percentile_metrics,
+    parse_percentiles,
+)
 from loadgen.metrics.peaks import peak_concurrency, peak_tokens
 from loadgen.metrics.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
@@ -41,7 +47,7 @@ def answer(
 
 
 def measured(*records: Record, **ask: object) -> Metrics:
-    return compute(Records.of(records), Ask(**ask))  # type: ignore[arg-type]
+    return compute(Records.of(records), MetricOptions(**ask))  # type: ignore[arg-type]
 
 
 def test_latencies_of_two_requests_are_the_ones_worked_out_by_hand() -> None:
@@ -318,7 +324,7 @@ def test_an_objective_given_twice_or_without_a_stream_is_refused() -> None:
     with pytest.raises(UsageError, match="ttft is given twice"):
         parse_goodput(["ttft:1", "ttft:2"])
     with pytest.raises(UsageError, match="--goodput tpot needs a stream"):
-        Ask(goodput_slo_ms={"tpot": 5.0}, streamed=False)
+        MetricOptions(goodput_slo_ms={"tpot": 5.0}, streamed=False)
 
 
 def test_percentiles_and_metrics_are_read_in_order_and_once() -> None:

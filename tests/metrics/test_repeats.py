@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from loadgen.metrics import repeats
-from loadgen.metrics.metrics import Ask, Metrics, compute
+from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.repeats import Spread, render, spreads, t_quantile
 from loadgen.metrics.steady_state import Trim, Unsteady, steady
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000
-ASK = Ask()
+ASK = MetricOptions()
 
 
 def records(ttft_ms: int, **more: Any) -> Records:
@@ -41,7 +41,7 @@ def records(ttft_ms: int, **more: Any) -> Records:
     )
 
 
-def run(ttft_ms: int, ask: Ask = ASK, **more: Any) -> Metrics:
+def run(ttft_ms: int, ask: MetricOptions = ASK, **more: Any) -> Metrics:
     return compute(records(ttft_ms, **more), ask)
 
 
@@ -74,7 +74,7 @@ def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None
     ]
     assert found["output_throughput_per_s"].mean == pytest.approx(2 * found["request_throughput_per_s"].mean)
     assert found["total_throughput_per_s"].mean == pytest.approx(5 * found["output_throughput_per_s"].mean)
-    ask = Ask(metric_percentiles=(50.0, 99.9), goodput_slo_ms={"ttft": 99.0})
+    ask = MetricOptions(metric_percentiles=(50.0, 99.9), goodput_slo_ms={"ttft": 99.0})
     more = by_name([run(98, ask), run(100, ask)])
     assert {"p50_ttft_ms", "p99.9_itl_ms"} <= set(more)
     assert "p99_ttft_ms" not in more
@@ -82,7 +82,7 @@ def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None
 
 
 def test_the_steady_part_is_repeated_beside_the_whole() -> None:
-    windows = [steady(records(ttft_ms), 1, Trim(), Ask()) for ttft_ms in (98, 100)]
+    windows = [steady(records(ttft_ms), 1, Trim(), MetricOptions()) for ttft_ms in (98, 100)]
     found = by_name([run(98), run(100)], windows)
     assert found["steady_output_throughput_per_s"].mean == found["output_throughput_per_s"].mean
     assert {"steady_request_throughput_per_s", "steady_mean_ttft_ms", "steady_mean_tpot_ms"} <= set(found)

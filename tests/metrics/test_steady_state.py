@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.errors import UsageError
-from loadgen.metrics.metrics import Ask
+from loadgen.metrics.metrics import MetricOptions
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.steady_state import Margin, Steady, Trim, Unsteady, held_ns, lines, ran_out, steady
 from loadgen.metrics.steady_state import json as steady_json
@@ -38,7 +38,7 @@ def answer(slot: int, sent_ms: int, end_ms: int, at_ms: Sequence[int] = (), **mo
 
 
 def found(rows: Sequence[Record], concurrency: int | None, trim: Trim = WHOLE, **ask: Any) -> Steady:
-    window = steady(Records.of(rows), concurrency, trim, Ask(**ask))
+    window = steady(Records.of(rows), concurrency, trim, MetricOptions(**ask))
     assert isinstance(window, Steady), window
     return window
 
@@ -154,7 +154,7 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
 def test_where_there_is_none_it_says_why(
     rows: list[Record], concurrency: int | None, trim: Trim, why: str
 ) -> None:
-    window = steady(Records.of(rows), concurrency, trim, Ask())
+    window = steady(Records.of(rows), concurrency, trim, MetricOptions())
     assert isinstance(window, Unsteady)
     assert why in window.why
     assert lines(window)[0].startswith("steady state: none: ")

@@ -7,10 +7,10 @@ from loadgen.protocol.http1 import (
     Chunked,
     ContentLength,
     Framing,
-    Head,
+    HttpBody,
     Malformed,
     NoBody,
-    Unframed,
+    ResponseHead,
     UntilClose,
     read_head,
     unframe,
@@ -37,7 +37,7 @@ class Reads(list[bytes]):
         return self[count:]
 
 
-def unframed(reads: list[bytes]) -> Unframed:
+def unframed(reads: list[bytes]) -> HttpBody:
     return unframe(b"".join(reads), np.array([len(read) for read in reads], np.int64).cumsum())
 
 
@@ -47,7 +47,7 @@ def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
     assert [read_head(raw[:cut]) for cut in range(len(raw))] == [None] * len(raw)
     for after in (b"", b"9\r\ndata: x"):
         head = read_head(raw + after)
-        assert isinstance(head, Head)
+        assert isinstance(head, ResponseHead)
         assert (head.status, head.keep_alive, head.length) == (200, True, len(raw))
         assert head.headers == {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 
@@ -67,7 +67,7 @@ def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
 )
 def test_the_head_tells_where_the_body_ends(head: bytes, framing: Framing, keep_alive: bool) -> None:
     read = read_head(head)
-    assert isinstance(read, Head)
+    assert isinstance(read, ResponseHead)
     assert (read.framing, read.keep_alive) == (framing, keep_alive)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.analysis.importers import blocks
 from loadgen.errors import UsageError
-from loadgen.metrics.metrics import Ask, Metrics, compute
+from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.vllm_keys import BlockFacts, beside, figures
 from loadgen.results.result_block import LAYOUTS, Layout, layout, render
@@ -34,7 +34,7 @@ def run(**ask: Any) -> Metrics:
         input_tokens=5,
         output_tokens=3,
     )
-    return compute(Records.of([record]), Ask(**ask))
+    return compute(Records.of([record]), MetricOptions(**ask))
 
 
 def labels(text: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:
 
 
 def test_a_metric_of_nothing_is_left_out_rather_than_zero() -> None:
-    nothing = compute(Records.of([]), Ask())
+    nothing = compute(Records.of([]), MetricOptions())
     assert headers(render(figures(nothing, BlockFacts()))) == []
 
 
@@ -204,7 +204,7 @@ def test_sglangs_concurrency_is_the_latencies_of_the_successes_over_the_duration
         "concurrency": 0.12 / 0.5,
         "max_itl_ms": 10.0,
     }
-    assert not any(beside(compute(Records.of([]), Ask())).values())
+    assert not any(beside(compute(Records.of([]), MetricOptions())).values())
 
 
 def test_an_unknown_layout_is_refused_with_the_nearest() -> None:

@@ -18,9 +18,9 @@ from loadgen.metrics.record import Record, Records
 from loadgen.results import speed_ladder, speed_tables
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_formulas import OUTPUT, TOTAL
-from loadgen.results.speed_rows import SETTINGS, Memory, Row, Setting, ThroughputRow
+from loadgen.results.speed_rows import SETTINGS, Memory, Setting, SpeedRow, ThroughputRow
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.aggregate import Level
+from loadgen.telemetry.aggregate import MemoryUse
 from loadgen.telemetry.sampler import Sensed
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.run_metadata import Client, Facts, Launched, Server
@@ -107,7 +107,7 @@ def launched(*command: str, **changes: Any) -> Launched:
 
 
 def test_a_rung_is_a_row() -> None:
-    assert speed_ladder.row(made(), TOTAL) == Row(
+    assert speed_ladder.row(made(), TOTAL) == SpeedRow(
         model="Qwen3-8B",
         backend="vLLM",
         gpu="A GPU",
@@ -231,7 +231,7 @@ def test_gpus_are_those_that_share_the_model(facts: dict[str, Any], gpu_num: int
 
 def sensed(**peak_mb: int) -> Sensed:
     levels: dict[str, Any] = {
-        name: Level(peak_bytes=mb << 20, steady_bytes=0, how="so") for name, mb in peak_mb.items()
+        name: MemoryUse(peak_bytes=mb << 20, steady_bytes=0, how="so") for name, mb in peak_mb.items()
     }
     return Sensed(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
 

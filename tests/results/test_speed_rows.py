@@ -15,8 +15,8 @@ from loadgen.results.speed_rows import (
     SETTINGS,
     SETTINGS_TO_32B,
     Memory,
-    Row,
     Setting,
+    SpeedRow,
     ThroughputRow,
     legend,
     published,
@@ -35,9 +35,9 @@ def test_the_published_files_are_read_with_the_precision_they_print() -> None:
     assert {row.formula for row in rows if row.model.startswith("Qwen3-")} == {TOTAL}
     assert {row.formula for row in rows if row.model.startswith("Qwen2.5-")} == {OUTPUT}
     assert {str(row.speed_tok_s) for row in rows} >= {"47.40", "3.5", "41.8", "None"}
-    first = Row("Qwen2.5-0.5B-Instruct", "Transformers", "A100-80GB", 1, "BF16", 1, Decimal("47.40"))
+    first = SpeedRow("Qwen2.5-0.5B-Instruct", "Transformers", "A100-80GB", 1, "BF16", 1, Decimal("47.40"))
     memory = Memory(Decimal("0.97"), "GB")
-    assert next(row for row in rows if row.gpu_memory == memory) == Row(
+    assert next(row for row in rows if row.gpu_memory == memory) == SpeedRow(
         **(asdict(first) | {"gpu_memory": memory})
     )
 

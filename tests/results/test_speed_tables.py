@@ -20,8 +20,8 @@ from loadgen.results.speed_rows import (
     SETTINGS,
     SETTINGS_TO_32B,
     Memory,
-    Row,
     Setting,
+    SpeedRow,
     ThroughputRow,
     legend,
     read_csv,
@@ -35,8 +35,8 @@ from loadgen.results.speed_tables import (
     TABLES,
     THROUGHPUT,
     Column,
-    Shape,
     Table,
+    TableShape,
 )
 
 PAGES = Path(__file__).parents[1] / "data" / "published"
@@ -48,7 +48,7 @@ NEW_SAMPLE_CONFIG = (
 )
 
 
-def of(model: str, backend: str) -> list[Row]:
+def of(model: str, backend: str) -> list[SpeedRow]:
     return [row for row in shipped() if (row.model, row.backend) == (model, backend)]
 
 
@@ -154,7 +154,7 @@ def test_the_legend_of_72b_is_written_as_on_its_page() -> None:
 @pytest.mark.parametrize(
     ("name", "shape"), [("qwen3_h20_speed.csv", QWEN3_CSV), ("qwen2_5_a100_speed.csv", QWEN2_5_CSV)]
 )
-def test_the_published_files_are_written_byte_for_byte(name: str, shape: Shape) -> None:
+def test_the_published_files_are_written_byte_for_byte(name: str, shape: TableShape) -> None:
     rows = read_csv(SHIPPED / name)
     assert speed_tables.csv(speed_tables.table(rows, shape)) == (SHIPPED / name).read_text("utf-8")
 
@@ -169,7 +169,7 @@ def cells_of_the_file(model: str, backend: str, columns: list[str]) -> Iterator[
 
 @pytest.mark.parametrize("form", ["html", "rst", "md"])
 @pytest.mark.parametrize("rows", GROUPS, ids=lambda rows: f"{rows[0].model}-{rows[0].backend}")
-def test_every_published_row_is_drawn_again(rows: list[Row], form: str) -> None:
+def test_every_published_row_is_drawn_again(rows: list[SpeedRow], form: str) -> None:
     shape = QWEN3 if rows[0].formula == TOTAL else QWEN2_5
     table = speed_tables.table(rows, shape, ())
     heading, *body = READ[form](TABLES[form](table))
@@ -186,7 +186,7 @@ def test_the_published_rows_are_all_in_one_of_the_groups_drawn() -> None:
 
 
 @pytest.mark.parametrize("rows", GROUPS, ids=lambda rows: f"{rows[0].model}-{rows[0].backend}")
-def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[Row]) -> None:
+def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[SpeedRow]) -> None:
     drawn = speed_tables.text(speed_tables.table(rows, speed_tables.TERMINAL))
     assert max(map(len, drawn.splitlines())) <= 80
     assert [word for word in drawn.split() if re.fullmatch(r"\d+\.\d+", word)] == [
@@ -200,7 +200,7 @@ def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[Row]) -
 GIVEN = Setting.of(gpu_memory_utilization=0.9, max_model_len=4096, enforce_eager=False)
 NO_ROOM = "context limit 4096: 6144 + 2048 tokens do not fit"
 OURS = [
-    Row(
+    SpeedRow(
         "Qwen3-8B",
         "vLLM",
         "H200",
@@ -211,7 +211,7 @@ OURS = [
         Memory(Decimal(20480), "MB"),
         setting=SETTINGS["Default Setting"],
     ),
-    Row("Qwen3-8B", "vLLM", "H200", 6144, "FP8", None, None, None, NO_ROOM, setting=GIVEN),
+    SpeedRow("Qwen3-8B", "vLLM", "H200", 6144, "FP8", None, None, None, NO_ROOM, setting=GIVEN),
 ]
 
 
@@ -256,7 +256,7 @@ HARMLESS = "<script>alert(1)</script>|`a` *b* c_ \\d [e](f) & �[31mred�[0m s
 
 @pytest.mark.parametrize("form", ["html", "rst", "md", "csv"])
 def test_what_a_cell_says_is_text_and_does_nothing(form: str) -> None:
-    rows = [Row(HOSTILE, "", "", length, "BF16", 1, Decimal(1), note=HOSTILE) for length in (1, 2)]
+    rows = [SpeedRow(HOSTILE, "", "", length, "BF16", 1, Decimal(1), note=HOSTILE) for length in (1, 2)]
     drawn = speed_tables.render(rows, form)
     body = READ[form](drawn)[1:]
     note = [column.key for column in speed_tables.table(rows, speed_tables.SHAPES[form]).columns].index(
@@ -270,15 +270,15 @@ def test_what_a_cell_says_is_text_and_does_nothing(form: str) -> None:
 
 @pytest.mark.parametrize("width", [80, 40, 24])
 def test_a_terminal_gets_no_line_that_is_too_long_and_no_control_character(width: int) -> None:
-    long = Row("m" * 200, "", "", 129024, "GPTQ-Int4", 1, Decimal("1234.56"), note=HOSTILE * 3)
+    long = SpeedRow("m" * 200, "", "", 129024, "GPTQ-Int4", 1, Decimal("1234.56"), note=HOSTILE * 3)
     drawn = speed_tables.text(speed_tables.table([long], speed_tables.TERMINAL), width)
     assert max(map(len, drawn.splitlines())) <= width
     assert all(letter.isprintable() or letter == "\n" for letter in drawn)
 
 
 def test_a_cell_spans_the_rows_beside_it_only() -> None:
-    def row(model: str, length: int, quantization: str) -> Row:
-        return Row(model, "", "", length, quantization, 1, Decimal(1))
+    def row(model: str, length: int, quantization: str) -> SpeedRow:
+        return SpeedRow(model, "", "", length, quantization, 1, Decimal(1))
 
     rows = [row("a", 1, "x"), row("a", 1, "y"), row("b", 1, "x"), row("a", 1, "x"), row("a", 2, "x")]
     table = speed_tables.table(rows, QWEN3)
@@ -300,9 +300,9 @@ def test_a_table_without_rows_is_a_heading(form: str) -> None:
 
 def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
     ours = [
-        Row("Qwen3-8B", "SGLang", "H200", 1, "FP8", 1, Decimal("300.50"), formula=TOTAL),
-        Row("Qwen3-8B", "SGLang", "H200", 129024, "FP8", 1, None, note=NO_ROOM, formula=TOTAL),
-        Row("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
+        SpeedRow("Qwen3-8B", "SGLang", "H200", 1, "FP8", 1, Decimal("300.50"), formula=TOTAL),
+        SpeedRow("Qwen3-8B", "SGLang", "H200", 129024, "FP8", 1, None, note=NO_ROOM, formula=TOTAL),
+        SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
     ]
     assert speed_tables.beside(ours) == (
         "   Input  Quantization       Speed   Published  Ratio  Published of\n"
@@ -317,7 +317,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
 
 
 def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be() -> None:
-    ours = [Row("Qwen3-0.6B", "SGLang", "H200", 30720, "BF16", 1, Decimal("447.18"), output_length=256)]
+    ours = [SpeedRow("Qwen3-0.6B", "SGLang", "H200", 30720, "BF16", 1, Decimal("447.18"), output_length=256)]
     drawn = speed_tables.beside(ours)
     assert ours[0].formula == OUTPUT
     assert "447.18      223.59   2.00" in drawn  # 3577.42 × 2048 / (30720 + 2048)
@@ -326,7 +326,7 @@ def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be(
 
 
 def test_nothing_stands_beside_a_model_that_nobody_published() -> None:
-    assert speed_tables.beside([Row("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
+    assert speed_tables.beside([SpeedRow("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
 
 
 PROMPTS = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.metrics.metrics import Ask, compute
+from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.results.vllm_json import ResultFacts, parse_metadata, vllm_result, write_result
@@ -51,8 +51,8 @@ def recorded_run() -> Records:
     return Records.of(record(i) for i in range(32))
 
 
-def result_of(records: Records, ask: Ask | None = None, **facts: Any) -> dict[str, Any]:
-    ask = ask or Ask()
+def result_of(records: Records, ask: MetricOptions | None = None, **facts: Any) -> dict[str, Any]:
+    ask = ask or MetricOptions()
     result = vllm_result(compute(records, ask), records, ask, ResultFacts(**{**FACTS, **facts}))
     strict: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
     assert strict == result
@@ -118,20 +118,20 @@ def test_metadata_stands_flat_before_the_traffic() -> None:
 @pytest.mark.parametrize(
     ("facts", "ask", "expected"),
     [
-        ({}, Ask(), {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
-        ({"traffic": BlockFacts(4)}, Ask(), {"request_rate": 4.0, "max_concurrency": None}),
-        ({}, Ask(goodput_slo_ms={"e2el": 1.0}), {"request_goodput": 0.0}),
-        ({"burstiness": float("inf")}, Ask(), {"burstiness": "inf"}),
-        ({}, Ask(streamed=False), {"max_output_tokens_per_s": None}),
+        ({}, MetricOptions(), {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
+        ({"traffic": BlockFacts(4)}, MetricOptions(), {"request_rate": 4.0, "max_concurrency": None}),
+        ({}, MetricOptions(goodput_slo_ms={"e2el": 1.0}), {"request_goodput": 0.0}),
+        ({"burstiness": float("inf")}, MetricOptions(), {"burstiness": "inf"}),
+        ({}, MetricOptions(streamed=False), {"max_output_tokens_per_s": None}),
     ],
 )
-def test_what_was_asked_is_told(facts: dict[str, Any], ask: Ask, expected: dict[str, Any]) -> None:
+def test_what_was_asked_is_told(facts: dict[str, Any], ask: MetricOptions, expected: dict[str, Any]) -> None:
     result = result_of(recorded_run(), ask, **facts)
     assert {key: result[key] for key in expected} == expected
 
 
 def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
-    ours = result_of(recorded_run(), Ask(metric_percentiles=(99.9,)), ours={"seed": 7})["loadgen"]
+    ours = result_of(recorded_run(), MetricOptions(metric_percentiles=(99.9,)), ours={"seed": 7})["loadgen"]
     assert (ours["definitions_version"], ours["seed"]) == (1, 7)
     assert list(ours["metrics"]["itl"]["percentiles_ms"]) == ["99.9"]
     assert ours["metrics"]["health"]["messages"] == 2048

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.results.speed_formulas import OUTPUT, converted
-from loadgen.results.speed_rows import Row, shipped
+from loadgen.results.speed_rows import SpeedRow, shipped
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths, ceiling
 from loadgen.roofline.ceiling import Ceiling
@@ -147,7 +147,7 @@ MACHINES = {"H20-96GB": "h20-96gb", "A100-80GB": "a100-80gb"}
 LADDERS = [row for row in shipped() if row.speed_tok_s is not None]
 
 
-def ladder(row: Row) -> tuple[Ceiling, dict[str, float], Lengths]:
+def ladder(row: SpeedRow) -> tuple[Ceiling, dict[str, float], Lengths]:
     assert row.speed_tok_s is not None
     speed = converted(float(row.speed_tok_s), row.formula, OUTPUT, row.input_length, row.output_length)
     found = ceiling(

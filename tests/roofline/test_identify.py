@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.errors import UsageError
-from loadgen.roofline.identify import Flags, Subject, roofline
+from loadgen.roofline.identify import Flags, ModelIdentity, roofline
 
 CONFIG = str(Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json")
-H100 = Subject(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")
+H100 = ModelIdentity(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")
 PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 
 
-def found(subject: Subject, **flags: object) -> tuple[str, float, str]:
+def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
     """The machine's key, its TB/s and the model; the reason instead where there is no ceiling."""
     ceiling, why = roofline(subject, Flags(**flags))  # type: ignore[arg-type]
     if ceiling is None:
@@ -52,31 +52,31 @@ def found(subject: Subject, **flags: object) -> tuple[str, float, str]:
             replace(H100, devices=2), {"bandwidth_gb_per_s": 500.0}, ("", 0.5, H100.model), id="bandwidth"
         ),
         pytest.param(
-            Subject(model="Qwen3-8B", gpu="Orin (nvgpu)", memory="7.4 GiB"),
+            ModelIdentity(model="Qwen3-8B", gpu="Orin (nvgpu)", memory="7.4 GiB"),
             {},
             ("jetson-orin-nano", 0.102, "Qwen3-8B"),
             id="a board by its memory",
         ),
         pytest.param(
-            Subject(model="tiny", gpu="NVIDIA L4"),
+            ModelIdentity(model="tiny", gpu="NVIDIA L4"),
             {"model_config": CONFIG},
             ("l4", 0.3, "tiny"),
             id="a config that is given",
         ),
         pytest.param(
-            Subject(model="Qwen/Qwen3-8B", simulated="jetson-thor/qwen3-8b-bf16"),
+            ModelIdentity(model="Qwen/Qwen3-8B", simulated="jetson-thor/qwen3-8b-bf16"),
             {},
             ("jetson-thor", 0.273, "Qwen/Qwen3-8B"),
             id="the engine's preset",
         ),
         pytest.param(
-            Subject(model="served", simulated="roofline/4xl4/Qwen3-8B"),
+            ModelIdentity(model="served", simulated="roofline/4xl4/Qwen3-8B"),
             {},
             ("l4", 1.2, "Qwen3-8B"),
             id="a preset of ours",
         ),
         pytest.param(
-            Subject(model="bench", simulated="bench/1024x50"),
+            ModelIdentity(model="bench", simulated="bench/1024x50"),
             {"hardware": "l4", "model_config": CONFIG},
             ("l4", 0.3, "bench"),
             id="a preset that is made up, with flags",
@@ -84,7 +84,7 @@ def found(subject: Subject, **flags: object) -> tuple[str, float, str]:
     ],
 )
 def test_the_machine_and_the_model_are_known(
-    subject: Subject, flags: dict[str, object], expected: tuple[str, float, str]
+    subject: ModelIdentity, flags: dict[str, object], expected: tuple[str, float, str]
 ) -> None:
     key, bandwidth, model = found(subject, **flags)
     assert (key, model) == (expected[0], expected[2])
@@ -95,19 +95,19 @@ def test_the_machine_and_the_model_are_known(
     ("subject", "flags", "why"),
     [
         pytest.param(
-            Subject(model="tiny"),
+            ModelIdentity(model="tiny"),
             {},
             f"the memory bandwidth of its machine is not known: {PASS}",
             id="no GPU",
         ),
         pytest.param(
-            Subject(model="tiny", gpu="NVIDIA Vera"),
+            ModelIdentity(model="tiny", gpu="NVIDIA Vera"),
             {},
             f"NVIDIA Vera is not in the table: {PASS}",
             id="unknown",
         ),
         pytest.param(
-            Subject(model="tiny", gpu="NVIDIA L4, NVIDIA A10"),
+            ModelIdentity(model="tiny", gpu="NVIDIA L4, NVIDIA A10"),
             {},
             f"NVIDIA L4, NVIDIA A10 is not in the table: {PASS}",
             id="two kinds",
@@ -125,21 +125,23 @@ def test_the_machine_and_the_model_are_known(
             id="MIG",
         ),
         pytest.param(
-            Subject(model="tiny", gpu="NVIDIA L4"),
+            ModelIdentity(model="tiny", gpu="NVIDIA L4"),
             {},
             "the shape of tiny is not known here: pass --model-config, its config.json",
             id="unknown model",
         ),
-        pytest.param(Subject(model="bench", simulated="bench/1024x50"), {}, "", id="made up"),
+        pytest.param(ModelIdentity(model="bench", simulated="bench/1024x50"), {}, "", id="made up"),
     ],
 )
-def test_what_is_not_known_says_what_to_pass(subject: Subject, flags: dict[str, object], why: str) -> None:
+def test_what_is_not_known_says_what_to_pass(
+    subject: ModelIdentity, flags: dict[str, object], why: str
+) -> None:
     assert found(subject, **flags) == ("", 0.0, why)
 
 
 def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(Path(CONFIG).read_bytes())
-    plain = Subject(model="m", checkpoint_path=str(tmp_path), declared="BF16", gpu="NVIDIA L4")
+    plain = ModelIdentity(model="m", checkpoint_path=str(tmp_path), declared="BF16", gpu="NVIDIA L4")
     sizes = {}
     for as_run in ("", "none", "fp8"):
         ceiling, _ = roofline(replace(plain, as_run=as_run), Flags())
@@ -165,7 +167,7 @@ def test_flags_are_checked_before_a_run(flags: Flags, said: str) -> None:
 def test_a_checkpoint_that_is_broken_costs_the_roofline_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(json.loads(Path(CONFIG).read_text())))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    subject = Subject(model="m", checkpoint_path=str(tmp_path), gpu="NVIDIA L4")
+    subject = ModelIdentity(model="m", checkpoint_path=str(tmp_path), gpu="NVIDIA L4")
     assert found(subject) == (
         "",
         0.0,

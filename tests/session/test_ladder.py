@@ -16,7 +16,7 @@ from loadgen import cli
 from loadgen.results import speed_ladder
 from loadgen.results.run_directory import Result, load
 from loadgen.results.speed_formulas import OUTPUT, TOTAL
-from loadgen.results.speed_rows import Row, read_csv
+from loadgen.results.speed_rows import SpeedRow, read_csv
 from loadgen.session import ladder, session
 
 pytestmark = [
@@ -47,7 +47,7 @@ def directory() -> Path:
     return found
 
 
-def rows() -> list[Row]:
+def rows() -> list[SpeedRow]:
     return read_csv(directory() / "ladder.csv")
 
 

@@ -92,7 +92,7 @@ def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixtur
 
 
 def test_a_bar_shows_the_line_and_is_taken_away(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    bar = live.Bar()
+    bar = live.ProgressBar()
     bar.show(progress(now))
     bar.close()
     assert capsys.readouterr().out == ""

@@ -14,7 +14,7 @@ import pytest
 from loadgen import cli
 from loadgen.errors import MeasureError
 from loadgen.session import selftest
-from loadgen.session.selftest import MODES, Capacity, Load, fault, search, table
+from loadgen.session.selftest import MODES, Capacity, SelftestLoad, fault, search, table
 from loadgen.telemetry.environment import describe
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen
@@ -162,25 +162,25 @@ def test_a_capacity_says_whether_there_may_be_more(capacity: tuple[float, int, b
 @pytest.mark.parametrize(
     ("keys", "load"),
     [
-        ({}, Load(streams=256, input_tokens=1024)),
-        ({"max_concurrency": 8, "input_len": 5}, Load(streams=8, input_tokens=5)),
-        ({"max_concurrency": 8, "num_prompts": 3}, Load(streams=3, input_tokens=1024)),
-        ({"backend": "openai-chat"}, Load(streams=256, input_tokens=1024, chat=True)),
+        ({}, SelftestLoad(streams=256, input_tokens=1024)),
+        ({"max_concurrency": 8, "input_len": 5}, SelftestLoad(streams=8, input_tokens=5)),
+        ({"max_concurrency": 8, "num_prompts": 3}, SelftestLoad(streams=3, input_tokens=1024)),
+        ({"backend": "openai-chat"}, SelftestLoad(streams=256, input_tokens=1024, chat=True)),
     ],
 )
-def test_the_load_of_a_run_to_come_is_its_profile_s(keys: dict[str, object], load: Load) -> None:
-    assert Load.of(profile.build(keys)) == load
+def test_the_load_of_a_run_to_come_is_its_profile_s(keys: dict[str, object], load: SelftestLoad) -> None:
+    assert SelftestLoad.of(profile.build(keys)) == load
 
 
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (Load(), "256 streams × 50 tok/s"),
-        (Load(streams=1, interval_ms=8.0), "1 stream × 125 tok/s"),
-        (Load(tokens_per_message=4), "256 streams × 200 tok/s, 4 tokens a message"),
+        (SelftestLoad(), "256 streams × 50 tok/s"),
+        (SelftestLoad(streams=1, interval_ms=8.0), "1 stream × 125 tok/s"),
+        (SelftestLoad(tokens_per_message=4), "256 streams × 200 tok/s, 4 tokens a message"),
     ],
 )
-def test_a_load_says_what_it_is(load: Load, words: str) -> None:
+def test_a_load_says_what_it_is(load: SelftestLoad, words: str) -> None:
     assert load.words == words
 
 
@@ -229,7 +229,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.realtime
 def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> None:
-    load = Load(streams=2, interval_ms=5.0, tokens_per_message=3, chat=True)
+    load = SelftestLoad(streams=2, interval_ms=5.0, tokens_per_message=3, chat=True)
     found = selftest.measure_client(load, ["wire"], budget_s=0.5)
     assert found.keys() == {"wire"}
     assert found["wire"].events_per_read >= 1.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from loadgen.telemetry.aggregate import Energy, Level, Sample, Spread, Window
+from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window
 from loadgen.telemetry.sampler import Sensed, render, summary
 from loadgen.telemetry.sensor import Key, Quantity, Reading
 
@@ -159,9 +159,9 @@ def test_memory_is_the_peak_and_the_median_of_the_second_half_of_the_window() ->
         ("rss_bytes", ""): [1, 2, 3, 4, 5, 6, 7],
     }
     found = sensed(series, 1, 5)
-    assert found.server == Level(peak_bytes=10, steady_bytes=5, how="NVML, by process")
-    assert found.device == Level(peak_bytes=150, steady_bytes=150, how="NVML, all processes")
-    assert found.rss == Level(peak_bytes=6, steady_bytes=5, how="summed over its processes")
+    assert found.server == MemoryUse(peak_bytes=10, steady_bytes=5, how="NVML, by process")
+    assert found.device == MemoryUse(peak_bytes=150, steady_bytes=150, how="NVML, all processes")
+    assert found.rss == MemoryUse(peak_bytes=6, steady_bytes=5, how="summed over its processes")
     assert found.pss is None
     assert (found.samples, found.cpu_ms_per_sample) == (5, 0.4)
 
@@ -172,7 +172,7 @@ def test_memory_is_the_peak_and_the_median_of_the_second_half_of_the_window() ->
         (None, None),
         (
             2 * GIB,
-            Level(
+            MemoryUse(
                 peak_bytes=3 * GIB,
                 steady_bytes=2 * GIB,
                 how="NVML, all processes, less the 2.00 GiB before it",
@@ -180,12 +180,12 @@ def test_memory_is_the_peak_and_the_median_of_the_second_half_of_the_window() ->
         ),
         (
             9 * GIB,
-            Level(peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB before it"),
+            MemoryUse(peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB before it"),
         ),
     ],
 )
 def test_where_no_gpu_lists_processes_the_server_has_what_came_on_top(
-    before: int | None, server: Level | None
+    before: int | None, server: MemoryUse | None
 ) -> None:
     series: dict[Key, Sequence[float | None]] = {
         ("device_bytes", "GPU 0"): [4 * GIB, 3 * GIB, 3 * GIB],
@@ -206,7 +206,7 @@ def test_heat_and_clocks_are_of_the_server_s_gpus() -> None:
         **{(quantity, "GPU 1"): [10, 20, 60] for quantity in quantities},
     }
     found = sensed(series, 0, 1)
-    assert found.temperature_c == {"GPU 1": Spread(min=10, mean=15, max=20)}
+    assert found.temperature_c == {"GPU 1": SampleSpread(min=10, mean=15, max=20)}
     assert found.sm_mhz == found.memory_mhz == found.temperature_c
 
 
@@ -255,11 +255,11 @@ FULL = Sensed(
     cpu_ms_per_sample=0.4,
     gpus=("GPU 0",),
     gpus_how="with memory of the server",
-    server=Level(peak_bytes=int(12.34 * GIB), steady_bytes=int(12.3 * GIB), how="NVML, by process"),
-    rss=Level(peak_bytes=int(3.2 * GIB), steady_bytes=GIB, how="summed over its processes"),
+    server=MemoryUse(peak_bytes=int(12.34 * GIB), steady_bytes=int(12.3 * GIB), how="NVML, by process"),
+    rss=MemoryUse(peak_bytes=int(3.2 * GIB), steady_bytes=GIB, how="summed over its processes"),
     energy=Energy(joules=1234.0, mean_w=61.2, idle_w=18.0, source="NVML energy counter"),
-    temperature_c={"GPU 0": Spread(min=40, mean=50, max=54)},
-    sm_mhz={"GPU 0": Spread(min=1900, mean=1980, max=2000)},
+    temperature_c={"GPU 0": SampleSpread(min=40, mean=50, max=54)},
+    sm_mhz={"GPU 0": SampleSpread(min=1900, mean=1980, max=2000)},
     held_back={},
 )
 JETSON = Sensed(
@@ -267,8 +267,8 @@ JETSON = Sensed(
     period_s=0.5,
     samples=20,
     cpu_ms_per_sample=0.4,
-    pss=Level(peak_bytes=2 * GIB, steady_bytes=GIB, how="summed over its processes"),
-    system=Level(peak_bytes=90 * GIB, steady_bytes=90 * GIB, how="what is not available"),
+    pss=MemoryUse(peak_bytes=2 * GIB, steady_bytes=GIB, how="summed over its processes"),
+    system=MemoryUse(peak_bytes=90 * GIB, steady_bytes=90 * GIB, how="what is not available"),
     energy=Energy(
         joules=400.0,
         mean_w=40.0,
@@ -277,8 +277,8 @@ JETSON = Sensed(
         under={"VDD_GPU": 200.0, "VIN_SYS_5V0": 50.0},
     ),
     temperature_c={
-        "tj-thermal": Spread(min=60, mean=70, max=80),
-        "gpu-thermal": Spread(min=50, mean=55, max=60),
+        "tj-thermal": SampleSpread(min=60, mean=70, max=80),
+        "gpu-thermal": SampleSpread(min=50, mean=55, max=60),
     },
     held_back={"gpu: throttle alert": 0.25},
     missing=("GPU 0 does not tell power: Not Supported",),

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 import pytest
 
 from loadgen.telemetry import environment
-from loadgen.telemetry.throttling import HostState, Machine, snapshot, throttled
+from loadgen.telemetry.throttling import HostMachine, HostState, snapshot, throttled
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -174,7 +174,7 @@ def test_the_machine_at_hand_answers_without_a_fault() -> None:
 
 
 def test_what_the_machine_lacks_is_empty() -> None:
-    machine = Machine()
+    machine = HostMachine()
     assert machine.run("no-such-command-of-anyone") == ""
     assert machine.run("false") == ""
     assert machine.read("/no/such/file") == ""

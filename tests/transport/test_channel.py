@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.channel import Inbox, Message, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Fault, Health
+from loadgen.transport.job import CaptureFault, Health
 
 HEALTH = Health(started_ns=1, ended_ns=2, cpu_ns=3, clock_step_ns=4, late_bodies=5, backlog_bytes=6)
 
@@ -48,8 +48,8 @@ def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
 def test_last_words_come_after_what_had_finished() -> None:
     outbox, inbox = pair()
     outbox.put(capture(0))
-    outbox.finish(Fault("RuntimeError: no"))
-    assert drained(inbox) == [capture(0), Fault("RuntimeError: no")]
+    outbox.finish(CaptureFault("RuntimeError: no"))
+    assert drained(inbox) == [capture(0), CaptureFault("RuntimeError: no")]
 
 
 def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:

@@ -49,7 +49,7 @@ from loadgen.protocol.openai import Completions
 from loadgen.results.run_directory import Result
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
-from loadgen.validity.evidence import Case
+from loadgen.validity.evidence import RunEvidence
 
 pytestmark = pytest.mark.realtime
 
@@ -76,7 +76,7 @@ class Played:
     """What came of one row over one transport."""
 
     rows: list[Record]
-    case: Case
+    case: RunEvidence
     took_s: float
 
     @property

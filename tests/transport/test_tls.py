@@ -24,7 +24,7 @@ from fakes.scripted_server import (
     stream,
     token,
 )
-from loadgen.endpoint.discovery import Access
+from loadgen.endpoint.discovery import ServerAddress
 from loadgen.transport.failure import FailureKind
 
 BODY = b"".join(events(3))
@@ -117,7 +117,7 @@ def test_a_wrong_certificate_fails_each_request_and_says_why(
 
 
 def test_insecure_takes_any_certificate(serving: ssl.SSLContext) -> None:
-    context = Access("https://localhost", insecure=True).tls()
+    context = ServerAddress("https://localhost", insecure=True).tls()
     with ScriptedServer(lambda _: stream(), tls=serving) as server:
         driven = drive(job_of(server.target(context, "elsewhere.example"), 2, 1))
     assert kinds(driven) == [None, None]

@@ -18,12 +18,12 @@ from builders.made_cases import (
 )
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
-from loadgen.validity.evidence import Case
+from loadgen.validity.evidence import RunEvidence
 
 BY_DOUBT = {doubt.name: doubt for doubt in DOUBTS}
 
 
-def names(case: Case) -> set[str]:
+def names(case: RunEvidence) -> set[str]:
     return {found.doubt.name for found in verdict.judge(case).found}
 
 
@@ -101,7 +101,7 @@ def names(case: Case) -> set[str]:
         ),
     ],
 )
-def test_a_sibling_of_a_doubt_is_told_in_its_own_words(case: Case, found: str, said: str) -> None:
+def test_a_sibling_of_a_doubt_is_told_in_its_own_words(case: RunEvidence, found: str, said: str) -> None:
     assert BY_DOUBT[found].find(case) == said
     assert (found in names(case)) == bool(said)
 

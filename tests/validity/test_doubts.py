@@ -39,14 +39,14 @@ from loadgen.metrics.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS, Doubt, Severity
-from loadgen.validity.evidence import Case, Source
+from loadgen.validity.evidence import EvidenceSource, RunEvidence
 
 VALIDITY = Path(__file__).parents[2] / "docs" / "validity.md"
 BY_DOUBT = {doubt.name: doubt for doubt in DOUBTS}
 STARVED = "; client and server share 2 CPUs, by session (sched_autogroup)"
 
 # The run, the words that its evidence must have, and the doubts that go with it.
-PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
+PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "counters-reset": (run(window=ServerWindow(names="vllm", reset=True)), "backwards", set()),
     "cut-short": (run(cut_short="the capturing process died"), "died: 320 of 320", set()),
     "many-failures": (
@@ -217,7 +217,7 @@ PROVOKED: dict[str, tuple[Case, str, set[str]]] = {
 }
 
 
-def names(case: Case) -> set[str]:
+def names(case: RunEvidence) -> set[str]:
     return {found.doubt.name for found in verdict.judge(case).found}
 
 
@@ -349,14 +349,14 @@ def unsent(count: int) -> Rows:
         ),
     ],
 )
-def test_a_run_that_says_little_is_judged_all_the_same(case: Case, found: set[str]) -> None:
+def test_a_run_that_says_little_is_judged_all_the_same(case: RunEvidence, found: set[str]) -> None:
     assert names(case) == found
 
 
 def test_what_cannot_be_looked_for_is_said_to_be_so() -> None:
     nothing = run(window=None, calibration=None, ceiling=None)
     blind = {doubt.source for doubt in verdict.judge(nothing).blind}
-    assert blind == set(Source) - {Source.RECORDS}
+    assert blind == set(EvidenceSource) - {EvidenceSource.RECORDS}
 
 
 @pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.name)

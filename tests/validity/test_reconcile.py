@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from builders.recorded import capture, chunk
 from loadgen.endpoint.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.metrics.decode import Decoder
-from loadgen.metrics.metrics import Ask, Metrics, compute
+from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.failure import Failure, FailureKind
@@ -48,7 +48,7 @@ def answer(index: int, tokens: int = 5, **more: Any) -> Record:
 
 def run(*records: Record, streamed: bool = True) -> tuple[Metrics, Records]:
     kept = Records.of(records)
-    return compute(kept, Ask(streamed=streamed)), kept
+    return compute(kept, MetricOptions(streamed=streamed)), kept
 
 
 def latency(mean_ms: float, low: float = 0.0, high: float | None = 1000.0) -> ServerLatency:

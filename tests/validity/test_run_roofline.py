@@ -9,7 +9,7 @@ from loadgen.endpoint.engine_config import AsRun
 from loadgen.results import report
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.identify import Flags, Subject
+from loadgen.roofline.identify import Flags, ModelIdentity
 from loadgen.telemetry.sampler import WITH_SERVER, Sensed
 from loadgen.validity import run_roofline
 from loadgen.validity.run_metadata import Server
@@ -27,7 +27,7 @@ def test_the_facts_say_what_ran_on_what() -> None:
         checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
         as_run=AsRun(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
     ).facts
-    assert run_roofline.subject(facts) == Subject(
+    assert run_roofline.subject(facts) == ModelIdentity(
         model="Qwen/Qwen3-8B",
         checkpoint_path="models/q",
         declared="FP8",

@@ -10,19 +10,19 @@ import pytest
 
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS, Doubt, Severity
-from loadgen.validity.evidence import Source
+from loadgen.validity.evidence import EvidenceSource
 from loadgen.validity.sections import Broken
-from loadgen.validity.verdict import Found, Level, Verdict
+from loadgen.validity.verdict import Finding, Level, Verdict
 
 BY_NAME = {doubt.name: doubt for doubt in DOUBTS}
-BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
+BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is EvidenceSource.SELFTEST)
 
 
 ZERO = "ZeroDivisionError: division by zero"
 
 
 def of(*names: str, blind: Sequence[Doubt] = (), failed: dict[str, str] | None = None) -> Verdict:
-    found = tuple(Found(BY_NAME[name], f"{name} by 7 %") for name in names)
+    found = tuple(Finding(BY_NAME[name], f"{name} by 7 %") for name in names)
     return Verdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())))
 
 

@@ -20,7 +20,7 @@ from loadgen.telemetry.nvml import Gpus
 from loadgen.telemetry.process_memory import Processes, System
 from loadgen.telemetry.sampler import Sensing
 from loadgen.telemetry.sensor import Absent, Reading, Sensor
-from loadgen.telemetry.throttling import Machine
+from loadgen.telemetry.throttling import HostMachine
 from loadgen.validity import calibration
 from loadgen.validity.client_checks import beyond_capacity, headroom
 from validity.test_calibration import calibrated
@@ -179,7 +179,7 @@ def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, sai
     assert environment._first_line(place) == said
     assert environment._first_line(tmp_path) == ""
     assert environment._first_line(Path("a\0b")) == ""
-    assert (Machine().read(str(tmp_path)), Machine().read("a\0b")) == ("", "")
+    assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")
 
 
 @pytest.mark.parametrize("fault", [FAULTS[1], FAULTS[7]], ids=["OSError", "UnicodeDecodeError"])

@@ -18,11 +18,11 @@ from loadgen.arrays import Int64
 from loadgen.protocol.engines import UNKNOWN
 from loadgen.results.journal import Journal
 from loadgen.session import measure, progress
-from loadgen.session.measure import Manner, Outcome, Watch
+from loadgen.session.measure import Outcome, TransportOptions, Watch
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import Plan, Seed, Subject
+from loadgen.workload.plan import ModelTarget, Plan, Seed
 
 S_NS = 1_000_000_000
 HOURS, MESSAGES = 24, 16
@@ -133,7 +133,7 @@ def a_day() -> Plan:
         "num_prompts": REQUESTS,
         "max_concurrency": WAVE,
     }
-    return plan.make(profile.build(keys), Subject(UNKNOWN, "m"), Seed(7, chosen=True))
+    return plan.make(profile.build(keys), ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True))
 
 
 def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day, Outcome]:
@@ -148,7 +148,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
     monkeypatch.setattr(measure, "start", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         watch = Watch(progress.Lines(nowhere), "day", journal=journal)
-        outcome = measure.measure(a_day(), Manner(target_of("127.0.0.1", 9)), watch)
+        outcome = measure.measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)
     return days[0], outcome
 
 

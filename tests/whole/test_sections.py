@@ -21,7 +21,7 @@ from loadgen.results.vllm_json import ResultFacts, vllm_result
 from loadgen.telemetry import sampler
 from loadgen.validity import reconcile, run_roofline, verdict
 from loadgen.validity.doubts import DOUBTS, Doubt
-from loadgen.validity.evidence import Case
+from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.sections import Broken, guarded, reason
 from loadgen.validity.verdict import Level
 
@@ -109,7 +109,7 @@ def test_a_clean_run_with_a_doubt_that_raises_is_not_valid(
 
 def test_sources_that_raise_cost_what_was_not_looked_at_and_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = verdict.judge(DOUBTFUL)
-    monkeypatch.setattr(Case, "sources", property(broken_one))
+    monkeypatch.setattr(RunEvidence, "sources", property(broken_one))
     judged = verdict.judge(DOUBTFUL)
     assert (judged.found, judged.failed) == (whole.found, (Broken("sources", WHY),))
 
@@ -131,7 +131,7 @@ FULL = Result(
 
 def parts(of: Result) -> dict[str, str]:
     """The lines of each section of a report."""
-    wanted = report.Wanted(explain=False, layout=result_block.layout(None))
+    wanted = report.ReportOptions(explain=False, layout=result_block.layout(None))
     return {section.name: "\n".join(report._made(section, of, wanted)) for section in SECTIONS}
 
 

@@ -13,7 +13,7 @@ import trustme
 
 from fakes.scripted_server import Answer, ScriptedServer, drive, job_of, kinds, stream, whole
 from loadgen.endpoint import exchange
-from loadgen.endpoint.discovery import Access, Inquiry
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.errors import MeasureError, UsageError
 from loadgen.session.options import parse
 
@@ -72,9 +72,9 @@ def test_a_certificate_that_is_refused_says_why_and_what_to_do(
     said: list[str],
 ) -> None:
     with ScriptedServer(lambda _: READY, tls=serving(issued(authority))) as server:
-        access = Access(server.base_url, ca_cert=trusted if trusts else None)
+        access = ServerAddress(server.base_url, ca_cert=trusted if trusts else None)
         with pytest.raises(MeasureError) as refused:
-            Inquiry(access, access.tls()).ask("m", 0.0)
+            ServerProbe(access, access.tls()).ask("m", 0.0)
         assert server.asked == []
     assert [word for word in said if word not in str(refused.value)] == []
 
@@ -87,11 +87,11 @@ def test_a_certificate_that_signed_itself_is_said_to_be_so(tmp_path: Path) -> No
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     with ScriptedServer(lambda _: READY, tls=context) as server:
-        access = Access(server.base_url)
+        access = ServerAddress(server.base_url)
         with pytest.raises(
             MeasureError, match=r"nobody known has signed \(self.signed certificate\): --ca-cert"
         ):
-            Inquiry(access, access.tls()).ask("m", 0.0)
+            ServerProbe(access, access.tls()).ask("m", 0.0)
 
 
 @pytest.mark.parametrize("issued", [good, expired, of_another_host])
@@ -99,8 +99,8 @@ def test_insecure_takes_each_of_them(
     authority: trustme.CA, issued: Callable[[trustme.CA], trustme.LeafCert]
 ) -> None:
     with ScriptedServer(lambda _: READY, tls=serving(issued(authority))) as server:
-        access = Access(server.base_url, insecure=True)
-        assert Inquiry(access, access.tls()).ask(None, 0.0).model == "m"
+        access = ServerAddress(server.base_url, insecure=True)
+        assert ServerProbe(access, access.tls()).ask(None, 0.0).model == "m"
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
@@ -108,7 +108,7 @@ def test_an_authority_of_ones_own_is_trusted_by_every_transport(
     authority: trustme.CA, trusted: str, transport: str
 ) -> None:
     with ScriptedServer(lambda _: stream(), tls=serving(good(authority))) as server:
-        access = Access(server.base_url, ca_cert=trusted)
+        access = ServerAddress(server.base_url, ca_cert=trusted)
         driven = drive(job_of(access.target("/v1/completions", access.tls()), 2, 1), transport)
     assert kinds(driven) == [None, None]
 
@@ -132,7 +132,7 @@ def test_a_server_that_asks_for_a_certificate_gets_ours(
     certificate, key, both = client
     mutual = serving(good(authority), asks=authority)
     with ScriptedServer(lambda asked: READY if "GET" in asked.head else stream(), tls=mutual) as server:
-        access = Access(
+        access = ServerAddress(
             server.base_url,
             ca_cert=trusted,
             client_cert=both if one_file else certificate,
@@ -140,7 +140,7 @@ def test_a_server_that_asks_for_a_certificate_gets_ours(
         )
         tls = access.tls()
         if transport == "control":
-            assert Inquiry(access, tls).ask(None, 0.0).model == "m"
+            assert ServerProbe(access, tls).ask(None, 0.0).model == "m"
         else:
             assert kinds(drive(job_of(access.target("/x", tls), 2, 1), transport)) == [None, None]
 
@@ -149,10 +149,10 @@ def test_a_server_that_asks_for_a_certificate_and_gets_none_is_said(
     authority: trustme.CA, trusted: str
 ) -> None:
     with ScriptedServer(lambda _: READY, tls=serving(good(authority), asks=authority)) as server:
-        access = Access(server.base_url, ca_cert=trusted)
+        access = ServerAddress(server.base_url, ca_cert=trusted)
         tls = access.tls()
 
-        async def asked() -> exchange.Answer:
+        async def asked() -> exchange.ControlAnswer:
             async with access.client(tls, 5.0) as client:
                 return await exchange.ask(client, "GET", "/health", 5.0)
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_of_no_use_is_named_with_its_flag(
     given = {flag[2:].replace("-", "_"): str(place)}
     if flag == "--client-key":
         given["client_cert"] = client[0]
-    access = Access("https://127.0.0.1", **given)  # type: ignore[arg-type]
+    access = ServerAddress("https://127.0.0.1", **given)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=rf"{flag} .*file\.pem"):
         access.tls()
 
@@ -184,7 +184,7 @@ def test_a_key_of_another_certificate_is_said(
 ) -> None:
     other = tmp_path / "other.pem"
     authority.issue_cert("other.example").private_key_pem.write_to_path(str(other))
-    access = Access("https://127.0.0.1", client_cert=client[0], client_key=str(other))
+    access = ServerAddress("https://127.0.0.1", client_cert=client[0], client_key=str(other))
     with pytest.raises(UsageError, match=r"--client-cert .* --client-key .*mismatch"):
         access.tls()
 
@@ -199,7 +199,7 @@ def test_a_key_of_another_certificate_is_said(
 )
 def test_what_does_not_go_together_is_refused(base_url: str, given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Access(base_url, **given).tls()  # type: ignore[arg-type]
+        ServerAddress(base_url, **given).tls()  # type: ignore[arg-type]
 
 
 def test_the_flags_are_parsed() -> None:

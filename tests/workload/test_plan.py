@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from loadgen.errors import UsageError
 from loadgen.protocol.engines import ENGINES, UNKNOWN, Engine, by_owner
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import Plan, Seed, Subject
+from loadgen.workload.plan import ModelTarget, Plan, Seed
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
-SUBJECT = Subject(UNKNOWN, "m")
+SUBJECT = ModelTarget(UNKNOWN, "m")
 TRANSFORMERS = next(engine for engine in ENGINES if engine.name == "transformers serve")
 
 
 CHOSEN = Seed(7, chosen=True)
 
 
-def made(seed: Seed = CHOSEN, subject: Subject = SUBJECT, **keys: Any) -> Plan:
+def made(seed: Seed = CHOSEN, subject: ModelTarget = SUBJECT, **keys: Any) -> Plan:
     table = {"name": "p", "input_len": 20, "output_len": 4, "num_prompts": 6, **keys}
     return plan.make(profile.build(table), subject, seed)
 
@@ -121,7 +121,7 @@ def test_an_open_loop_with_a_duration_has_the_requests_due_in_it() -> None:
 
 def test_texts_for_a_duration_need_a_count_and_the_warm_up_has_no_duration() -> None:
     pytest.importorskip("transformers")
-    subject = Subject(UNKNOWN, "m", tokenizer=TOKENIZER)
+    subject = ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER)
     keys: dict[str, Any] = {"duration": 5.0, "prompt_format": "text-vllm"}
     with pytest.raises(UsageError, match="--duration with text-vllm needs --num-prompts"):
         made(subject=subject, num_prompts=None, max_concurrency=2, **keys)
@@ -134,7 +134,7 @@ def test_texts_for_a_duration_need_a_count_and_the_warm_up_has_no_duration() -> 
 
 def test_prompts_that_equal_an_earlier_one_are_counted() -> None:
     assert plan.repeated_prompts(made(num_prompts=300, prefix_len=50)) == 0
-    alike = made(num_prompts=300, input_len=1, subject=Subject(UNKNOWN, "m", vocab_size=1010))
+    alike = made(num_prompts=300, input_len=1, subject=ModelTarget(UNKNOWN, "m", vocab_size=1010))
     assert plan.repeated_prompts(alike) == 300 - len({tuple(prompt) for prompt in prompts(alike)}) > 0
 
 
@@ -199,11 +199,11 @@ def test_what_profile_and_server_cannot_do_together_is_refused(
     engine: Engine, keys: dict[str, Any], endpoint: str | None, told: str
 ) -> None:
     with pytest.raises(UsageError, match=told):
-        made(subject=Subject(engine, "m", endpoint=endpoint), **keys)
+        made(subject=ModelTarget(engine, "m", endpoint=endpoint), **keys)
 
 
 def test_an_engine_that_refuses_ignore_eos_is_told_otherwise_and_the_report_says_so() -> None:
-    subject = Subject(TRANSFORMERS, "m", tokenizer=TOKENIZER)
+    subject = ModelTarget(TRANSFORMERS, "m", tokenizer=TOKENIZER)
     pytest.importorskip("transformers")
     of = made(subject=subject)
     assert "ignore_eos" not in of.fields
@@ -217,7 +217,7 @@ def test_an_engine_that_refuses_ignore_eos_is_told_otherwise_and_the_report_says
 
 
 def test_an_engine_that_knows_no_other_way_may_answer_shorter() -> None:
-    of = made(subject=Subject(replace(UNKNOWN, takes_ignore_eos=False), "m"))
+    of = made(subject=ModelTarget(replace(UNKNOWN, takes_ignore_eos=False), "m"))
     assert of.fields.keys() == {"stream", "stream_options"}
     assert of.notes == ("ignore_eos is not sent: unknown refuses it, so answers may be shorter",)
 
@@ -226,7 +226,7 @@ def test_an_engine_that_knows_no_other_way_may_answer_shorter() -> None:
 def test_sglangs_own_api_is_chosen_by_backend_and_by_endpoint(endpoint: str | None) -> None:
     keys: dict[str, Any] = {} if endpoint else {"backend": "sglang"}
     of = made(
-        subject=Subject(UNKNOWN, "m", endpoint=endpoint),
+        subject=ModelTarget(UNKNOWN, "m", endpoint=endpoint),
         temperature=0.0,
         extra_body={"sampling_params": {"stop": "x"}, "priority": 1},
         **keys,
@@ -243,14 +243,16 @@ def test_sglangs_own_api_is_chosen_by_backend_and_by_endpoint(endpoint: str | No
 
 def test_sglangs_own_api_takes_text_too() -> None:
     pytest.importorskip("transformers")
-    of = made(subject=Subject(UNKNOWN, "m", tokenizer=TOKENIZER), backend="sglang", prompt_format="text-vllm")
+    of = made(
+        subject=ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER), backend="sglang", prompt_format="text-vllm"
+    )
     assert isinstance(of.payload(0)["text"], str)
 
 
 def test_chat_says_the_length_in_the_engines_own_word() -> None:
     pytest.importorskip("transformers")
     for engine, word in ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_completion_tokens")):
-        subject = Subject(engine, "m", tokenizer=TOKENIZER)
+        subject = ModelTarget(engine, "m", tokenizer=TOKENIZER)
         assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
 
 

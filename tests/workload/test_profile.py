@@ -12,7 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.engines import UNKNOWN, by_owner
 from loadgen.validity import run_metadata
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import Seed, Subject
+from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 
@@ -26,7 +26,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(name: str) -> Non
     assert loaded.ignore_eos
     assert loaded.warmups > 0
     run_metadata.check(loaded)
-    made = plan.make(loaded, Subject(UNKNOWN, "m"), Seed(1))
+    made = plan.make(loaded, ModelTarget(UNKNOWN, "m"), Seed(1))
     assert len(made) == loaded.num_prompts
 
 

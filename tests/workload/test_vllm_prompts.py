@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload.prompts import Shape, digest
+from loadgen.workload.prompts import PromptShape, digest
 from loadgen.workload.vllm_prompts import (
     TEXT_FORMATS,
     TextVllm,
@@ -56,7 +56,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
     "case", GOLDEN, ids=lambda c: f"{c['num_prompts']}x{c['input_len']}+{c['prefix_len']} {c['tokenizer']}"
 )
 def test_text_vllm_is_what_vllm_itself_made(case: dict[str, Any], tokenizers: dict[str, Tokenizer]) -> None:
-    shape = Shape(
+    shape = PromptShape(
         case["num_prompts"],
         case["input_len"],
         case["output_len"],
@@ -102,7 +102,7 @@ class Letters:
 
 def test_text_vllm_0_9_draws_the_offsets_of_the_published_runs() -> None:
     tokenizer = Letters()
-    prompts = TextVllm09(Shape(6, 2048, 128), tokenizer, 0)
+    prompts = TextVllm09(PromptShape(6, 2048, 128), tokenizer, 0)
     starts = [int(prompts.prompt(i).split()[0]) - i for i in range(6)]
     assert starts == [43567, 117952, 95939, 97639, 41993, 122579]
     assert prompts.input_lens.tolist() == [2048] * 6
@@ -113,7 +113,7 @@ def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
     rng = np.random.default_rng(9)
     lens, outs = rng.integers(18, 23, 5), rng.integers(2, 7, 5)  # 20 ± 10 %, 4 ± 50 %
     offsets = rng.integers(0, 151643, 5)
-    prompts = TextVllm(Shape(5, 20, 4, 0.1, 0.5), Letters(), 9)
+    prompts = TextVllm(PromptShape(5, 20, 4, 0.1, 0.5), Letters(), 9)
     assert prompts.input_lens.tolist() == lens.tolist()
     assert prompts.output_lens.tolist() == outs.tolist()
     assert [int(prompts.prompt(i).split()[0]) - i for i in range(5)] == offsets.tolist()
@@ -121,13 +121,13 @@ def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
 
 def test_ids_wrap_around_at_the_end_of_the_base_vocabulary() -> None:
     offset = int(np.random.RandomState(0).randint(0, 151643, 1)[0])
-    text = TextVllm09(Shape(1, 151644 - offset, 1), Letters(), 0).prompt(0)
+    text = TextVllm09(PromptShape(1, 151644 - offset, 1), Letters(), 0).prompt(0)
     assert text.split()[-2:] == ["151642", "0"]
 
 
 def test_text_vllm_0_9_cuts_what_is_long_and_leaves_short_what_is_short() -> None:
     offset = 43567
-    short = TextVllm09(Shape(6, 8, 1), Letters(merged=(offset + 3, offset + 4)), 0)
+    short = TextVllm09(PromptShape(6, 8, 1), Letters(merged=(offset + 3, offset + 4)), 0)
     assert short.input_lens.tolist() == [7, 8, 8, 8, 8, 8]
 
 
@@ -137,7 +137,7 @@ def test_text_vllm_fills_what_is_short_from_the_same_generator() -> None:
     offset = int(rng.integers(0, 151643, 1)[0])
     filling = rng.integers(0, 151643, 1).tolist()
     tokenizer = Letters(merged=(offset + 3, offset + 4))
-    prompts = TextVllm(Shape(1, 8, 1), tokenizer, 0)
+    prompts = TextVllm(PromptShape(1, 8, 1), tokenizer, 0)
     o = offset
     assert prompts.prompt(0).split() == [str(t) for t in [o, o + 1, o + 2, 0, o + 5, o + 6, o + 7, *filling]]
     assert prompts.input_lens.tolist() == [8]
@@ -152,7 +152,7 @@ class Doubling(Letters):
 
 def test_text_vllm_gives_up_after_ten_rounds_and_counts_what_it_has() -> None:
     tokenizer = Doubling()
-    prompts = TextVllm(Shape(1, 8, 1), tokenizer, 0)
+    prompts = TextVllm(PromptShape(1, 8, 1), tokenizer, 0)
     assert len(tokenizer.decoded) == 11
     assert prompts.input_lens.tolist() == [10]
     assert len(prompts.prompt(0).split()) == 8
@@ -162,16 +162,16 @@ def test_text_vllm_gives_up_after_ten_rounds_and_counts_what_it_has() -> None:
 def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
     prompts: type[TextVllm] | type[TextVllm09],
 ) -> None:
-    assert prompts(Shape(2, 20, 1), Letters(added=1), 0).input_lens.tolist() == [19, 19]
+    assert prompts(PromptShape(2, 20, 1), Letters(added=1), 0).input_lens.tolist() == [19, 19]
     with pytest.raises(UsageError, match="nothing is left"):
-        prompts(Shape(2, 1, 1), Letters(added=1), 0)
+        prompts(PromptShape(2, 1, 1), Letters(added=1), 0)
 
 
 @pytest.mark.parametrize("prompts", [TextVllm, TextVllm09])
 def test_a_prefix_comes_first_in_every_text_and_on_top_of_the_input_length(
     prompts: type[TextVllm] | type[TextVllm09],
 ) -> None:
-    made = prompts(Shape(3, 10, 1, prefix_len=4), Letters(), 0)
+    made = prompts(PromptShape(3, 10, 1, prefix_len=4), Letters(), 0)
     assert made.input_lens.tolist() == [14, 14, 14]
     assert len({tuple(made.prompt(i).split()[:4]) for i in range(3)}) == 1
     assert len({tuple(made.prompt(i).split()[4:]) for i in range(3)}) == 3
@@ -179,9 +179,11 @@ def test_a_prefix_comes_first_in_every_text_and_on_top_of_the_input_length(
 
 def test_text_vllm_leaves_special_ids_out() -> None:
     tokenizer = Letters()
-    offset = int(TextVllm(Shape(1, 4, 1), tokenizer, 0).prompt(0).split()[0])
+    offset = int(TextVllm(PromptShape(1, 4, 1), tokenizer, 0).prompt(0).split()[0])
     tokenizer.all_special_ids = [offset + 1, 151644]
-    assert TextVllm(Shape(1, 4, 1), tokenizer, 0).prompt(0).split() == [str(offset + i) for i in (0, 2, 3, 4)]
+    assert TextVllm(PromptShape(1, 4, 1), tokenizer, 0).prompt(0).split() == [
+        str(offset + i) for i in (0, 2, 3, 4)
+    ]
 
 
 @pytest.mark.parametrize(("prompts", "seed"), [(TextVllm, -1), (TextVllm09, -1), (TextVllm09, 2**32)])
@@ -189,12 +191,12 @@ def test_a_seed_that_the_generator_does_not_take_is_refused(
     prompts: type[TextVllm] | type[TextVllm09], seed: int
 ) -> None:
     with pytest.raises(UsageError, match=f"^--seed {seed}: "):
-        prompts(Shape(1, 4, 1), Letters(), seed)
+        prompts(PromptShape(1, 4, 1), Letters(), seed)
 
 
 @pytest.mark.parametrize("prompt_format", TEXT_FORMATS)
 def test_both_loops_run_on_a_real_tokenizer(prompt_format: str, tokenizers: dict[str, Tokenizer]) -> None:
-    shape = Shape(200, 20, 8)
+    shape = PromptShape(200, 20, 8)
     prompts = text_prompts(prompt_format, shape, str(PLAIN), 0)
     assert prompts.format == prompt_format
     again = text_prompts(prompt_format, shape, str(PLAIN), 0)
@@ -219,7 +221,7 @@ def test_totals_of_the_published_shape_with_the_real_tokenizer(prompt_format: st
     name = os.environ.get("QWEN_TOKENIZER")
     if not name:
         pytest.skip("QWEN_TOKENIZER does not name a Qwen tokenizer's directory")
-    prompts = text_prompts(prompt_format, Shape(100, 2048, 128), name, 0)
+    prompts = text_prompts(prompt_format, PromptShape(100, 2048, 128), name, 0)
     assert int(prompts.input_lens.sum()) == total
 
 

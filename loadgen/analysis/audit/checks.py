@@ -14,7 +14,7 @@ from loadgen.analysis.audit import known_prompts
 from loadgen.analysis.audit import peer_checks as peers
 from loadgen.analysis.audit import roofline_checks as roofline
 from loadgen.analysis.audit import self_consistency as within
-from loadgen.analysis.audit.subject import SATURATED, Subject
+from loadgen.analysis.audit.subject import SATURATED, AuditedRun
 from loadgen.roofline import bound
 from loadgen.validity.doubts import Severity
 from loadgen.validity.evidence import percent
@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     severity: Severity
-    find: Callable[[Subject], str]
+    find: Callable[[AuditedRun], str]
     condition: str
     remedy: str
     needs: str = ""  # beside the run's own figures

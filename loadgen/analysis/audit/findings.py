@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.analysis.audit import roofline_checks
 from loadgen.analysis.audit.checks import CHECKS, ROOFLINE, Check
-from loadgen.analysis.audit.subject import Subject, pages
+from loadgen.analysis.audit.subject import AuditedRun, pages
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.roofline import bound, machines, models
@@ -22,18 +22,18 @@ _TOLD = "found by the run's own verdict; its directory has the figures"
 _LEVELS = {Severity.NOTE: Level.VALID, Severity.SUSPECT: Level.SUSPECT, Severity.INVALID: Level.INVALID}
 
 
-class Found(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """A doubt that holds, with the figures that show it."""
 
     doubt: Check | Doubt  # Doubt: of our own verdict
     evidence: str
 
 
-class Finding(msgspec.Struct, frozen=True):
+class RunFindings(msgspec.Struct, frozen=True):
     """What was found in one run, worst first."""
 
     reported: Reported
-    found: tuple[Found, ...]
+    found: tuple[Finding, ...]
     ceiling: Ceiling | None = None
     no_ceiling: str = ""  # why there is no roofline, and what to pass
 
@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 def audit(
     reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
-) -> list[Finding]:
+) -> list[RunFindings]:
     """Every doubt that the data allow, on each run beside the others of its page.
 
     `machine` stands over what a run says of its own; None: as the run names it, else no roofline. `model` is
@@ -63,12 +63,12 @@ def audit(
     for one, page in zip(reported, pages(reported), strict=True):
         shape = config if config_of_all or models.named(model or one.name) is None else None
         ceiling, why = _ceiling(one, machine, shape, model, known)
-        found = _found(Subject(one, page, ceiling))
-        findings.append(Finding(one, found, ceiling, why))
+        found = _found(AuditedRun(one, page, ceiling))
+        findings.append(RunFindings(one, found, ceiling, why))
     return findings
 
 
-def _found(subject: Subject) -> tuple[Found, ...]:
+def _found(subject: AuditedRun) -> tuple[Finding, ...]:
     """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
     run = subject.reported.run
     found = list(_of_its_verdict(subject.reported))
@@ -77,16 +77,16 @@ def _found(subject: Subject) -> tuple[Found, ...]:
     for check in CHECKS:
         new = check.needs == ROOFLINE and not judged
         if (run is None or check.of_ours or new) and not {check.name, check.like} & told:
-            found += [Found(check, evidence)] if (evidence := check.find(subject)) else []
+            found += [Finding(check, evidence)] if (evidence := check.find(subject)) else []
     return tuple(sorted(found, key=lambda one: -one.doubt.severity))
 
 
-def _of_its_verdict(reported: Reported) -> Iterator[Found]:
+def _of_its_verdict(reported: Reported) -> Iterator[Finding]:
     """What our own verdict found: with its figures where the arrivals are there, else by name."""
     if reported.run is not None:
-        yield from (Found(one.doubt, one.evidence) for one in reported.run.verdict.found)
+        yield from (Finding(one.doubt, one.evidence) for one in reported.run.verdict.found)
         return
-    yield from (Found(doubt, _TOLD) for doubt in DOUBTS if doubt.name in reported.doubts)
+    yield from (Finding(doubt, _TOLD) for doubt in DOUBTS if doubt.name in reported.doubts)
 
 
 def _base(name: str) -> str:

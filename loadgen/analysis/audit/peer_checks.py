@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.analysis.audit.subject import Subject, fractions, source_file
+from loadgen.analysis.audit.subject import AuditedRun, fractions, source_file
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
 from loadgen.validity.evidence import percent
@@ -16,7 +16,7 @@ LEAST_PROMPT = 512  # tokens, below which prefill is no matter of TTFT
 _NAMED = 3  # of those that are equal
 
 
-def duplicate(subject: Subject) -> str:
+def duplicate(subject: AuditedRun) -> str:
     """Another run of the page has the same figures to the digit."""
     own = fractions(subject.reported)
     if len(own) < ALIKE_FIGURES:
@@ -29,7 +29,7 @@ def duplicate(subject: Subject) -> str:
     return f"{len(own)} figures equal those of {', '.join(named[:_NAMED])}{more} to the digit"
 
 
-def requests_differ(subject: Subject) -> str:
+def requests_differ(subject: AuditedRun) -> str:
     """The others under this load were asked another number of times."""
     own = _requests(subject.reported)
     others = subject.page.usual(subject.reported.load.name, _requests)
@@ -38,7 +38,7 @@ def requests_differ(subject: Subject) -> str:
     return f"{own:.0f} request{'s' * (own != 1)}, the others of this load {others:.0f}"
 
 
-def concurrency_differs(subject: Subject) -> str:
+def concurrency_differs(subject: AuditedRun) -> str:
     """The others under this load had another number under way."""
     own = subject.reported.load.max_concurrency
     others = subject.page.usual(subject.reported.load.name, _concurrency)
@@ -47,7 +47,7 @@ def concurrency_differs(subject: Subject) -> str:
     return f"{own} requests at a time, the others of this load {others}"
 
 
-def prompts_differ(subject: Subject) -> str:
+def prompts_differ(subject: AuditedRun) -> str:
     """The others under this load had prompts of another length."""
     own, others = subject.input_len, subject.page.usual(subject.reported.load.name, _prompt)
     if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
@@ -65,11 +65,11 @@ def _concurrency(reported: Reported) -> int | None:
 
 
 def _prompt(reported: Reported) -> int | None:
-    length = Subject(reported).input_len
+    length = AuditedRun(reported).input_len
     return None if length is None else round(length)
 
 
-def answers_short(subject: Subject) -> str:
+def answers_short(subject: AuditedRun) -> str:
     """Answers ended before the length that was asked for, as far as that is told or the others show it."""
     n, tokens, load = subject.requests, subject.figure("total_output_tokens"), subject.reported.load
     if not n or tokens is None:
@@ -86,7 +86,7 @@ def answers_short(subject: Subject) -> str:
     )
 
 
-def _whole(subject: Subject) -> float | None:
+def _whole(subject: AuditedRun) -> float | None:
     """The length to the token that half of the runs of this checkpoint, or of this load, have in common."""
     others = [one.output_len for one in (*subject.same_checkpoint, *subject.same_load)]
     found = [length for length in others if length and length == int(length)]
@@ -94,7 +94,7 @@ def _whole(subject: Subject) -> float | None:
     return longest if found and found.count(longest) >= len(others) / 2 else None
 
 
-def prompts_off(subject: Subject) -> str:
+def prompts_off(subject: AuditedRun) -> str:
     """The prompts came out at another length than was asked for."""
     own, asked = subject.input_len, subject.reported.load.asked_input_len
     if not own or not asked or abs(own - asked) <= max(PROMPT_OFF * asked, PROMPT_TOKENS):
@@ -102,7 +102,7 @@ def prompts_off(subject: Subject) -> str:
     return f"{own:.1f} tokens a prompt, {asked} asked for"
 
 
-def known_prompts(subject: Subject) -> str:
+def known_prompts(subject: AuditedRun) -> str:
     """The prompts are those of a well-known seed, which their count gives away."""
     known = subject.workload
     if known is None:
@@ -114,7 +114,7 @@ def known_prompts(subject: Subject) -> str:
     )
 
 
-def warm_cache(subject: Subject) -> str:
+def warm_cache(subject: AuditedRun) -> str:
     """The prompts had been asked before, and TTFT is not of their prefill."""
     load, length, ttft_ms = subject.reported.load, subject.input_len, subject.figure("mean_ttft_ms")
     alone = load.max_concurrency == 1 or subject.requests == 1
@@ -133,7 +133,7 @@ def warm_cache(subject: Subject) -> str:
     return f"{prompts}{'; ' * bool(prompts)}TTFT {ttft_ms:g} ms, where {below}: {cause}"
 
 
-def _asked_before(subject: Subject, other: Subject) -> str:
+def _asked_before(subject: AuditedRun, other: AuditedRun) -> str:
     """Whether another run of the checkpoint had these very prompts; "" where that cannot be told."""
     own, its, of = subject.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
@@ -146,7 +146,7 @@ def _asked_before(subject: Subject, other: Subject) -> str:
     return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {own.seed}"
 
 
-def _same(subject: Subject, other: Subject) -> str:
+def _same(subject: AuditedRun, other: AuditedRun) -> str:
     """By what two runs are seen to have had the same prompts, or one the other's first; "" where not."""
     one, its = subject.reported, other.reported
     if one.plan_digest or its.plan_digest:
@@ -156,13 +156,13 @@ def _same(subject: Subject, other: Subject) -> str:
     return "seed" if fewer and seeded and _as_long(subject, other) else ""
 
 
-def _as_long(subject: Subject, other: Subject) -> bool:
+def _as_long(subject: AuditedRun, other: AuditedRun) -> bool:
     """Whether the prompts are equally long."""
     own, its = subject.input_len, other.input_len
     return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
 
 
-def _of_its_own(subject: Subject, other: Subject) -> bool:
+def _of_its_own(subject: AuditedRun, other: AuditedRun) -> bool:
     """Whether digests or counts tell that two runs had prompts of their own."""
     one, its, known = subject.reported, other.reported, other.workload
     if one.plan_digest and its.plan_digest:
@@ -171,7 +171,7 @@ def _of_its_own(subject: Subject, other: Subject) -> bool:
     return known is not None and not known.has_first(int(n), int(tokens))
 
 
-def _below_load(subject: Subject, ttft_ms: float, times: float) -> str:
+def _below_load(subject: AuditedRun, ttft_ms: float, times: float) -> str:
     """TTFT alone is far below the time that a full load leaves for each prompt."""
     for other in subject.same_checkpoint:
         left_ms = other.prefill_left_ms
@@ -183,7 +183,7 @@ def _below_load(subject: Subject, ttft_ms: float, times: float) -> str:
     return ""
 
 
-def _below_peak(subject: Subject) -> str:
+def _below_peak(subject: AuditedRun) -> str:
     """TTFT is below what the prompt's arithmetic takes at the machine's peak."""
     if subject.ceiling is None:
         return ""

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.analysis.audit.checks import CHECKS
-from loadgen.analysis.audit.findings import Finding, Found
+from loadgen.analysis.audit.findings import Finding, RunFindings
 from loadgen.roofline.machine import Machine
 from loadgen.validity.doubts import Severity
 from loadgen.validity.verdict import Level
@@ -23,7 +23,7 @@ _MOST_REASONS = 10
 _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
-def text(findings: Sequence[Finding], *, explain: bool = False) -> str:
+def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     """A table of all runs, what was found in each, and what could not be looked for; by checkpoint."""
     names = {name: at for at, name in enumerate(dict.fromkeys(one.reported.name for one in findings))}
     ordered = sorted(findings, key=lambda one: names[one.reported.name])
@@ -34,7 +34,7 @@ def text(findings: Sequence[Finding], *, explain: bool = False) -> str:
 
 
 def json(
-    findings: Sequence[Finding], machine: Machine | None, troubles: Sequence[str], failures: Sequence[str]
+    findings: Sequence[RunFindings], machine: Machine | None, troubles: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
     """The audit as an object of plain values; what is no finite number is null."""
     return {
@@ -53,7 +53,7 @@ def plain(said: str) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in said)
 
 
-def _table(findings: Sequence[Finding]) -> Iterator[str]:
+def _table(findings: Sequence[RunFindings]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     heads = f"{'tok/s':>{_FIGURE}}{'TTFT ms':>{_FIGURE}}{'TPOT ms':>{_FIGURE}}{'roof':>6}"
     yield f"{'':{_LOAD + 2}}{heads}  {'level':8}worst doubt"
@@ -65,7 +65,7 @@ def _table(findings: Sequence[Finding]) -> Iterator[str]:
         yield _row(one)
 
 
-def _row(one: Finding) -> str:
+def _row(one: RunFindings) -> str:
     run, share = one.reported, one.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     cells = [_number(value) for value in (speed, run.figure("mean_ttft_ms"), run.figure("mean_tpot_ms"))]
@@ -83,7 +83,7 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
-def _told(one: Finding, explain: bool) -> Iterator[str]:
+def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     """What was found in a run; nothing where nothing was."""
     shown = [found for found in one.found if explain or found.doubt.severity is not Severity.NOTE]
     notes = [found.doubt.name for found in one.found if found not in shown]
@@ -103,7 +103,7 @@ def _told(one: Finding, explain: bool) -> Iterator[str]:
     yield ""
 
 
-def _evidence(found: Found, explain: bool) -> Iterator[str]:
+def _evidence(found: Finding, explain: bool) -> Iterator[str]:
     doubt = found.doubt
     severity = f"{doubt.severity.name.lower()}: " if explain else ""
     yield from _wrapped(f"  {severity}{doubt.name}: {plain(found.evidence)}", "    ")
@@ -112,7 +112,7 @@ def _evidence(found: Found, explain: bool) -> Iterator[str]:
         yield from _wrapped(f"    remedy: {doubt.remedy}", "      ")
 
 
-def _end(findings: Sequence[Finding], explain: bool) -> Iterator[str]:
+def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(one.level for one in findings)
     counted = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = _count(len(findings), "run")
@@ -140,7 +140,7 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 
 
-def _assumed(one: Finding) -> str:
+def _assumed(one: RunFindings) -> str:
     return "" if one.ceiling is None else f"{one.ceiling.model}: {one.ceiling.weights.how}"
 
 
@@ -156,7 +156,7 @@ def _wrapped(line: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
-def _run(one: Finding) -> dict[str, Any]:
+def _run(one: RunFindings) -> dict[str, Any]:
     run, ceiling = one.reported, one.ceiling
     return {
         "name": run.name,
@@ -175,7 +175,7 @@ def _run(one: Finding) -> dict[str, Any]:
     }
 
 
-def _doubts(found: Iterable[Found]) -> Iterator[dict[str, str]]:
+def _doubts(found: Iterable[Finding]) -> Iterator[dict[str, str]]:
     for one in found:
         doubt = one.doubt
         yield {

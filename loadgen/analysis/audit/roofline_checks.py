@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.analysis.audit.subject import Subject
+from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Decode
@@ -14,17 +14,17 @@ SLOW_PREFILL = 0.05  # of the machine's peak
 _GB = 1e9
 
 
-def beyond_roofline(subject: Subject) -> str:
+def beyond_roofline(subject: AuditedRun) -> str:
     """Decoding reads more than the memory bus carries, whatever is stored how."""
     return _beyond(subject, FAR_BEYOND, float("inf"))
 
 
-def above_roofline(subject: Subject) -> str:
+def above_roofline(subject: AuditedRun) -> str:
     """Decoding reads a little more than the memory bus carries."""
     return _beyond(subject, bound.TOLERANCE, FAR_BEYOND)
 
 
-def beyond_peak(subject: Subject) -> str:
+def beyond_peak(subject: AuditedRun) -> str:
     """A prompt's arithmetic exceeds the machine's peak."""
     ceiling, reported = subject.ceiling, subject.reported
     if ceiling is None:
@@ -39,7 +39,7 @@ def beyond_peak(subject: Subject) -> str:
     )
 
 
-def slow_kernel(subject: Subject) -> str:
+def slow_kernel(subject: AuditedRun) -> str:
     """So far below the roofline that another kernel ran than the one that is meant."""
     if subject.ceiling is None:
         return ""
@@ -58,7 +58,7 @@ def _decode(reported: Reported, ceiling: Ceiling | None) -> Decode | None:
     return None if ceiling is None else bound.decode(ceiling, reported.figures, reported.load)
 
 
-def _beyond(subject: Subject, above: float, most: float) -> str:
+def _beyond(subject: AuditedRun, above: float, most: float) -> str:
     ceiling, found = subject.ceiling, _decode(subject.reported, subject.ceiling)
     if ceiling is None or found is None:
         return ""
@@ -81,7 +81,7 @@ def _beyond(subject: Subject, above: float, most: float) -> str:
     return said
 
 
-def _slow_decode(subject: Subject, ceiling: Ceiling) -> str:
+def _slow_decode(subject: AuditedRun, ceiling: Ceiling) -> str:
     reported, load = subject.reported, subject.reported.load
     figures = reported.figures
     timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
@@ -92,7 +92,7 @@ def _slow_decode(subject: Subject, ceiling: Ceiling) -> str:
     return bound.fallback(ceiling, figures, load)
 
 
-def _slow_prefill(subject: Subject, ceiling: Ceiling) -> str:
+def _slow_prefill(subject: AuditedRun, ceiling: Ceiling) -> str:
     left_ms, length = subject.prefill_left_ms, subject.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
     if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:

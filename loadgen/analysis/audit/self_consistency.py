@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from loadgen.analysis.audit.rounding import Interval
-from loadgen.analysis.audit.subject import SATURATED, Subject
+from loadgen.analysis.audit.subject import SATURATED, AuditedRun
 from loadgen.validity.evidence import least_samples, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
@@ -31,7 +31,7 @@ _RATES = {
 }
 
 
-def figures_disagree(subject: Subject) -> str:
+def figures_disagree(subject: AuditedRun) -> str:
     """A rate is not its count over the duration."""
     duration = subject.interval("duration")
     if not subject.alike or duration is None or not duration.low:
@@ -52,12 +52,12 @@ def figures_disagree(subject: Subject) -> str:
     return "; ".join(said)
 
 
-def impossible_order(subject: Subject) -> str:
+def impossible_order(subject: AuditedRun) -> str:
     """Mean, median and percentiles that no sample has."""
     return "; ".join(said for key, word in _METRICS.items() for said in _disorder(subject, key, word))
 
 
-def _disorder(subject: Subject, key: str, word: str) -> Iterator[str]:
+def _disorder(subject: AuditedRun, key: str, word: str) -> Iterator[str]:
     ranks = dict(_ranks(subject, key))
     ordered = sorted(ranks.items())
     for (lower, below), (upper, above) in pairwise(ordered):
@@ -83,7 +83,7 @@ def _disorder(subject: Subject, key: str, word: str) -> Iterator[str]:
         yield f"mean {word} ({mean.high:.2f} ms) is below its minimum ({ranks[0.0].low:.2f})"
 
 
-def _ranks(subject: Subject, key: str) -> Iterator[tuple[float, Interval]]:
+def _ranks(subject: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
     names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
     for name in subject.reported.figures:
         found = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
@@ -92,7 +92,7 @@ def _ranks(subject: Subject, key: str) -> Iterator[tuple[float, Interval]]:
             yield rank, value
 
 
-def beyond_schedule(subject: Subject) -> str:
+def beyond_schedule(subject: AuditedRun) -> str:
     """The requests' times together are more than were there to be had (Little's law)."""
     duration, limit, seconds = subject.interval("duration"), subject.limit, subject.least_seconds
     if not subject.alike or duration is None or not limit or seconds is None:
@@ -105,7 +105,7 @@ def beyond_schedule(subject: Subject) -> str:
     )
 
 
-def concurrency_not_held(subject: Subject) -> str:
+def concurrency_not_held(subject: AuditedRun) -> str:
     """A closed loop in which slots stood empty."""
     limit, n, held = subject.reported.load.max_concurrency, subject.requests, subject.concurrency
     if not subject.alike or subject.paced or not limit or not n or held is None:
@@ -117,7 +117,7 @@ def concurrency_not_held(subject: Subject) -> str:
     )
 
 
-def nothing_measured(subject: Subject) -> str:
+def nothing_measured(subject: AuditedRun) -> str:
     """No request, no time, or a latency of nothing."""
     zero = [key for key in ("completed", "duration", "total_output_tokens") if subject.figure(key) == 0]
     for key in ("ttft", "e2el"):
@@ -125,7 +125,7 @@ def nothing_measured(subject: Subject) -> str:
     return f"{', '.join(zero)}: 0" if zero else ""
 
 
-def unstreamed(subject: Subject) -> str:
+def unstreamed(subject: AuditedRun) -> str:
     """Answers came whole, so that TTFT is the latency of all of it."""
     tpot, length = subject.figure("mean_tpot_ms"), subject.output_len
     if tpot is None or not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
@@ -133,17 +133,17 @@ def unstreamed(subject: Subject) -> str:
     return f"{length:.0f} tokens an answer, {tpot:.2f} ms apart: they came in one message"
 
 
-def failures(subject: Subject) -> str:
+def failures(subject: AuditedRun) -> str:
     """Some requests failed."""
     return _failed(subject, FAILED, MANY_FAILED)
 
 
-def many_failures(subject: Subject) -> str:
+def many_failures(subject: AuditedRun) -> str:
     """So many failed that the rest says nothing."""
     return _failed(subject, MANY_FAILED, math.inf)
 
 
-def _failed(subject: Subject, above: float, most: float) -> str:
+def _failed(subject: AuditedRun, above: float, most: float) -> str:
     n, asked = subject.requests, subject.reported.load.requests
     failed = subject.figure("failed")
     if failed is None and n is not None and asked is not None:
@@ -153,12 +153,12 @@ def _failed(subject: Subject, above: float, most: float) -> str:
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"
 
 
-def single_request(subject: Subject) -> str:
+def single_request(subject: AuditedRun) -> str:
     """One request: no spread, and nothing that was warm or cold before it."""
     return "mean, median and P99 are of one request" if subject.requests == 1 else ""
 
 
-def thin_percentiles(subject: Subject) -> str:
+def thin_percentiles(subject: AuditedRun) -> str:
     """A percentile of too few requests is its largest value."""
     n = subject.requests
     ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _ranks(subject, key) if 50 < rank < 100}
@@ -170,7 +170,7 @@ def thin_percentiles(subject: Subject) -> str:
     return f"{names} of {n:.0f} requests is little but the slowest: {needed}"
 
 
-def peak_below_mean(subject: Subject) -> str:
+def peak_below_mean(subject: AuditedRun) -> str:
     """The busiest second held fewer tokens than an average one: messages were counted."""
     peak, tokens = subject.interval("max_output_tokens_per_s"), subject.figure("total_output_tokens")
     duration = subject.interval("duration")
@@ -185,7 +185,7 @@ def peak_below_mean(subject: Subject) -> str:
     )
 
 
-def peak_over_limit(subject: Subject) -> str:
+def peak_over_limit(subject: AuditedRun) -> str:
     """More requests at once than were allowed: whole seconds were counted."""
     peak, limit = subject.figure("max_concurrent_requests"), subject.reported.load.max_concurrency
     if not peak or not limit or peak <= limit or subject.reported.run is not None:
@@ -193,7 +193,7 @@ def peak_over_limit(subject: Subject) -> str:
     return f"{peak:.0f} at once told, {limit} allowed: the client counts who was there in a whole second"
 
 
-def gaps_are_not_tokens(subject: Subject) -> str:
+def gaps_are_not_tokens(subject: AuditedRun) -> str:
     """ITL is of messages, and those do not carry a token each."""
     itl, tpot = subject.figure("mean_itl_ms"), subject.figure("mean_tpot_ms")
     if not itl or not tpot or subject.one_token_a_message or subject.reported.told_by not in ("vllm", "page"):
@@ -206,7 +206,7 @@ def gaps_are_not_tokens(subject: Subject) -> str:
     return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of messages, and {why}"
 
 
-def bursts(subject: Subject) -> str:
+def bursts(subject: AuditedRun) -> str:
     """Messages come many at once."""
     median, tpot = subject.figure("median_itl_ms"), subject.figure("mean_tpot_ms")
     if median is None or not tpot or median >= BURST * tpot:
@@ -214,7 +214,7 @@ def bursts(subject: Subject) -> str:
     return f"median ITL {median:g} ms of {tpot:g} ms a token: most messages come together with another"
 
 
-def client_untold(subject: Subject) -> str:
+def client_untold(subject: AuditedRun) -> str:
     """So many streams that the client's own delay is in the figures, and nothing tells how much."""
     streams = max(subject.reported.load.max_concurrency or 0.0, subject.concurrency or 0.0)
     if streams <= STREAMS or subject.reported.run is not None:
@@ -224,7 +224,7 @@ def client_untold(subject: Subject) -> str:
     )
 
 
-def tokens_recounted(subject: Subject) -> str:
+def tokens_recounted(subject: AuditedRun) -> str:
     """The answers' own tokens are far fewer than were counted."""
     told, found = subject.figure("total_output_tokens"), subject.figure("total_output_tokens_retokenized")
     if not told or found is None or found >= RECOUNTED * told:

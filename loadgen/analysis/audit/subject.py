@@ -31,7 +31,7 @@ class Page:
     def __init__(self, runs: Sequence[Reported]) -> None:
         self.runs = tuple(runs)
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
-        self._subjects: dict[int, Subject] = {}
+        self._subjects: dict[int, AuditedRun] = {}
         self._names = _grouped(runs, lambda one: one.name)
         self._loads = _grouped(runs, lambda one: one.load.name)
 
@@ -43,10 +43,10 @@ class Page:
         """The runs under the load of this name; none where it has no name."""
         return self._loads.get(name, ()) if name else ()
 
-    def subject(self, run: Reported) -> Subject:
+    def subject(self, run: Reported) -> AuditedRun:
         """A run of the page as what another is held against: without its own page, and computed once."""
         if id(run) not in self._subjects:
-            self._subjects[id(run)] = Subject(run)
+            self._subjects[id(run)] = AuditedRun(run)
         return self._subjects[id(run)]
 
     def usual(self, load: str, tell: Callable[[Reported], Value | None]) -> Value | None:
@@ -86,7 +86,7 @@ def _grouped(runs: Iterable[Reported], by: Callable[[Reported], Key]) -> dict[Ke
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditedRun:
     """One run, the page that it stands on, and what its machine could do at best."""
 
     reported: Reported
@@ -191,16 +191,16 @@ class Subject:
         return (duration * 1e3 - tokens / limit * step) / n
 
     @property
-    def same_checkpoint(self) -> tuple[Subject, ...]:
+    def same_checkpoint(self) -> tuple[AuditedRun, ...]:
         """The others of the page of this checkpoint, most likely from one server."""
         return self._others(self.page.of_name(self.reported.name))
 
     @property
-    def same_load(self) -> tuple[Subject, ...]:
+    def same_load(self) -> tuple[AuditedRun, ...]:
         """The others of the page under the load of this name."""
         return self._others(self.page.of_load(self.reported.load.name))
 
-    def _others(self, runs: Sequence[Reported]) -> tuple[Subject, ...]:
+    def _others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
         """All but itself; of very many the first."""
         return tuple(self.page.subject(one) for one in runs[:_MOST_BESIDE] if one is not self.reported)
 

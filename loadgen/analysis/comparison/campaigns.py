@@ -17,7 +17,7 @@ from loadgen.workload.paths import place
 RECORD = "campaign.json"
 
 
-class Told(msgspec.Struct, frozen=True):
+class CampaignSettings(msgspec.Struct, frozen=True):
     """Empty or None where no campaign says it."""
 
     baseline: str = ""
@@ -25,7 +25,7 @@ class Told(msgspec.Struct, frozen=True):
     hardware: str | None = None
 
 
-def told(places: Iterable[str]) -> Told:
+def told(places: Iterable[str]) -> CampaignSettings:
     """Of the first campaign among the places, or the only one inside one; a damaged record says nothing."""
     for record in (found for named in places if (found := _record(place(named))) is not None):
         try:
@@ -33,8 +33,10 @@ def told(places: Iterable[str]) -> Told:
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(found, dict):
-            return Told(_word(found, "baseline") or "", _share(found.get("margin")), _word(found, "hardware"))
-    return Told()
+            return CampaignSettings(
+                _word(found, "baseline") or "", _share(found.get("margin")), _word(found, "hardware")
+            )
+    return CampaignSettings()
 
 
 def _record(directory: Path) -> Path | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison import campaigns, ceilings, comparison, export, memory_fit, rankings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.comparison import MARGIN, Ask
+from loadgen.analysis.comparison.comparison import MARGIN, ComparisonOptions
 from loadgen.analysis.comparison.model import Comparison
 from loadgen.analysis.importers import sources
 from loadgen.errors import UsageError
@@ -87,14 +87,14 @@ def compare_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ask(given: argparse.Namespace, kept: campaigns.Told) -> Ask:
+def _ask(given: argparse.Namespace, kept: campaigns.CampaignSettings) -> ComparisonOptions:
     margin = kept.margin if given.margin is None else given.margin / 100
     margin = MARGIN if margin is None else margin
     if not 0 < margin < 1:
         raise UsageError(f"--margin {given.margin:g}: give percent, above 0 and below 100")
     if not 0 < given.alpha < 1:
         raise UsageError(f"--alpha {given.alpha:g}: give a probability, as 0.05")
-    return Ask(
+    return ComparisonOptions(
         baseline=given.baseline,
         margin=margin,
         alpha=given.alpha,
@@ -104,7 +104,7 @@ def _ask(given: argparse.Namespace, kept: campaigns.Told) -> Ask:
     )
 
 
-def _hardware(given: argparse.Namespace, kept: campaigns.Told) -> Hardware:
+def _hardware(given: argparse.Namespace, kept: campaigns.CampaignSettings) -> Hardware:
     key = given.hardware if given.hardware is not None or given.bandwidth is not None else kept.hardware
     return Hardware(key, given.bandwidth, None if given.model_config is None else place(given.model_config))
 

@@ -29,7 +29,7 @@ _NAMED = 3  # of many, so many are named
 Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ComparisonOptions(msgspec.Struct, frozen=True):
     """What a comparison is asked for."""
 
     baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
@@ -40,7 +40,9 @@ class Ask(msgspec.Struct, frozen=True):
     campaign_baseline: str = ""  # heeded where there is such a row
 
 
-def compare(reported: Sequence[Reported], ask: Ask, failures: Sequence[FailedCell] = ()) -> list[Comparison]:
+def compare(
+    reported: Sequence[Reported], ask: ComparisonOptions, failures: Sequence[FailedCell] = ()
+) -> list[Comparison]:
     """A table a load, in order of appearance; Holm over rows and loads of each figure.
 
     A run that is there twice is used once; failed cells are failures of their rows. Raises UsageError where
@@ -72,7 +74,7 @@ def compare(reported: Sequence[Reported], ask: Ask, failures: Sequence[FailedCel
     return [replace(table, remarks=(*remarks, *table.remarks)) for table in _together(tables)]
 
 
-def _baseline(checkpoints: Mapping[str, str], ask: Ask) -> tuple[str, list[str]]:
+def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
     """The row that the others are held against, and what is to be said of the choice."""
     for wanted in filter(None, (ask.baseline, ask.campaign_baseline)):
         close = [name for name in checkpoints if name == wanted]
@@ -95,7 +97,7 @@ def _first(checkpoints: Mapping[str, str]) -> str:
     return next(plain, next(iter(checkpoints), ""))
 
 
-def _held(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: Ask) -> str:
+def _held(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions) -> str:
     """The baseline under one load: where nobody named one and it is not there, the load's own first."""
     if ask.baseline or ask.campaign_baseline or baseline in group.rows:
         return baseline
@@ -139,7 +141,7 @@ def _lost(failed: Failed, found: Sequence[Group]) -> dict[str, Failed]:
     return lost
 
 
-def _table(group: Group, baseline: str, failed: Failed, ask: Ask) -> Comparison:
+def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> Comparison:
     """One load, each row judged by itself."""
     every = [run for runs in group.rows.values() for run in runs]
     figures = _figures(every)

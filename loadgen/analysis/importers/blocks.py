@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.analysis.importers import numbers
 from loadgen.analysis.importers.numbers import AmbiguousError
-from loadgen.results.result_block import LAYOUTS, Row
+from loadgen.results.result_block import LAYOUTS, BlockRow
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")
@@ -42,7 +42,7 @@ _LONGEST_WORD = 100
 _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
 
 
-class Block(msgspec.Struct, frozen=True):
+class PastedBlock(msgspec.Struct, frozen=True):
     """A block's figures, and what of it could not be read."""
 
     figures: dict[str, Any]
@@ -64,7 +64,7 @@ class _Written(msgspec.Struct, frozen=True):
     word: bool = False  # may be one
 
 
-def parse(lines: Sequence[str], closed: bool = True) -> Block:
+def parse(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     """The figures of a block's lines; the first of a key counts. What cannot be read is a remark."""
     written: dict[str, _Written] = {}
     for line in lines:
@@ -84,7 +84,7 @@ def parse(lines: Sequence[str], closed: bool = True) -> Block:
     lacking = [key for key in _ALWAYS if key not in figures and key not in optional]
     if lacking:
         remarks.append(f"{'' if closed else 'the block is cut off: '}it has no {', '.join(lacking)}")
-    return Block({key: value for key, value in figures.items() if value == value}, tuple(remarks))
+    return PastedBlock({key: value for key, value in figures.items() if value == value}, tuple(remarks))
 
 
 def key_of(label: str) -> str | None:
@@ -113,7 +113,7 @@ def _written(line: str) -> Iterator[_Written]:
         yield _Written(key, said, text, whole=row is not None and not row.spec)
 
 
-def _key(label: re.Match[str]) -> tuple[str, Row | None]:
+def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
     if label["row"] is not None:
         row = _ROWS[" ".join(label["row"].lower().split())]
         return row.key, row

@@ -15,7 +15,7 @@ from loadgen.analysis.run_summary import Load, Reported, full_name
 from loadgen.errors import UsageError
 from loadgen.results import speed_rows
 from loadgen.results.speed_formulas import OUTPUT, converted
-from loadgen.results.speed_rows import UNIT_BYTES, Row
+from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
 
 TABLE, SPEEDS = "table", "speed table"
 SPEED = "speed_tok_s"
@@ -136,17 +136,17 @@ def _count(text: str) -> int | None:
     return json_fields.written_count(text)
 
 
-def _speeds(path: Path) -> list[Row]:
+def _speeds(path: Path) -> list[SpeedRow]:
     """The rows of a ladder; those of a published page have its formula, which its file does not tell."""
     return [*map(_with_formula, speed_rows.read_csv(path))]
 
 
-def _with_formula(row: Row) -> Row:
+def _with_formula(row: SpeedRow) -> SpeedRow:
     known = (one for one in speed_rows.shipped() if replace(one, formula=row.formula) == row)
     return next(known, row)
 
 
-def _speed(row: Row, source: str) -> Reported:
+def _speed(row: SpeedRow, source: str) -> Reported:
     speed, memory = row.speed_tok_s, row.gpu_memory
     assert speed is not None
     return Reported(
@@ -169,7 +169,7 @@ def _speed(row: Row, source: str) -> Reported:
     )
 
 
-def _figures(row: Row, speed: float) -> Iterator[tuple[str, float]]:
+def _figures(row: SpeedRow, speed: float) -> Iterator[tuple[str, float]]:
     """The speed, and output tokens over the same time."""
     yield SPEED, speed
     yield "output_throughput", converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)

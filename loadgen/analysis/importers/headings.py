@@ -49,7 +49,7 @@ class Kind(Enum):
     FENCE = auto()
 
 
-class Line(msgspec.Struct, frozen=True):
+class PageLine(msgspec.Struct, frozen=True):
     """One line of a page: `level` is a heading's depth, 1 the outermost."""
 
     number: int  # counted from 1
@@ -64,10 +64,10 @@ class Outline:
     """The headings above where a page is read."""
 
     def __init__(self) -> None:
-        self._open: list[Line] = []
+        self._open: list[PageLine] = []
         self._naming: dict[int, bool] = {}  # by line number: whether it names what stands below it
 
-    def enter(self, line: Line) -> None:
+    def enter(self, line: PageLine) -> None:
         """Go on below a heading or an item."""
         self._open = [one for one in self._open if one.level < line.level]
         self._open.append(line)
@@ -90,7 +90,7 @@ class Outline:
         return ", ".join(name for name in below if len(name) <= _LONGEST_LOAD)
 
 
-def lines(text: Sequence[str]) -> Iterator[Line]:
+def lines(text: Sequence[str]) -> Iterator[PageLine]:
     """Every line of a page, as what it is; in a fence there are no headings, for # begins a comment there."""
     fence = skip = False
     for at, one in enumerate(text):
@@ -98,18 +98,18 @@ def lines(text: Sequence[str]) -> Iterator[Line]:
         following = text[at + 1] if at + 1 < len(text) else ""
         if not one:
             skip = False
-            yield Line(number, one)
+            yield PageLine(number, one)
             continue
         bare = one.strip()
         if skip or len(one) > _LONGEST or not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
             skip = False
-            yield Line(number, one)
+            yield PageLine(number, one)
         elif (found := _FENCE.match(one.rstrip())) is not None:
             opens = not fence or found[2].strip() != ""  # what names a language closes nothing
             fence = opens and _closed(text, at + 1)
-            yield Line(number, one, Kind.FENCE)
+            yield PageLine(number, one, Kind.FENCE)
         elif fence:
-            yield Line(number, one)
+            yield PageLine(number, one)
         else:
             heading = _heading(number, one, following)
             skip = heading is not None and heading.underlined
@@ -128,29 +128,31 @@ def _closed(text: Sequence[str], begin: int) -> bool:
     return False
 
 
-def _heading(number: int, one: str, following: str) -> Line | None:
+def _heading(number: int, one: str, following: str) -> PageLine | None:
     bare = one.rstrip()
     if (found := _ATX.match(bare)) is not None:
-        return Line(
+        return PageLine(
             number, one, Kind.HEADING, len(found[1]), _plain(found[2].rstrip("#").rstrip() or found[2])
         )
     if (found := _HTML.match(bare)) is not None:
         level = int(found[1][1]) if found[1][1:].isdigit() else _BOLD_LEVEL
-        return Line(number, one, Kind.HEADING, level, _plain(found[2]))
+        return PageLine(number, one, Kind.HEADING, level, _plain(found[2]))
     if (found := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
-        return Line(number, one, Kind.HEADING, _BOLD_LEVEL, _plain(found[2]))
+        return PageLine(number, one, Kind.HEADING, _BOLD_LEVEL, _plain(found[2]))
     under = _UNDERLINE.match(following)
     if under is not None and _is_title(one):
-        return Line(number, one, Kind.HEADING, 1 + _UNDERLINES.index(under[1]), _plain(one), underlined=True)
+        return PageLine(
+            number, one, Kind.HEADING, 1 + _UNDERLINES.index(under[1]), _plain(one), underlined=True
+        )
     return None
 
 
-def _item(number: int, one: str) -> Line:
+def _item(number: int, one: str) -> PageLine:
     found = _ITEM.match(one.rstrip())
     if found is None:
-        return Line(number, one)
+        return PageLine(number, one)
     indent = len(one) - len(one.lstrip())
-    return Line(number, one, Kind.ITEM, _ITEM_LEVEL + indent, _plain(found[1]))
+    return PageLine(number, one, Kind.ITEM, _ITEM_LEVEL + indent, _plain(found[1]))
 
 
 def _is_title(one: str) -> bool:
@@ -166,7 +168,7 @@ def _plain(marked: str) -> str:
     return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
 
 
-def _names(line: Line) -> bool:
+def _names(line: PageLine) -> bool:
     """Whether a line names what stands below it: a heading does, an item where it is a model's name alone."""
     return line.kind is Kind.HEADING or _MODEL.fullmatch(line.name) is not None
 

@@ -23,7 +23,7 @@ _LONGEST_WORD = 1000  # characters of a name
 _MOST_DIGITS = 18  # of a count that is written as text
 
 
-class Document(msgspec.Struct, frozen=True):
+class JsonDocument(msgspec.Struct, frozen=True):
     """One object, and the line it begins at; `trouble` says why it could not be read."""
 
     line: int
@@ -32,7 +32,7 @@ class Document(msgspec.Struct, frozen=True):
     last: bool = False  # nothing behind it was read
 
 
-def documents(text: str) -> Iterator[Document]:
+def documents(text: str) -> Iterator[JsonDocument]:
     """Every object of a text: one, a list of them, or one behind the other; NaN and Infinity are numbers.
 
     What is cut off is a document with a trouble, and those behind it are still read, up to 200 such.
@@ -47,18 +47,18 @@ def documents(text: str) -> Iterator[Document]:
             broken += 1
             following = _NEXT.search(text, at)
             if broken == _MOST_BROKEN and following is not None:
-                yield Document(
+                yield JsonDocument(
                     line, {}, f"the {broken}th part that is no JSON: the rest was not read", last=True
                 )
                 return
-            yield Document(line, {}, f"no JSON, or cut off: {said}")
+            yield JsonDocument(line, {}, f"no JSON, or cut off: {said}")
             if following is None:
                 return
             at = following.end()
             continue
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, dict):
-                yield Document(line, one)
+                yield JsonDocument(line, one)
 
 
 def _parsed(digits: str) -> int | float:

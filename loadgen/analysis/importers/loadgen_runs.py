@@ -29,7 +29,7 @@ CELLS, FAILED = "cells", "failed"
 _MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request
 
 
-class Kept(Result):
+class StoredRun(Result):
     """A run on disk, whose arrivals are read when they are first looked at; raises UsageError then."""
 
     def __init__(self, facts: Facts, directory: Path) -> None:
@@ -87,7 +87,7 @@ def run(directory: Path) -> Reported:
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
     if made_by != (DEFINITIONS_VERSION, __version__):
         return of_run(directory, run_directory.load(directory))
-    return _told(stored, str(directory), Kept(facts, directory))
+    return _told(stored, str(directory), StoredRun(facts, directory))
 
 
 def rungs(directory: Path) -> dict[str, dict[str, Any]]:

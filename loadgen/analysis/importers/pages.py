@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.importers import blocks, commands, headings, json_fields
-from loadgen.analysis.importers.blocks import Block
-from loadgen.analysis.importers.headings import Kind, Line, Outline
+from loadgen.analysis.importers.blocks import PastedBlock
+from loadgen.analysis.importers.headings import Kind, Outline, PageLine
 from loadgen.analysis.run_summary import Load, Reported, short_name
 
 PAGE = "page"
@@ -83,7 +83,7 @@ def _split(text: str) -> list[str]:
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
-def _ends(line: Line) -> bool:
+def _ends(line: PageLine) -> bool:
     """Whether a block that was not closed is over."""
     return line.kind in (Kind.HEADING, Kind.FENCE)
 
@@ -103,7 +103,7 @@ def _reported(pasted: _Pasted, path: Path) -> Reported:
     )
 
 
-def _load(pasted: _Pasted, block: Block) -> Load:
+def _load(pasted: _Pasted, block: PastedBlock) -> Load:
     figures, asked = block.figures, pasted.asked
     limit = commands.whole(asked, "max_concurrency")
     if figures.get("max_concurrency", limit) != limit:
@@ -133,6 +133,6 @@ def _rate(said: Any) -> float | None:
         return None
 
 
-def _engine(block: Block) -> str:
+def _engine(block: PastedBlock) -> str:
     backend = str(block.figures.get("backend", "")).partition("-")[0]
     return _ENGINES.get(backend, "")

@@ -24,7 +24,7 @@ from loadgen.analysis.importers import (
     text,
     vllm,
 )
-from loadgen.analysis.importers.json_fields import Document
+from loadgen.analysis.importers.json_fields import JsonDocument
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
@@ -46,7 +46,7 @@ _BYPRODUCT = re.compile(
 _PAGE = b'<meta name="generator" content="loadgen'
 
 
-class Client(msgspec.Struct, frozen=True):
+class ClientFormat(msgspec.Struct, frozen=True):
     """What reads one client's documents: `marks` are in every file of them, one or another."""
 
     marks: tuple[bytes, ...]
@@ -56,11 +56,11 @@ class Client(msgspec.Struct, frozen=True):
 
 # Those whose files hold another's keys come first.
 CLIENTS = (
-    Client(loadgen_runs.MARKS, loadgen_runs.tells, loadgen_runs.read),
-    Client(guidellm.MARKS, guidellm.tells, guidellm.read),
-    Client(aiperf.MARKS, aiperf.tells, aiperf.read),
-    Client(sglang.MARKS, sglang.tells, sglang.read),
-    Client(vllm.MARKS, vllm.tells, vllm.read),
+    ClientFormat(loadgen_runs.MARKS, loadgen_runs.tells, loadgen_runs.read),
+    ClientFormat(guidellm.MARKS, guidellm.tells, guidellm.read),
+    ClientFormat(aiperf.MARKS, aiperf.tells, aiperf.read),
+    ClientFormat(sglang.MARKS, sglang.tells, sglang.read),
+    ClientFormat(vllm.MARKS, vllm.tells, vllm.read),
 )
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.marks),
@@ -206,7 +206,7 @@ class _Found:
             self.troubles += [f"{path}:{one.line}: {one.trouble}" for one in told]
         return bool(known) or (bool(broken) and blocks.HEADER.search(said) is None)
 
-    def _told(self, client: Client, document: Document, source: str) -> None:
+    def _told(self, client: ClientFormat, document: JsonDocument, source: str) -> None:
         self.reported += client.read(document.value, source)
 
     def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
@@ -227,7 +227,7 @@ class _Found:
         return new
 
 
-def _client(document: Mapping[str, Any]) -> Client | None:
+def _client(document: Mapping[str, Any]) -> ClientFormat | None:
     return next((client for client in CLIENTS if client.tells(document)), None)
 
 

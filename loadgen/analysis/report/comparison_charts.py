@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison.model import Comparison, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
-from loadgen.analysis.report.panel import NAN, Bar, Curve, Form, Panel, Told
+from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel, TextAlternative
 from loadgen.analysis.run_summary import Load, Reported
 
 _Thing = TypeVar("_Thing")
@@ -72,7 +72,7 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         x_label="",
         bars=bars,
         caption=" ".join(said),
-        told=Told(("", "mean", "95 % interval"), rows),
+        told=TextAlternative(("", "mean", "95 % interval"), rows),
     )
 
 
@@ -168,7 +168,7 @@ def _sweep(
             name,
             np.array([point.throughput for point in found]),
             np.array([figure(point) for point in found]),
-            Form.JOINED,
+            CurveStyle.JOINED,
             tuple(point.label for point in found),
             tuple(_beaten(point.throughput, sign * figure(point), every) for point in found),
         )
@@ -186,7 +186,7 @@ def _sweep(
         x_label="output tokens/s, all answers together",
         curves=curves,
         caption=" An empty point is beaten in both by another." if hollow else "",
-        told=Told(("", "load", "tokens/s", "figure"), rows),
+        told=TextAlternative(("", "load", "tokens/s", "figure"), rows),
     )
 
 
@@ -209,7 +209,7 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
             for length in lengths
         ]
         if len(lengths) > 1:
-            curves.append(Curve(name, np.array(lengths), np.array(speeds), Form.JOINED))
+            curves.append(Curve(name, np.array(lengths), np.array(speeds), CurveStyle.JOINED))
     for start in range(0, len(curves), MOST_CURVES):
         drawn = tuple(curves[start : start + MOST_CURVES])
         yield Panel(
@@ -219,7 +219,7 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
             y_label="tokens/s",
             curves=drawn,
             caption="One request at a time.",
-            told=Told(
+            told=TextAlternative(
                 ("", "input", "tokens/s"),
                 tuple(
                     (one.name, f"{x:,.0f}", f"{y:,.2f}")

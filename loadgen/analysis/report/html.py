@@ -15,7 +15,7 @@ from loadgen.analysis.report import formatting, inline_svg
 from loadgen.analysis.report.document import Document
 from loadgen.analysis.report.palette import DARK, LIGHT, Ink
 from loadgen.analysis.report.panel import Panel
-from loadgen.analysis.report.run_section import Entry, Table
+from loadgen.analysis.report.run_section import Entry, FigureTable
 
 _HERE = Path(__file__).parent
 _OTHER_COLOURS = {  # beside those of the pictures: raised ground, links, and what is good, doubtful, bad
@@ -72,7 +72,7 @@ def _variables(ink: Ink, theme: str) -> Markup:
     return Markup(said + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
 
 
-def statistics(found: Comparison) -> Table | None:
+def statistics(found: Comparison) -> FigureTable | None:
     """Everything known of each difference; None where there is no verdict on any."""
     rows: list[tuple[Entry, ...]] = []
     for figure in found.figures:
@@ -105,4 +105,4 @@ def statistics(found: Comparison) -> Table | None:
         "beside",
         "why",
     )
-    return Table(titles, tuple(rows)) if rows else None
+    return FigureTable(titles, tuple(rows)) if rows else None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison import campaigns, ceilings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.comparison import MARGIN, Ask, compare
+from loadgen.analysis.comparison.comparison import MARGIN, ComparisonOptions, compare
 from loadgen.analysis.comparison.model import Comparison
 from loadgen.analysis.importers import sources
 from loadgen.analysis.report.document import Document, document
@@ -59,7 +59,9 @@ class _Given:
     def comparisons(self) -> list[Comparison]:
         kept = campaigns.told(self.asked.places)
         margin = MARGIN if kept.margin is None else kept.margin
-        ask = Ask(baseline=self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline)
+        ask = ComparisonOptions(
+            baseline=self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline
+        )
         found = compare(self.reported, ask, self.read.failures)
         if found and any(run.ceiling is None for run in self.reported):
             found[0] = replace(found[0], remarks=(*found[0].remarks, *self._completed[1]))

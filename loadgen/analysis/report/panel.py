@@ -13,7 +13,7 @@ Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
 
 
-class Form(StrEnum):
+class CurveStyle(StrEnum):
     """How a curve's points are shown."""
 
     LINE = "line"
@@ -37,7 +37,7 @@ class Curve(msgspec.Struct, frozen=True):
     name: str
     x: Floats
     y: Floats
-    form: Form = Form.LINE
+    form: CurveStyle = CurveStyle.LINE
     labels: tuple[str, ...] = ()
     hollow: tuple[bool, ...] = ()
 
@@ -63,7 +63,7 @@ class Bar(msgspec.Struct, frozen=True):
     best: float = NAN
 
 
-class Told(msgspec.Struct, frozen=True):
+class TextAlternative(msgspec.Struct, frozen=True):
     """The same in words, for who does not see it."""
 
     titles: tuple[str, ...]
@@ -85,4 +85,4 @@ class Panel(msgspec.Struct, frozen=True):
     y_top: float | None = None
     band: tuple[float, float, str] | None = None
     caption: str = ""
-    told: Told | None = None
+    told: TextAlternative | None = None

@@ -18,7 +18,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from loadgen.analysis.report.palette import DASHES, LIGHT, MARKERS, Ink
-from loadgen.analysis.report.panel import Curve, Form, Panel, Spans, Tone
+from loadgen.analysis.report.panel import Curve, CurveStyle, Panel, Spans, Tone
 from loadgen.errors import UsageError
 
 WIDTH = 340  # of a picture in CSS pixels; so wide that a telephone shows its letters readable
@@ -145,13 +145,13 @@ def _curve(axes: Axes, curve: Curve, index: int, ink: Ink) -> None:
     colour = ink.series[index % len(ink.series)]
     dash, marker = DASHES[index % len(DASHES)], MARKERS[index % len(MARKERS)]
     style: dict[str, Any] = {"color": colour, "linewidth": 1.6, "linestyle": dash}
-    if curve.form is Form.STEPS:
+    if curve.form is CurveStyle.STEPS:
         style["drawstyle"] = "steps-post"
-    if curve.form is Form.POINTS:
+    if curve.form is CurveStyle.POINTS:
         _dots(axes, curve, colour)
     else:
         axes.plot(curve.x, curve.y, **style)
-    if curve.form is Form.JOINED:
+    if curve.form is CurveStyle.JOINED:
         hollow = np.array(curve.hollow or (False,) * len(curve.x), bool)
         dots: dict[str, Any] = {
             "linestyle": "none",
@@ -165,7 +165,7 @@ def _curve(axes: Axes, curve: Curve, index: int, ink: Ink) -> None:
 
 def _labels(axes: Axes, curve: Curve, ink: Ink) -> None:
     """What stands beside points: to their right while there is room, below the marks of a distribution."""
-    down = -10 if curve.form is Form.POINTS else 4
+    down = -10 if curve.form is CurveStyle.POINTS else 4
     for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False):
         across = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))[0]
         side, align = (-5, "right") if across > 0.85 else (5, "left")

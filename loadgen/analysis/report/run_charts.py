@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from loadgen.analysis.report.panel import Curve, Floats, Form, Panel, Spans, Told, Tone
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, TextAlternative, Tone
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics.metrics import PerRequest, gaps
 from loadgen.metrics.record import Records
@@ -63,7 +63,7 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
             y_top=100.0,
             caption=f"Share of {_COUNTED[key]} that took at most so long; n = {counted}"
             f"{'; all runs of a row together' if pooled else ''}.",
-            told=Told(
+            told=TextAlternative(
                 ("", *(f"P{p:g}" for p in _TOLD), "longest"),
                 tuple(
                     (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _TOLD), f"{v[-1]:,.2f} ms")
@@ -84,14 +84,14 @@ def _percentiles(found: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
         values = found[0][1]
         shown = [p for p in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - p / 100)]
         x, labels = np.percentile(values, shown), tuple(f"P{p:g}" for p in shown)
-        yield Curve("", x, np.array(shown), Form.POINTS, labels)
+        yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
 
 
 def ecdf(name: str, ordered: Floats) -> Curve:
     """The empirical distribution of ordered values in at most MOST_POINTS points, the tail kept dense."""
     n = len(ordered)
     if n <= MOST_POINTS:
-        return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, Form.STEPS)
+        return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, CurveStyle.STEPS)
     tail = 1 - np.geomspace(0.01, 1 / n, MOST_POINTS // 4)
     ranks = np.unique(np.concatenate([np.linspace(0, 0.99, MOST_POINTS - len(tail)), tail]))
     places = np.unique(np.minimum((ranks * n).astype(np.int64), n - 1))
@@ -141,7 +141,7 @@ def _rate(records: Records, begin_ns: int, window_s: float, band: tuple[float, f
         x_label="s",
         y_label="tokens/s",
         curves=(Curve("tokens/s", np.append(np.arange(bins) * step, window_s), np.append(rate, rate[-1]),
-                      Form.STEPS),),
+                      CurveStyle.STEPS),),
         x_end=window_s,
         band=band,
         caption=f"Tokens that arrived in each {step:g} s, a second"
@@ -175,7 +175,7 @@ def _under_way(
         title="Requests under way over time",
         x_label="s",
         y_label="requests",
-        curves=(Curve("requests", x, y, Form.STEPS),),
+        curves=(Curve("requests", x, y, CurveStyle.STEPS),),
         x_end=window_s,
         band=band,
         caption=f"{caption}.",
@@ -194,7 +194,7 @@ def _first_tokens(
     at_s: Floats, ttft_ms: Floats, window_s: float, band: tuple[float, float, str] | None
 ) -> Panel:
     caption = "Each request at the moment it was sent."
-    curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, Form.POINTS),)
+    curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
         caption, curves = _binned(at_s, ttft_ms)
     return Panel(
@@ -220,7 +220,7 @@ def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
     x = (bins[first] + 0.5) * step
     curves = (
         Curve("median", x, np.array([np.median(part) for part in parts])),
-        Curve("longest", x, np.array([part.max() for part in parts]), Form.POINTS),
+        Curve("longest", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
     )
     return f"{len(at_s):,} requests: median and longest of those sent in each {step:g} s.", curves
 
@@ -259,7 +259,7 @@ def timeline(run: Result) -> Iterator[Panel]:
         y_label="request, in order of sending",
         spans=spans,
         caption=f"Each line is a request.{left_out}",
-        told=Told(
+        told=TextAlternative(
             ("", "requests", "mean s"),
             tuple(
                 (one.name, f"{len(one.at):,}", f"{float(np.mean(one.end - one.begin)):,.4f}") for one in spans
@@ -283,7 +283,9 @@ def server(run: Result) -> Iterator[Panel]:
             y_label="requests",
             curves=drawn,
             caption="The server's own gauges, as /metrics had them.",
-            told=Told(("", "least", "mean", "most"), tuple(_row(one.name, one.y) for one in drawn)),
+            told=TextAlternative(
+                ("", "least", "mean", "most"), tuple(_row(one.name, one.y) for one in drawn)
+            ),
         )
     cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
     if len(cache.x):
@@ -305,8 +307,8 @@ def _gauge(samples: Sequence[object], gauge: str, name: str, scale: float) -> Cu
     return Curve(name, values[:, 0], values[:, 1] * scale)
 
 
-def _extremes(unit: str, values: Floats) -> Told:
-    return Told(("", "least", "mean", "most"), (_row(unit, values),))
+def _extremes(unit: str, values: Floats) -> TextAlternative:
+    return TextAlternative(("", "least", "mean", "most"), (_row(unit, values),))
 
 
 def _row(name: str, values: Floats) -> tuple[str, ...]:

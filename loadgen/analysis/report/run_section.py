@@ -57,14 +57,14 @@ class Tile(msgspec.Struct, frozen=True):
     unit: str
 
 
-class Table(msgspec.Struct, frozen=True):
+class FigureTable(msgspec.Struct, frozen=True):
     """Figures in rows, the first entry of each its name."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
 
 
-class Told(msgspec.Struct, frozen=True):
+class ShownDoubt(msgspec.Struct, frozen=True):
     """A doubt that was found."""
 
     severity: str
@@ -82,10 +82,10 @@ class Account(msgspec.Struct, frozen=True):
     load: str
     where: str
     tiles: tuple[Tile, ...]
-    latencies: Table | None
-    beside: Table | None  # our figures and the server's
-    figures: Table  # all of them
-    doubts: tuple[Told, ...]
+    latencies: FigureTable | None
+    beside: FigureTable | None  # our figures and the server's
+    figures: FigureTable  # all of them
+    doubts: tuple[ShownDoubt, ...]
     best: tuple[str, ...]  # what the machine could have done
     notes: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
@@ -127,7 +127,7 @@ def _of_others(reported: Reported) -> dict[str, Any]:
         "tiles": tiles,
         "latencies": None,
         "beside": None,
-        "doubts": tuple(Told("", name, "", "", "") for name in reported.doubts),
+        "doubts": tuple(ShownDoubt("", name, "", "", "") for name in reported.doubts),
         "best": (),
         "notes": reported.remarks,
         "environment": (("source", reported.source), ("told by", reported.told_by)),
@@ -150,7 +150,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "latencies": _latencies(metrics),
         "beside": _beside(run),
         "doubts": tuple(
-            Told(one.doubt.severity.name.lower(), one.doubt.name, one.evidence, one.doubt.condition,
+            ShownDoubt(one.doubt.severity.name.lower(), one.doubt.name, one.evidence, one.doubt.condition,
                  one.doubt.remedy)
             for one in run.verdict.found
         ),
@@ -191,7 +191,7 @@ def _energy(run: Result) -> Iterator[Tile]:
             yield Tile(label, Number(f"loadgen.sensed.{key}.peak_bytes", level.peak_bytes, shown), "GiB")
 
 
-def _latencies(metrics: Mapping[str, Any]) -> Table:
+def _latencies(metrics: Mapping[str, Any]) -> FigureTable:
     shown = [(key, name, metrics[key]) for key, name in _ROWS if metrics[key]["n"]]
     shown = [one for one in shown if one[0] != "token_time" or one[2] != metrics["itl"]]
     ranks = list(dict.fromkeys(rank for _, _, one in shown for rank in one["percentiles_ms"]))
@@ -204,10 +204,10 @@ def _latencies(metrics: Mapping[str, Any]) -> Table:
         cells += [number(f"{at}.percentiles_ms.{rank}", one["percentiles_ms"].get(rank)) for rank in ranks]
         rows.append((*cells, number(f"{at}.max_ms", one["max_ms"])))
     titles = ("ms", "n", *(title for _, title in columns), *(f"P{rank}" for rank in ranks), "most")
-    return Table(titles, tuple(rows))
+    return FigureTable(titles, tuple(rows))
 
 
-def _beside(run: Result) -> Table | None:
+def _beside(run: Result) -> FigureTable | None:
     rows = []
     for index, row in enumerate(run.reconciled):
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
@@ -218,12 +218,12 @@ def _beside(run: Result) -> Table | None:
         client = number(f"{at}.client", row.client, digits)
         difference = number(f"{at}.difference", row.difference, digits)
         rows.append((f"{row.figure}{f' ({row.unit})' if row.unit else ''}", client, server, difference))
-    return Table(("", "client", "server", "difference"), tuple(rows)) if rows else None
+    return FigureTable(("", "client", "server", "difference"), tuple(rows)) if rows else None
 
 
-def _figures(figures: Mapping[str, Any]) -> Table:
+def _figures(figures: Mapping[str, Any]) -> FigureTable:
     rows = [(key, number(key, value, 4)) for key, value in figures.items() if value is not None]
-    return Table(("key", "value"), tuple(rows))
+    return FigureTable(("key", "value"), tuple(rows))
 
 
 def _environment(run: Result) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 import plotext
 
 from loadgen.analysis.report import run_charts
-from loadgen.analysis.report.panel import Curve, Floats, Form, Panel
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.results.run_directory import Result
 
@@ -54,7 +54,7 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
         x, y = _points(curve)
         signal = figure.signal(np.log10(x).tolist() if panel.x_log else x.tolist(), y.tolist(),
                                marker=symbol if plain else "hd")  # fmt: skip
-        if curve.form is not Form.POINTS:
+        if curve.form is not CurveStyle.POINTS:
             signal.lines()
         if curve.name and len(named) > 1 and panel.y_top:
             signal.label(_sayable(curve.name, plain))
@@ -77,7 +77,7 @@ def _sayable(name: str, plain: bool) -> str:
 def _points(curve: Curve) -> tuple[Floats, Floats]:
     """A stair's corners, without what a logarithm has not."""
     x, y = curve.x, curve.y
-    if curve.form is Form.STEPS:
+    if curve.form is CurveStyle.STEPS:
         x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
     known = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[known], y[known]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from builders.published_runs import run
 from loadgen.analysis.audit.checks import CHECKS, ROOFLINE
-from loadgen.analysis.audit.findings import Finding, audit
+from loadgen.analysis.audit.findings import RunFindings, audit
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.roofline import bound, machines
 from loadgen.validity.doubts import DOUBTS, Severity
@@ -36,7 +36,7 @@ def alone(tpot_ms: float, name: str = "Qwen3-8B-FP8", ttft_ms: float = 400.0, **
     return Reported(name, figures, Load("low", 10, 2048.0, 128.0, 128, 1), "p.md:1", told_by="vllm", **fields)
 
 
-def names(finding: Finding) -> set[str]:
+def names(finding: RunFindings) -> set[str]:
     return {one.doubt.name for one in finding.found} - {"thin-percentiles"}
 
 

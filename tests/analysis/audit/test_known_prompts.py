@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.analysis.audit import known_prompts
 from loadgen.analysis.audit.known_prompts import PROMPTS, recognise, total_input_tokens
-from loadgen.workload.prompts import Shape
+from loadgen.workload.prompts import PromptShape
 from loadgen.workload.vllm_prompts import text_prompts
 
 MID, SEPTEMBER = "mid-2025", "september-2025"
@@ -94,6 +94,6 @@ def test_the_table_is_what_the_real_tokenizer_makes(input_len: int, requests: in
     name = os.environ.get("QWEN_TOKENIZER")
     if not name:
         pytest.skip("QWEN_TOKENIZER does not name a Qwen tokenizer's directory")
-    prompts = text_prompts("text-vllm-0.9", Shape(requests, input_len, 128), name, 0)
+    prompts = text_prompts("text-vllm-0.9", PromptShape(requests, input_len, 128), name, 0)
     counted = prompts.input_lens.cumsum().tolist()
     assert counted == [total_input_tokens(MID, input_len, n) for n in range(1, requests + 1)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from builders.published_runs import PUBLISHED, thor
-from loadgen.analysis.audit.findings import Finding, audit
+from loadgen.analysis.audit.findings import RunFindings, audit
 from loadgen.analysis.audit.render import text
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.results import speed_rows
@@ -42,23 +42,23 @@ _NEED_A_MACHINE = {"beyond-roofline", "beyond-peak", "above-roofline", "slow-ker
 
 
 @pytest.fixture(scope="module")
-def page() -> dict[tuple[str, str], Finding]:
+def page() -> dict[tuple[str, str], RunFindings]:
     return {(one.reported.name, one.reported.load.name): one for one in audit(thor(), THOR, None)}
 
 
-def grave(finding: Finding) -> tuple[str, ...]:
+def grave(finding: RunFindings) -> tuple[str, ...]:
     return tuple(one.doubt.name for one in finding.found if one.doubt.severity)
 
 
-def notes(finding: Finding) -> tuple[str, ...]:
+def notes(finding: RunFindings) -> tuple[str, ...]:
     return tuple(one.doubt.name for one in finding.found if not one.doubt.severity)
 
 
-def evidence(finding: Finding, name: str) -> str:
+def evidence(finding: RunFindings, name: str) -> str:
     return next(one.evidence for one in finding.found if one.doubt.name == name)
 
 
-def test_each_block_is_accused_of_what_it_did(page: dict[tuple[str, str], Finding]) -> None:
+def test_each_block_is_accused_of_what_it_did(page: dict[tuple[str, str], RunFindings]) -> None:
     assert {at: grave(one) for at, one in page.items()} == ACCUSED
     assert {at for at, one in page.items() if one.level is Level.INVALID} == {
         ("Qwen3-8B-FP8", HIGH),
@@ -66,7 +66,7 @@ def test_each_block_is_accused_of_what_it_did(page: dict[tuple[str, str], Findin
     }
 
 
-def test_the_notes_of_each_block(page: dict[tuple[str, str], Finding]) -> None:
+def test_the_notes_of_each_block(page: dict[tuple[str, str], RunFindings]) -> None:
     usual = {HIGH: ("known-prompts",), LOW: ("known-prompts", "thin-percentiles")}
     other = {
         ("Qwen3-8B-GPTQ-Int4", HIGH): ("requests-differ", "known-prompts"),
@@ -114,7 +114,7 @@ def test_the_notes_of_each_block(page: dict[tuple[str, str], Finding]) -> None:
     ],
 )
 def test_the_evidence_has_the_figures(
-    page: dict[tuple[str, str], Finding], at: tuple[str, str], name: str, words: str
+    page: dict[tuple[str, str], RunFindings], at: tuple[str, str], name: str, words: str
 ) -> None:
     assert words in evidence(page[at], name)
 
@@ -126,7 +126,7 @@ def test_without_a_machine_all_is_found_that_needs_none() -> None:
     }
 
 
-def test_the_page_fits_a_terminal(page: dict[tuple[str, str], Finding]) -> None:
+def test_the_page_fits_a_terminal(page: dict[tuple[str, str], RunFindings]) -> None:
     for explain in (False, True):
         said = text(list(page.values()), explain=explain)
         assert max(map(len, said.splitlines())) <= 80

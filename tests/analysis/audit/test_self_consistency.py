@@ -10,7 +10,7 @@ import pytest
 from builders.published_runs import LOAD, loaded, run, thor
 from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.audit.rounding import Interval
-from loadgen.analysis.audit.subject import Subject
+from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.analysis.run_summary import Load, Reported
 
 ONE = loaded(requests=1, max_concurrency=1)
@@ -207,15 +207,15 @@ def test_a_client_that_tells_no_failures_is_asked_what_it_planned() -> None:
 
 
 def test_littles_law_is_taken_at_the_least_that_the_figures_allow() -> None:
-    subject = Subject(run(load=loaded(request_rate_per_s=math.inf)))
+    subject = AuditedRun(run(load=loaded(request_rate_per_s=math.inf)))
     assert subject.least_seconds == pytest.approx((40 * 100.24 + 2520 * 10.01) / 1e3)
     assert subject.concurrency == pytest.approx(3.98, abs=0.01)
-    assert Subject(run(mean_e2el_ms=700.0)).least_seconds == pytest.approx(40 * 0.6999)
-    assert Subject(run(mean_ttft_ms=None)).concurrency is None
+    assert AuditedRun(run(mean_e2el_ms=700.0)).least_seconds == pytest.approx(40 * 0.6999)
+    assert AuditedRun(run(mean_ttft_ms=None)).concurrency is None
 
 
 def test_a_full_load_tells_what_it_leaves_for_a_prompt() -> None:
-    assert Subject(run()).prefill_left_ms == pytest.approx((7350 - 2560 / 4 * 9.89) / 40)
+    assert AuditedRun(run()).prefill_left_ms == pytest.approx((7350 - 2560 / 4 * 9.89) / 40)
     for other in (
         run(load=loaded(max_concurrency=1)),
         run(load=loaded(request_rate_per_s=5.0)),
@@ -223,4 +223,4 @@ def test_a_full_load_tells_what_it_leaves_for_a_prompt() -> None:
         run(mean_tpot_ms=5.02, mean_itl_ms=5.02),  # not held full
         run(load=LOAD, median_itl_ms=None),
     ):
-        assert Subject(other).prefill_left_ms is None
+        assert AuditedRun(other).prefill_left_ms is None

@@ -14,7 +14,7 @@ from builders import made_runs
 from builders.comparison_samples import PUBLISHED
 from loadgen import cli
 from loadgen.analysis.comparison import campaigns
-from loadgen.analysis.comparison.campaigns import Told
+from loadgen.analysis.comparison.campaigns import CampaignSettings
 from loadgen.results.report import render as report
 from loadgen.results.run_directory import Result
 
@@ -144,14 +144,14 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
     [
         (
             '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb"}',
-            Told("Qwen3-8B", 0.05, "h20-96gb"),
+            CampaignSettings("Qwen3-8B", 0.05, "h20-96gb"),
         ),
-        ('{"baseline": 3, "margin": "wide"}', Told()),
-        ("[]", Told()),
-        ('{"baseline"', Told()),
+        ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
+        ("[]", CampaignSettings()),
+        ('{"baseline"', CampaignSettings()),
     ],
 )
-def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: Told) -> None:
+def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
     assert campaigns.told([str(tmp_path / "other"), str(tmp_path / "c")]) == told

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from loadgen.analysis.comparison import render
-from loadgen.analysis.comparison.comparison import Ask, compare
+from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
 from loadgen.analysis.comparison.model import Call, Comparison, Line
 from loadgen.analysis.comparison.rows import BROKEN
 from loadgen.analysis.run_summary import Reported
-from loadgen.endpoint.answer_check import Answer, Fingerprint
+from loadgen.endpoint.answer_check import Fingerprint, GreedyAnswer
 from loadgen.errors import UsageError
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
@@ -22,7 +22,7 @@ BASE = cells("Qwen3-8B", SLOW)
 
 
 def compared(*reported: list[Reported], failures: Any = (), **asked: Any) -> list[Comparison]:
-    return compare([one for runs in reported for one in runs], Ask(**asked), failures)
+    return compare([one for runs in reported for one in runs], ComparisonOptions(**asked), failures)
 
 
 def only(found: list[Comparison]) -> Comparison:
@@ -217,13 +217,13 @@ def test_a_run_that_is_given_twice_is_used_once() -> None:
 
 
 def test_nothing_is_no_comparison() -> None:
-    assert compare([], Ask()) == []
+    assert compare([], ComparisonOptions()) == []
 
 
 def answered(text: str) -> Fingerprint:
     from loadgen.endpoint.answer_check import VERSION
 
-    return Fingerprint(version=VERSION, answers=(Answer(prompt="p", text=text),) * 4)
+    return Fingerprint(version=VERSION, answers=(GreedyAnswer(prompt="p", text=text),) * 4)
 
 
 def test_fast_because_broken_is_named() -> None:
@@ -273,5 +273,5 @@ def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest
 
 def test_ten_thousand_runs_are_compared() -> None:
     rows = [run(f"row {at}", 1.0 + at % 7 + at / 1e6) for at in range(10_000)]
-    found = only(compare(rows, Ask()))
+    found = only(compare(rows, ComparisonOptions()))
     assert sum(len(one.runs) for one in found.lines) == 10_000

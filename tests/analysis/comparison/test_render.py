@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from loadgen.analysis.comparison import export, render
-from loadgen.analysis.comparison.comparison import Ask, compare
+from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
 from loadgen.analysis.comparison.model import Comparison, Figure, Summary
 from loadgen.analysis.run_summary import Load
 
@@ -31,7 +31,7 @@ def found() -> list[Comparison]:
         *cells("Qwen3-8B-AWQ", FAST, replace(HIGH, requests=200)),
         *cells("Qwen3-8B", [50.0], replace(HIGH, name="low", max_concurrency=1)),
     ]
-    return compare(rows, Ask(), [failed("Qwen3-8B-GGUF", "no kernel <for> it | at all\n")])
+    return compare(rows, ComparisonOptions(), [failed("Qwen3-8B-GGUF", "no kernel <for> it | at all\n")])
 
 
 def test_the_text_can_be_read(found: list[Comparison]) -> None:
@@ -62,7 +62,7 @@ def test_what_is_undecided_says_what_it_takes(found: list[Comparison]) -> None:
 
 def test_a_sentence_of_many_rows_is_told_once() -> None:
     rows = [run("base", 1.0), *(run(f"row {k}", 2.0) for k in range(3))]
-    said = " ".join(render.text(compare(rows, Ask())).split())
+    said = " ".join(render.text(compare(rows, ComparisonOptions())).split())
     assert said.count("one run a side has no spread") == 1
     assert "row 0, row 1, row 2: one run a side" in said
 
@@ -112,7 +112,7 @@ def test_json_is_strict_and_whole(found: list[Comparison]) -> None:
 
 def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     load = replace(HIGH, request_rate_per_s=4.0)
-    one = compare([*cells("a", SLOW, load), *cells("b", FAST, load)], Ask())[0]
+    one = compare([*cells("a", SLOW, load), *cells("b", FAST, load)], ComparisonOptions())[0]
     effect = one.lines[1].effects["mean_ttft_ms"]
     ratio, low, high = render.speed_up(effect, False)
     assert effect.ratio < 1 < low < ratio < high
@@ -165,7 +165,7 @@ def test_a_load_in_words(load: Load, said: str) -> None:
 
 
 def test_the_thor_page_renders_in_every_form() -> None:
-    found = compare(list(thor()), Ask())
+    found = compare(list(thor()), ComparisonOptions())
     assert max(map(len, render.text(found).splitlines())) <= render.WIDTH
     assert render.markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(export.csv(found))))) == 16 * 3

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, rtx, run
 from loadgen.analysis.comparison import memory_fit, rankings
-from loadgen.analysis.comparison.comparison import Ask, compare
+from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
 from loadgen.analysis.comparison.memory_fit import Need, needed
 from loadgen.analysis.comparison.rankings import Model
 from loadgen.results import speed_tables
@@ -42,7 +42,7 @@ def test_a_name_is_base_model_and_quantization(
 
 
 def test_the_ranking_of_the_rtx_page() -> None:
-    (one,) = compare(list(rtx()), Ask())
+    (one,) = compare(list(rtx()), ComparisonOptions())
     table = rankings.ranking(one)
     assert [column.title for column in table.columns] == ["rank", "model", "params", "type", "tok/s"]
     assert table.body[:4] == (
@@ -55,7 +55,7 @@ def test_the_ranking_of_the_rtx_page() -> None:
 
 
 def test_the_effect_of_quantization_on_the_rtx_page() -> None:
-    (one,) = compare(list(rtx()), Ask())
+    (one,) = compare(list(rtx()), ComparisonOptions())
     table = rankings.effects(one)
     assert [column.title for column in table.columns] == ["size", "model", "BF16", "AWQ"]
     cells_of = {row[1]: row for row in table.body}
@@ -66,7 +66,7 @@ def test_the_effect_of_quantization_on_the_rtx_page() -> None:
 
 def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
     rows = [*cells("Qwen3-8B", [100.0]), *cells("Qwen3-8B-FP8", [200.0], replace(HIGH, requests=200))]
-    (one,) = compare(rows, Ask())
+    (one,) = compare(rows, ComparisonOptions())
     assert [row[1] for row in rankings.ranking(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
     assert rankings.effects(one).body == (("8B", "Qwen3-8B", "100.0"),)
 
@@ -80,7 +80,7 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
             *cells("Qwen3-8B-FP8", [150.0 * times * times], server=server),
         ]
     ]
-    (one,) = compare(rows, Ask())
+    (one,) = compare(rows, ComparisonOptions())
     assert {row[1:] for row in rankings.effects(one).body} == {
         ("Qwen3-8B on vllm", "100.0", "150.0 (1.50×)"),
         ("Qwen3-8B on sglang", "200.0", "600.0 (3.00×)"),
@@ -108,7 +108,7 @@ def test_a_model_nobody_knows() -> None:
 
 
 def test_what_fits_of_the_rtx_page() -> None:
-    table = memory_fit.fits(compare(list(rtx()), Ask()))
+    table = memory_fit.fits(compare(list(rtx()), ComparisonOptions()))
     assert [column.title for column in table.columns] == [
         "model",
         "GiB",

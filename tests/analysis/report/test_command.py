@@ -181,7 +181,7 @@ def test_text_csv_and_markdown_need_no_extra(
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for name in ("hypertext", "plots", "vector", "terminal"):
+    for name in ("html", "plots", "inline_svg", "terminal"):
         monkeypatch.delitem(sys.modules, f"loadgen.analysis.report.{name}", raising=False)
         monkeypatch.delattr(loadgen.analysis.report, name, raising=False)
 

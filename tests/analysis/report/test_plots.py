@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders import made_runs
 from loadgen.analysis.comparison.model import Call
 from loadgen.analysis.report import comparison_charts, run_charts
-from loadgen.analysis.report.panel import Bar, Curve, Form, Panel
+from loadgen.analysis.report.panel import Bar, Curve, CurveStyle, Panel
 from loadgen.errors import UsageError
 
 plots = pytest.importorskip("loadgen.analysis.report.plots", reason="needs matplotlib", exc_type=ImportError)
@@ -26,7 +26,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def evil() -> Panel:
     points = np.array([1.0, 2.0, 3.0])
     curves = tuple(
-        Curve(f"{EVIL} {number}", points, points * number, Form.JOINED, (EVIL, "b", "c")) for number in (1, 2)
+        Curve(f"{EVIL} {number}", points, points * number, CurveStyle.JOINED, (EVIL, "b", "c"))
+        for number in (1, 2)
     )
     return Panel(key="k", title=EVIL, x_label=EVIL, y_label=EVIL, curves=curves, caption=EVIL)
 
@@ -136,7 +137,7 @@ def test_any_bar_can_be_drawn(bars: tuple[Bar, ...]) -> None:
 def test_a_single_point_can_be_drawn() -> None:
     one = np.array([3.0])
     for log in (False, True):
-        panel = Panel("k", "t", "x", curves=(Curve("c", one, one, Form.JOINED),), x_log=log)
+        panel = Panel("k", "t", "x", curves=(Curve("c", one, one, CurveStyle.JOINED),), x_log=log)
         assert vector.inline(panel, "a").startswith("<svg")
 
 

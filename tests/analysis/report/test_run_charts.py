@@ -9,7 +9,7 @@ import pytest
 
 from builders import made_runs
 from loadgen.analysis.report import run_charts
-from loadgen.analysis.report.panel import Form, Panel
+from loadgen.analysis.report.panel import CurveStyle, Panel
 from loadgen.metrics.distribution import Distribution
 from loadgen.results.run_directory import Result
 
@@ -49,7 +49,7 @@ def test_a_small_distribution_is_drawn_whole_and_ends_at_all_of_it() -> None:
     curve = run_charts.ecdf("", np.array([1.0, 2.0, 4.0, 8.0]))
     assert curve.x.tolist() == [1.0, 1.0, 2.0, 4.0, 8.0]
     assert curve.y.tolist() == [0.0, 25.0, 50.0, 75.0, 100.0]
-    assert curve.form is Form.STEPS
+    assert curve.form is CurveStyle.STEPS
 
 
 def test_a_great_distribution_keeps_its_percentiles_and_its_longest_in_few_points() -> None:

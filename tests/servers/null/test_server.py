@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.scripted_server import drive, job_of, target_of
-from loadgen.endpoint.discovery import (ServerAddress, ServerProbe)
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.metrics.decode import Decoder
 from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.job import Target
