@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
 from loadgen.protocol.address import host_of, is_loopback
 from loadgen.session.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
 from loadgen.session.options import Options
-from loadgen.telemetry.environment import command_line
 from loadgen.workload import profile
 
 

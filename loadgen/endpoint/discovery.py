@@ -20,8 +20,8 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.exchange import ControlAnswer, shown_url
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.exchange import ControlAnswer
+from loadgen.endpoint.secrecy import Secrets, shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
 from loadgen.protocol.address import is_loopback

@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen import clock
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.results import run_directory
 from loadgen.session import progress
@@ -20,7 +21,6 @@ from loadgen.session.launch_options import Launching
 from loadgen.session.local_server import LAST_WORDS, Local
 from loadgen.session.options import Options
 from loadgen.telemetry import discovery
-from loadgen.telemetry.environment import hide
 from loadgen.validity.run_metadata import Launched
 from loadgen.workload.server_settings import ServerSettings
 from loadgen_servers.launch import custom

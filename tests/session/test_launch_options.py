@@ -13,9 +13,9 @@ import pytest
 
 from builders.serving_scripts import engine_command
 from loadgen import cli
+from loadgen.endpoint.secrecy import command_line
 from loadgen.session.launch_options import Launching
 from loadgen.session.options import parse
-from loadgen.telemetry.environment import command_line
 
 ECHO = "--launch-command 'echo {port}'"
 
