@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 import psutil
 from msgspec.structs import replace
 
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.errors import MeasureError, UsageError
-from loadgen.protocol.address import is_loopback
+from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.roofline import checkpoint, preset
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.session import progress, signals
@@ -133,10 +132,9 @@ def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[S
 
 def _local(access: ServerAddress) -> Local | None:
     """The server's processes where it is on this machine."""
-    parts = urlsplit(access.base_url)
-    if not is_loopback(parts.hostname or ""):
+    if not is_this_machine(access.base_url):
         return None
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = port_of(access.base_url)
     found: list[psutil.Process] = []  # its first process, once it was looked for
 
     def pids() -> list[int]:
