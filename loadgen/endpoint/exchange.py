@@ -79,8 +79,8 @@ async def ask(
     # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")
     origin = _other_origin(answer)
-    error = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
-    return ControlAnswer(shown, answer.status_code, bytes(data), origin, error)
+    redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
+    return ControlAnswer(shown, answer.status_code, bytes(data), origin, redirect)
 
 
 def _other_origin(answer: httpx.Response) -> str:

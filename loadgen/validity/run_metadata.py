@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
@@ -110,7 +110,7 @@ class Facts(BaseModel):
     window: ServerWindow | None = None  # what the server says of the run; None: nobody asked it
     launched: Launched | None = None  # None: it was there before
     checkpoint: Checkpoint | None = None  # what the model's files say
-    as_run: AsRun | None = None  # what the engine says it makes of them
+    as_run: EngineConfig | None = None  # what the engine says it makes of them
     sensed: Sensed | None = None  # memory, power and heat of this machine; None: the server is elsewhere
     cache_reset: str = ""  # what became of the prefix cache before the run; "": nobody touched it
     traced: str = ""  # where the engine's own profile of the run lies
