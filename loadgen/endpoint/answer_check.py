@@ -170,7 +170,7 @@ def flaw(answer: GreedyAnswer) -> Flaw | None:
 
 
 def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
-    """Where the answers to each prompt differ: by token if both have ids for all prompts, else by character."""
+    """Where the answers to each prompt differ: by token if both have ids throughout, else by character."""
     if why := _incomparable(own, baseline):
         return Divergence((), "", why)
     pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.known and b.known]
