@@ -15,6 +15,7 @@ import loadgen
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
+FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
 LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
 
 
@@ -61,9 +62,14 @@ def test_contributing_asks_ten_questions_and_answers_with_folders_that_are_there
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     _, _, section = text.partition("## Where does it go")
     answers = re.findall(r"^\d+\. .*?→ `loadgen/([a-z]+)/", section.partition("\n## ")[0], re.M | re.S)
-    folders = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
     assert len(answers) == 10
-    assert set(answers) <= folders
+    assert set(answers) <= FOLDERS
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/design.md"])
+def test_every_folder_has_a_row_where_the_folders_are_explained(name: str) -> None:
+    rows = re.findall(r"^\| `([a-z]+)` \|", (ROOT / name).read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(FOLDERS)
 
 
 def test_every_address_of_the_project_begins_with_its_home() -> None:
