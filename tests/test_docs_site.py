@@ -1,4 +1,4 @@
-"""The docs as a site: every page is reached, every link leads somewhere, the API's page is the docstrings'."""
+"""The docs as a site: every page is reached, every link leads somewhere, docs/api.md is the docstrings."""
 
 from __future__ import annotations
 
