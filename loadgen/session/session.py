@@ -18,7 +18,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import Observer
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
@@ -45,7 +45,7 @@ from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.stop_rules import StopRules
 from loadgen.telemetry import discovery, throttling
-from loadgen.telemetry.environment import HIDDEN, command_line, describe, git_state, hide
+from loadgen.telemetry.environment import describe, git_state
 from loadgen.telemetry.sampler import Sensing
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
+from loadgen.protocol.address import is_this_machine
 from loadgen.validity.calibration import HELD_PERCENT
 from loadgen.validity.evidence import RunEvidence, percent
 
@@ -65,8 +65,7 @@ def _late(case: RunEvidence) -> bool:
 def _starved(case: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares by session, not by need."""
     environment = case.facts.environment
-    local = (urlsplit(case.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
-    if not local or environment.get("sched_autogroup") != "1":
+    if not is_this_machine(case.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs, by session (sched_autogroup)"
 
