@@ -61,7 +61,7 @@ PACKAGES = {
         "guidellm", "own", "sheets", "sources",
     ],
     "comparison": [
-        "shape", "power", "resampling", "estimate", "family", "statistics", "likeness", "groups", "pairs",
+        "shape", "power", "estimate", "family", "statistics", "likeness", "groups", "pairs",
         "lines",
         "comparison", "campaigns", "ceilings", "render", "export", "rankings", "fits", "verb",
     ],

@@ -13,7 +13,6 @@ from decimal import Decimal
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.comparison import resampling
 from loadgen.comparison.estimate import CLOCK_ERROR, Estimate, estimate
 from loadgen.comparison.family import Family, family, more_runs
 from loadgen.comparison.power import separation
@@ -69,7 +68,6 @@ def effect(
         high=math.exp(centre + reach),
         p=float(found.p),
         p_equivalent=float(found.p_equivalent(margin)),
-        beside=resampling.beside(row, baseline, paired=paired, alpha=alpha),
         error=float(found.error),
         freedom=float(found.freedom),
         floor=floor,
