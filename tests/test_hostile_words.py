@@ -212,9 +212,9 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"[" * 200_000, "is no JSON"),
-        (b"[1]", "holds no object"),
-        (b"\xff\x00", "is no JSON"),
+        (b"[" * 200_000, "is not valid JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b"\xff\x00", "is not valid JSON"),
         (b"x" * (65 << 20), "larger than"),
     ],
     ids=["deep", "a list", "binary", "65 MiB"],

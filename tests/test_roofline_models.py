@@ -168,8 +168,8 @@ def test_a_model_that_sees_has_its_shape_in_its_text_part() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"{", "is no JSON: give the model's config.json"),
-        (b"[]", "holds no object"),
+        (b"{", "is not valid JSON: check that the model"),
+        (b"[]", "is not a JSON object"),
         (b"{}", "says no num_hidden_layers: give the config.json of a language model"),
         (
             json.dumps({**SMALL, "layer_types": ["linear_attention", "full_attention"]}).encode(),

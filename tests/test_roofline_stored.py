@@ -220,7 +220,7 @@ def test_a_header_that_is_cut_off_or_not_true_is_named(tmp_path: Path, raw: byte
 def test_a_model_half_copied_is_named(tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "m", dense(), shards=3)
     (place / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(UsageError, match=r"00002-of-00003.* is not there: the model is half copied"):
+    with pytest.raises(UsageError, match=r"00002-of-00003.* is missing: the model is half copied"):
         stored.read(place, shape())
 
 

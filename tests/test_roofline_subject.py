@@ -153,7 +153,7 @@ def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: P
     [
         (Flags(hardware="h2000"), "--hardware h2000: unknown, the nearest is h200"),
         (Flags(bandwidth_gb_per_s=0.0), "--bandwidth 0: give the GB/s"),
-        (Flags(model_config="none.json"), "none.json: No such file"),
+        (Flags(model_config="none.json"), "none.json cannot be read: No such file"),
     ],
 )
 def test_flags_are_checked_before_a_run(flags: Flags, said: str) -> None:

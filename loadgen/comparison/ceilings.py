@@ -54,7 +54,7 @@ def _own(run: Reported, given: Machine | None) -> Ceiling | None:
 
 def _ceiling(run: Reported, given: Machine | None, config: Path | None) -> Ceiling | str:
     """The ceiling, or why there is none."""
-    if given is None and run.run is not None and run.run.facts.server.simulated:
+    if given is None and run.simulated:
         return "no model runs in a simulation"
     machine = machines.meant(given, run.machine)
     if machine is None:

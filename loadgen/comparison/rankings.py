@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from loadgen.comparison.lines import UNLIKE_BASELINE, figure
+from loadgen.comparison.lines import figure
 from loadgen.comparison.shape import Comparison, Line
 from loadgen.roofline import models
 from loadgen.tables import Column, Table
@@ -112,7 +112,7 @@ def checkpoint(line: Line) -> str:
 def unlike(one: Comparison, line: Line) -> bool:
     """Whether a row was refused: its load or machine was another."""
     effect = line.effects.get(one.headline)
-    return effect is not None and effect.why == UNLIKE_BASELINE
+    return effect is not None and effect.unlike
 
 
 def _beside(line: Line | None, plain: Line | None, key: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from loadgen.others import documents
 from loadgen.others.documents import inside
 from loadgen.reported import Load, Reported, short_name
+from loadgen.untrusted import listed, mapping
 
 CLIENT = "aiperf"
 MARKS = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
@@ -90,7 +91,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the metrics are: older exports have them one level below."""
-    return documents.mapping(document.get("records")) or document
+    return mapping(document.get("records")) or document
 
 
 def _duration(found: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[float | None, list[str]]:
@@ -106,20 +107,20 @@ def _duration(found: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[float 
 
 
 def _model(document: Mapping[str, Any]) -> str:
-    items = documents.listed(inside(document, "input_config", "models", "items"))
-    old = documents.listed(inside(document, "input_config", "endpoint", "model_names"))
+    items = listed(inside(document, "input_config", "models", "items"))
+    old = listed(inside(document, "input_config", "endpoint", "model_names"))
     names = [documents.word(inside(one, "name")) for one in items] + [documents.word(one) for one in old]
     return short_name(next(filter(None, names), ""))
 
 
 def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked of the server in the measured phase."""
-    phases = documents.listed(inside(document, "input_config", "phases"))
+    phases = listed(inside(document, "input_config", "phases"))
     named = [
         one for one in phases if inside(one, "name") == "profiling" or inside(one, "kind") == "profiling"
     ]
     old = inside(document, "input_config", "loadgen")
-    return documents.mapping(named[0] if named else old)
+    return mapping(named[0] if named else old)
 
 
 def _rate(load: Mapping[str, Any]) -> float | None:
@@ -128,7 +129,7 @@ def _rate(load: Mapping[str, Any]) -> float | None:
 
 
 def _length(document: Mapping[str, Any], which: str) -> int | None:
-    sets = documents.listed(inside(document, "input_config", "datasets"))
+    sets = listed(inside(document, "input_config", "datasets"))
     return documents.count(inside(sets[0], "prompts", which, "mean")) if sets else None
 
 

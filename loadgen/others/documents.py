@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen import bounds
 from loadgen.errors import UsageError
+from loadgen.untrusted import mapping
 
 _BEGINS = re.compile(r"[\s,]*")
 _UNSET = "max_concurrency"  # told to be none: there was no limit
@@ -69,16 +70,6 @@ def _parsed(digits: str) -> int | float:
 def _skipped(text: str, at: int) -> int:
     found = _BEGINS.match(text, at)
     return at if found is None else found.end()
-
-
-def mapping(value: object) -> dict[str, Any]:
-    """A JSON object; an empty one of anything else."""
-    return value if isinstance(value, dict) else {}
-
-
-def listed(value: object) -> list[Any]:
-    """A JSON list; an empty one of anything else."""
-    return value if isinstance(value, list) else []
 
 
 def inside(value: object, *path: str) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.others import documents
 from loadgen.others.documents import inside
 from loadgen.reported import Load, Reported, short_name
+from loadgen.untrusted import listed, mapping
 
 CLIENT = "guidellm"
 MARKS = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
@@ -27,21 +28,21 @@ _UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths dif
 
 def tells(document: Mapping[str, Any]) -> bool:
     """Whether a document is such a report."""
-    found = documents.listed(document.get("benchmarks"))
+    found = listed(document.get("benchmarks"))
     return any(isinstance(inside(one, "metrics", "time_to_first_token_ms"), dict) for one in found)
 
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """A run for each benchmark of a report: a sweep has many."""
-    benchmarks = documents.listed(document.get("benchmarks"))
+    benchmarks = listed(document.get("benchmarks"))
     for number, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
-        yield _reported(document, documents.mapping(benchmark), where, source)
+        yield _reported(document, mapping(benchmark), where, source)
 
 
 def _reported(document: Mapping[str, Any], one: Mapping[str, Any], where: str, source: str) -> Reported:
-    metrics = documents.mapping(one.get("metrics"))
-    requests = [r for r in documents.listed(inside(one, "requests", "successful")) if isinstance(r, dict)]
+    metrics = mapping(one.get("metrics"))
+    requests = [r for r in listed(inside(one, "requests", "successful")) if isinstance(r, dict)]
     told = _totals(one, metrics)
     whole = bool(requests) and len(requests) == told["completed"]  # a sample of them is not all
     if whole:
@@ -138,7 +139,7 @@ def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, flo
 
 
 def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return documents.mapping(inside(metrics, name, "successful"))
+    return mapping(inside(metrics, name, "successful"))
 
 
 def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
@@ -166,11 +167,11 @@ def _model(document: Mapping[str, Any], one: Mapping[str, Any]) -> str:
 
 
 def _load(document: Mapping[str, Any], one: Mapping[str, Any], figures: Mapping[str, Any]) -> Load:
-    strategy = documents.mapping(inside(one, "config", "strategy") or inside(one, "args", "strategy"))
+    strategy = mapping(inside(one, "config", "strategy") or inside(one, "args", "strategy"))
     kind = documents.word(strategy.get("type_"))
     streams = documents.count(strategy.get("streams", strategy.get("max_concurrency")))
     rate = documents.number(strategy.get("rate"))
-    data = documents.listed(inside(document, "config", "spec", "data"))
+    data = listed(inside(document, "config", "spec", "data"))
     completed = figures.get("completed")
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(

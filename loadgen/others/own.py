@@ -20,6 +20,7 @@ from loadgen.others import documents, text
 from loadgen.record import Records
 from loadgen.reported import Reported, of_json, of_run
 from loadgen.result import ARRIVALS, JOURNAL, RESULT, Result
+from loadgen.untrusted import listed, mapping
 from loadgen.vllm_json import OURS
 
 MARKS = (b'"loadgen"',)
@@ -95,7 +96,7 @@ def rungs(directory: Path) -> dict[str, dict[str, Any]]:
         told = json.loads(text.bounded(directory / LADDER))
     except (UsageError, ValueError, RecursionError):
         return {}
-    rows = [documents.mapping(row) for row in documents.listed(documents.inside(told, "rows"))]
+    rows = [mapping(row) for row in listed(documents.inside(told, "rows"))]
     return {documents.word(row.get("run")): row for row in rows if row.get("run")}
 
 
@@ -106,7 +107,8 @@ def rung(known: Reported, row: Mapping[str, Any]) -> Reported:
         return known
     load = replace(known.load, name=f"input {known.load.asked_input_len}")
     figures = {**known.figures, "speed_tok_s": speed}
-    return replace(known, figures=figures, load=load, remarks=(*known.remarks, f"speed is {formula}"))
+    remarks = (*known.remarks, f"speed is {formula}")
+    return replace(known, figures=figures, load=load, formula=formula, remarks=remarks)
 
 
 def failures(directory: Path) -> Iterator[FailedCell | str]:
@@ -129,7 +131,7 @@ def _told(stored: Mapping[str, Any], source: str, known: Result | None) -> Repor
 
 def _facts(stored: Any, source: str) -> Facts:
     """What a result says beside its figures; raises UsageError where it is damaged, or of a newer format."""
-    ours = documents.mapping(documents.inside(stored, OURS))
+    ours = mapping(documents.inside(stored, OURS))
     version = ours.get("format")
     known = ", ".join(map(str, FORMATS))
     if isinstance(version, int) and version > max(FORMATS):

@@ -8,6 +8,7 @@ from typing import Any
 
 from loadgen.others import documents
 from loadgen.reported import Load, Reported, short_name
+from loadgen.untrusted import mapping
 
 CLIENT = "sglang"
 MARKS = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
@@ -46,7 +47,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     told = {key: documents.number(document.get(theirs)) for theirs, key in wanted.items()}
     figures |= {key: value for key, value in told.items() if value is not None}
     figures, empty = documents.checked(figures, source)
-    server = documents.mapping(document.get("server_info"))
+    server = mapping(document.get("server_info"))
     completed = figures.get("completed")
     yield Reported(
         name=_name(document, server, source),

@@ -12,6 +12,7 @@ import numpy as np
 
 from loadgen.others import documents
 from loadgen.reported import Load, Reported, short_name
+from loadgen.untrusted import listed
 
 CLIENT = "vllm"
 MARKS = (b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"')
@@ -74,11 +75,11 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
     `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
     """
-    whole = documents.listed(document.get("latencies"))
-    ttfts, itls = documents.listed(document.get("ttfts")), documents.listed(document.get("itls"))
+    whole = listed(document.get("latencies"))
+    ttfts, itls = listed(document.get("ttfts")), listed(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
         whole = [_sum(ttft, gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    errors = documents.listed(document.get("errors")) or [""] * len(whole)
+    errors = listed(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
     told = [documents.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error]
@@ -92,9 +93,7 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sum(ttft: object, gaps: object) -> float:
-    return (documents.number(ttft) or 0.0) + sum(
-        documents.number(gap) or 0.0 for gap in documents.listed(gaps)
-    )
+    return (documents.number(ttft) or 0.0) + sum(documents.number(gap) or 0.0 for gap in listed(gaps))
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:

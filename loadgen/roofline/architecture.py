@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from loadgen import untrusted
+from loadgen import model_files, untrusted
 from loadgen.errors import UsageError
 
-_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # of models that see or hear
 # What a family leaves out of its config.json, because its code has it.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"head_dim": 256, "tie_word_embeddings": True, "vocab_size": 256000, "sliding_window": 4096},
@@ -27,7 +26,6 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window_pattern": 6,
     },
 }
-_MOST_JSON_BYTES = 64 << 20
 _TIED = ("gemma", "cohere")  # families whose head is the embedding where nothing is said
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 # Layers whose cost is of another kind than what is counted here, by the keys that name them.
@@ -151,21 +149,8 @@ class Architecture(BaseModel):
 
 def read(path: Path) -> Architecture:
     """The architecture of a config.json, or of the one in a directory; raises UsageError."""
-    place = path / "config.json" if path.is_dir() else path
-    return parse(load(place), str(place))
-
-
-def load(place: Path) -> dict[str, Any]:
-    """The object in a config.json; raises UsageError where there is none."""
-    try:
-        found = untrusted.json_value(untrusted.file_bytes(place, _MOST_JSON_BYTES))
-    except OSError as error:
-        raise UsageError(f"{place}: {error.strerror}: the model's config cannot be read") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{place} is no JSON: give the model's config.json") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{place} holds no object: give the model's config.json")
-    return found
+    place = model_files.config_path(path)
+    return parse(model_files.read(place)[1], str(place))
 
 
 def parse(config: Mapping[str, Any], source: str) -> Architecture:
@@ -201,8 +186,7 @@ class _Keys:
     """A config's values under the names that families give them."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        inner = next((config[name] for name in _TEXT if isinstance(config.get(name), dict)), config)
-        inner = inner.get("text_config", inner) if isinstance(inner.get("text_config"), dict) else inner
+        inner = model_files.text_part(config)
         self.outer, self.source = config, source
         self.model_type = str(inner.get("model_type") or config.get("model_type") or "")
         if self.model_type == "gemma3":
@@ -242,8 +226,7 @@ class _Keys:
 
     @property
     def layer_types(self) -> Sequence[Any]:
-        found = self.values.get("layer_types")
-        return found if isinstance(found, list) else []
+        return untrusted.listed(self.values.get("layer_types"))
 
     def window_layers(self, layers: int) -> int:
         """How many layers look back no further than the sliding window."""
@@ -264,16 +247,15 @@ class _Keys:
         each = self.count("moe_intermediate_size") or self.whole("intermediate_size")
         shared = self.count("shared_expert_intermediate_size")
         step = self.count("decoder_sparse_step") or 1
-        only = self.values.get("mlp_only_layers")
-        dense = set(only if isinstance(only, list) else ())
-        dense |= set(range(self.count("first_k_dense_replace")))
-        dense |= {layer for layer in range(layers) if (layer + 1) % step}
+        first = self.count("first_k_dense_replace")
+        only = untrusted.listed(self.values.get("mlp_only_layers"))
+        dense = sum(layer < first or layer in only or (layer + 1) % step != 0 for layer in range(layers))
         return {
             "experts": experts,
             "experts_per_token": self.whole("num_experts_per_tok", "experts_per_token", "moe_topk"),
             "expert_intermediate": each,
             "shared_intermediate": shared or each * self.count("n_shared_experts", "num_shared_experts"),
-            "dense_layers": len(dense & set(range(layers))),
+            "dense_layers": dense,
         }
 
     def latent(self) -> Latent | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-from loadgen import checkpoint
-from loadgen.checkpoint import Checkpoint
+from loadgen import checkpoint, model_files
+from loadgen.checkpoint import Checkpoint, Quantization
 from loadgen.errors import UsageError
 from loadgen.roofline import architecture, models, weights
 from loadgen.roofline.architecture import Architecture
@@ -74,20 +73,22 @@ def _stored_as(
     if quantization:
         return quantization, None
     if files is not None and files.quantization:
-        return files.quantization, _group(files.quantization_detail)
+        return files.quantization, _declared(Path(os.path.expanduser(files.path))).group_size
     if word := models.suffix(model):
         return word, None
     if config is not None:
-        place = config / "config.json" if config.is_dir() else config
-        word, detail = checkpoint.quantized(architecture.load(place), place.parent)
-        return word, _group(detail)
+        declared = _declared(config)
+        return declared.word, declared.group_size
     found = models.find(model)
     return models.rows()[found.key].stored if found is not None else "", None
 
 
-def _group(detail: str) -> int | None:
-    found = re.search(r"groups of (\d+)", detail)
-    return int(found[1]) if found else None
+def _declared(path: Path) -> Quantization:
+    """How the config.json at a path, or in the directory there, says that the weights are stored."""
+    place = model_files.config_path(path)
+    if place.name.endswith(".gguf") or not place.is_file():
+        return Quantization()
+    return checkpoint.quantization(model_files.read(place)[1], place.parent)
 
 
 def _scheme(word: str, group: int | None) -> Scheme | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen import untrusted
+from loadgen import model_files, untrusted
 from loadgen.errors import UsageError
 from loadgen.roofline.architecture import Architecture
 
@@ -103,7 +103,7 @@ def header(path: Path) -> list[Tensor]:
 
 
 def _tensor(path: Path, name: str, said: Any, room: int) -> Tensor:
-    told = said if isinstance(said, dict) else {}
+    told = untrusted.mapping(said)
     offsets, shape = _numbers(told.get("data_offsets")), _numbers(told.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
         raise UsageError(f"{path}: its header says nothing sensible of {name}: copy it again")
@@ -127,19 +127,13 @@ def _numbers(found: object) -> list[int] | None:
 
 def _files(directory: Path) -> list[Path]:
     """The files of one copy of the weights; raises UsageError where the index names one that is not there."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            named = untrusted.json_value(untrusted.file_bytes(index, _MOST_HEADER_BYTES))[
-                "weight_map"
-            ].values()
-            paths = sorted({directory / str(name) for name in named})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise UsageError(f"{index} is no index of safetensors: copy it again") from None
+    if paths := sorted(model_files.indexed(directory) or ()):
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is None:
             return paths
         if any(path.is_file() for path in paths):
-            raise UsageError(f"{missing} is named by the index and is not there: the model is half copied")
+            raise UsageError(
+                f"{missing} is named by the index and is missing: the model is half copied, copy it again"
+            )
     found = sorted(directory.glob("*.safetensors"))
     return [path for path in found if not path.name.startswith(("consolidated", "adapter"))] or found
