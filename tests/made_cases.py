@@ -16,8 +16,8 @@ from loadgen.facts import Client, Facts, Server
 from loadgen.failure import Failure, FailureKind
 from loadgen.metrics import compute
 from loadgen.record import Record, Records
-from loadgen.roofline.bound import ceiling
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.known import ceiling
 from loadgen.roofline.machines import of_bandwidth
 from loadgen.window import ServerSample, ServerWindow
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from loadgen.roofline import bound
-from loadgen.roofline.bound import Lengths, ceiling
+from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.known import ceiling
 from loadgen.roofline.machines import machine, of_bandwidth
 from loadgen.rows import Row, shipped
 from loadgen.speed import OUTPUT, converted

@@ -12,7 +12,7 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.roofline import stored, weights
 from loadgen.roofline.architecture import Architecture, parse
-from loadgen.roofline.bound import ceiling
+from loadgen.roofline.known import ceiling
 from loadgen.roofline.machines import machine
 from loadgen.roofline.models import models
 from loadgen.roofline.scheme import Scheme, scheme

@@ -13,7 +13,7 @@ from loadgen.audit.subject import Subject, pages
 from loadgen.doubts import DOUBTS, Doubt, Severity
 from loadgen.errors import UsageError
 from loadgen.reported import Reported
-from loadgen.roofline import bound, machines, models
+from loadgen.roofline import known, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.verdict import Level
@@ -121,7 +121,7 @@ def _looked_up(one: Reported, machine: Machine | None, config: Path | None, mode
         return f"{told}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
     stored = models.suffix(one.name) if model and not models.suffix(model) else ""
     try:
-        return bound.ceiling(model or one.name, on, quantization=stored, config=config)
+        return known.ceiling(model or one.name, on, quantization=stored, config=config)
     except UsageError as error:
         return str(error).replace(
             "pass --model-config, its config.json", "pass --model-config, or --model NAME"
