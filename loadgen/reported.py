@@ -51,7 +51,6 @@ class Reported(msgspec.Struct, frozen=True):
     engine: str = ""  # with its version
     machine: str = ""  # the GPU's or the CPU's own name
     power_mode: str = ""
-    formula: str = ""  # of `speed_tok_s`, a key of speed.FORMULAS
     started: datetime | None = None
     plan_digest: str = ""  # equal where the prompts were the same
     memory_bytes: int | None = None  # the server's peak
@@ -59,8 +58,9 @@ class Reported(msgspec.Struct, frozen=True):
     joules_per_token: float | None = None
     level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
     doubts: tuple[str, ...] = ()  # their names, the grave ones
+    simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
+    speed_formula: str = ""  # what a speed table's tokens per second are over
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
-    simulated: str = ""  # the embedded engine's preset
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
     cell: Cell | None = None  # of a campaign
@@ -70,11 +70,6 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
-
-    @property
-    def own_remarks(self) -> tuple[str, ...]:
-        """The remarks but the one on a simulation, which a table of simulated runs makes once."""
-        return tuple(remark for remark in self.remarks if remark != _simulation(self.simulated))
 
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.
@@ -113,8 +108,8 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
         level=verdict["level"],
         doubts=tuple(one["name"] for one in verdict["doubts"] if one["severity"] != "note"),
-        remarks=tuple(_remarks(facts)),
         simulated=server.simulated,
+        remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,
         fingerprint=facts.fingerprint,
         cell=facts.cell,
@@ -188,14 +183,15 @@ def _machine(environment: Mapping[str, str]) -> str:
     return next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
 
 
-def _simulation(preset: str) -> str:
+def simulation(preset: str) -> str:
+    """The remark on a run that the embedded engine answered."""
     return f"SIMULATED with the timing of {preset}: no model ran"
 
 
 def _remarks(facts: Facts) -> Iterator[str]:
     """Where what is told is not what it seems to be."""
     if facts.server.simulated:
-        yield _simulation(facts.server.simulated)
+        yield simulation(facts.server.simulated)
     if facts.partial:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:

@@ -62,7 +62,9 @@ def test_what_one_side_does_not_tell_is_not_judged() -> None:
 
 def test_speeds_of_two_formulas_are_refused() -> None:
     one, two = (
-        Reported("row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", formula=formula)
+        Reported(
+            "row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", remarks=(f"speed is {formula}",)
+        )
         for formula in ("output/time", "(prompt+output)/time")
     )
     assert [one.said for one in differences(one, two)] == [

@@ -163,8 +163,9 @@ def _shape(run: Reported) -> Told:
 
 
 def formula(run: Reported) -> str | None:
-    """The formula of a run's speed; None where its source does not name one."""
-    return run.formula or None
+    """A speed table's formula, which its reader remarks on; None where none is told."""
+    said = " ".join(run.remarks)
+    return next((word for word in ("(prompt+output)/time", "output/time") if word in said), None)
 
 
 def _formulas(run: Reported, baseline: Reported) -> str:

@@ -15,7 +15,7 @@ from loadgen.comparison.likeness import Severity
 from loadgen.comparison.shape import Call, Effect, Figure, Line, Summary
 from loadgen.fingerprint import Fingerprint
 from loadgen.repeats import t_quantile
-from loadgen.reported import Reported
+from loadgen.reported import Reported, simulation
 from loadgen.roofline import bound
 
 FIGURES = (
@@ -199,7 +199,9 @@ def _marks(
     if suspect:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
     yield from _counted((said for run in valid if (said := _failed(run))), len(valid))
-    yield from _counted((remark for run in valid for remark in run.own_remarks), len(valid))
+    whole = {simulation(run.simulated) for run in valid}  # is said of the whole table
+    remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
+    yield from _counted(remarks, len(valid))
     left = pairs.units(used, held.runs, lambda run: 1.0).left if used and held.runs else 0
     if left:
         yield f"{left} run{'s' * (left > 1)} without a partner, in no pair"

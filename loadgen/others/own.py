@@ -108,7 +108,7 @@ def rung(known: Reported, row: Mapping[str, Any]) -> Reported:
     load = replace(known.load, name=f"input {known.load.asked_input_len}")
     figures = {**known.figures, "speed_tok_s": speed}
     remarks = (*known.remarks, f"speed is {formula}")
-    return replace(known, figures=figures, load=load, formula=formula, remarks=remarks)
+    return replace(known, figures=figures, load=load, speed_formula=formula, remarks=remarks)
 
 
 def failures(directory: Path) -> Iterator[FailedCell | str]:
