@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from loadgen.errors import UsageError
-from loadgen.others import text
+from loadgen.others import documents, text
 from loadgen.places import place
 
 RECORD = "campaign.json"
@@ -33,7 +31,12 @@ def told(places: Iterable[str]) -> Told:
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(found, dict):
-            return Told(_word(found, "baseline") or "", _share(found.get("margin")), _word(found, "hardware"))
+            margin = documents.number(found.get("margin"))
+            return Told(
+                baseline=documents.word(found.get("baseline")),
+                margin=margin if margin is not None and 0 < margin < 1 else None,
+                hardware=documents.word(found.get("hardware")) or None,
+            )
     return Told()
 
 
@@ -42,13 +45,3 @@ def _record(directory: Path) -> Path | None:
         return directory / RECORD
     inside = list(directory.glob(f"*/{RECORD}"))
     return inside[0] if len(inside) == 1 else None
-
-
-def _word(found: dict[str, Any], key: str) -> str | None:
-    value = found.get(key)
-    return value if isinstance(value, str) and value else None
-
-
-def _share(value: Any) -> float | None:
-    valid = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if valid and 0 < value < 1 else None

@@ -69,18 +69,19 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     told["max_concurrent_requests"] = documents.count(inside(found, "effective_concurrency", "max"))
     told["duration"], remarks = _duration(found, told)
     figures, empty = documents.checked(told, source)
-    completed, load = figures.get("completed"), _phase(document)
+    load = _phase(document)
     yield Reported(
         name=_model(document) or Path(source).stem,
         figures=figures,
-        load=Load(
-            requests=documents.count(load.get("requests", load.get("request_count"))),
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
-            asked_output_len=_length(document, "osl"),
-            max_concurrency=documents.count(load.get("concurrency")),
-            request_rate_per_s=_rate(load),
-            asked_input_len=_length(document, "isl"),
+        load=documents.loaded(
+            Load(
+                requests=documents.count(load.get("requests", load.get("request_count"))),
+                asked_output_len=_length(document, "osl"),
+                max_concurrency=documents.count(load.get("concurrency")),
+                request_rate_per_s=_rate(load),
+                asked_input_len=_length(document, "isl"),
+            ),
+            figures,
         ),
         source=source,
         told_by=CLIENT,

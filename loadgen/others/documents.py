@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from loadgen import bounds
 from loadgen.errors import UsageError
+from loadgen.reported import Load
 from loadgen.untrusted import mapping
 
 _BEGINS = re.compile(r"[\s,]*")
 _UNSET = "max_concurrency"  # told to be none: there was no limit
 _FIGURE = re.compile(r"_ms$|throughput|speed")
+RANKS = (90, 95, 99)
 _TIMED = ("ttft", "tpot", "itl", "e2el")
 _NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
 _MOST_BROKEN = 200  # parts of a file that are no JSON: each is looked for an end again
@@ -113,6 +117,26 @@ def shown_rate(value: object) -> float | str | None:
     """The rate as vLLM's files have it: the word "inf" for none."""
     found = rate(value)
     return "inf" if found == math.inf else found
+
+
+def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
+    """The load with the mean lengths that the run's totals come to."""
+    completed = figures.get("completed")
+    return replace(
+        load,
+        input_len=mean(figures.get("total_input_tokens"), completed),
+        output_len=mean(figures.get("total_output_tokens"), completed),
+    )
+
+
+def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
+    """Mean, median, standard deviation and percentiles under vLLM's keys; empty if there are no values."""
+    each = np.fromiter(values_ms, float)
+    if not len(each):
+        return {}
+    found = {f"mean_{key}_ms": each.mean(), f"median_{key}_ms": np.median(each), f"std_{key}_ms": each.std()}
+    found |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in RANKS}
+    return {name: float(value) for name, value in found.items()}
 
 
 def mean(total: float | None, of: float | None) -> float | None:

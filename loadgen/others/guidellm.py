@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadgen.others import documents
 from loadgen.others.documents import inside
 from loadgen.reported import Load, Reported, short_name
@@ -17,7 +15,6 @@ from loadgen.untrusted import listed, mapping
 
 CLIENT = "guidellm"
 MARKS = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
-_RANKS = (90, 95, 99)
 _SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
 _FROM_REQUESTS = (
     "guidellm: TPOT is (last - first token) / (tokens - 1), which it calls ITL; its TPOT holds the TTFT"
@@ -58,7 +55,7 @@ def _reported(document: Mapping[str, Any], one: Mapping[str, Any], where: str, s
     return Reported(
         name=_model(document, one) or Path(source).stem,
         figures=figures,
-        load=_load(document, one, figures),
+        load=documents.loaded(_load(document, one), figures),
         source=where,
         told_by=CLIENT,
         started=_started(one.get("start_time")),
@@ -111,12 +108,7 @@ def _e2el_ms(request: Mapping[str, Any]) -> float | None:
 
 
 def _statistics(key: str, values: Sequence[object]) -> dict[str, float]:
-    each = np.array([found for value in values if (found := documents.number(value)) is not None])
-    if not len(each):
-        return {}
-    told = {f"mean_{key}_ms": each.mean(), f"median_{key}_ms": np.median(each), f"std_{key}_ms": each.std()}
-    told |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in _RANKS}
-    return {name: float(value) for name, value in told.items()}
+    return documents.statistics(key, (n for value in values if (n := documents.number(value)) is not None))
 
 
 def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -134,7 +126,7 @@ def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 
 def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
     told = {f"{word}_{key}_ms": summary.get(theirs) for word, theirs in _SUMMED.items()}
-    told |= {f"p{rank}_{key}_ms": inside(summary, "percentiles", f"p{rank}") for rank in _RANKS}
+    told |= {f"p{rank}_{key}_ms": inside(summary, "percentiles", f"p{rank}") for rank in documents.RANKS}
     return {name: value * scale for name, one in told.items() if (value := documents.number(one)) is not None}
 
 
@@ -166,18 +158,15 @@ def _model(document: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     return short_name(next(filter(None, map(documents.word, places)), ""))
 
 
-def _load(document: Mapping[str, Any], one: Mapping[str, Any], figures: Mapping[str, Any]) -> Load:
+def _load(document: Mapping[str, Any], one: Mapping[str, Any]) -> Load:
     strategy = mapping(inside(one, "config", "strategy") or inside(one, "args", "strategy"))
     kind = documents.word(strategy.get("type_"))
     streams = documents.count(strategy.get("streams", strategy.get("max_concurrency")))
     rate = documents.number(strategy.get("rate"))
     data = listed(inside(document, "config", "spec", "data"))
-    completed = figures.get("completed")
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(
         requests=documents.count(inside(one, "scheduler_state", "created_requests")),
-        input_len=documents.mean(figures.get("total_input_tokens"), completed),
-        output_len=documents.mean(figures.get("total_output_tokens"), completed),
         asked_output_len=documents.count(inside(data[0], "output_tokens")) if data else None,
         max_concurrency=limit,
         request_rate_per_s=math.inf if rate is None and kind else rate,

@@ -108,22 +108,16 @@ def _load(pasted: _Pasted, block: Block) -> Load:
     limit = commands.whole(asked, "max_concurrency")
     if figures.get("max_concurrency", limit) != limit:
         asked = {}  # of another block
-    completed = figures.get("completed")
-    return Load(
+    load = Load(
         name=pasted.load,
         requests=commands.whole(asked, "requests"),
-        input_len=_mean(figures.get("total_input_tokens"), completed),
-        output_len=_mean(figures.get("total_output_tokens"), completed),
         asked_output_len=commands.whole(asked, "output_len"),
         max_concurrency=figures.get("max_concurrency", limit),
         request_rate_per_s=_rate(figures.get("request_rate", asked.get("request_rate"))),
         asked_input_len=commands.whole(asked, "input_len"),
         seed=commands.whole(asked, "seed"),
     )
-
-
-def _mean(total: Any, count: Any) -> float | None:
-    return total / count if total is not None and count else None
+    return documents.loaded(load, figures)
 
 
 def _rate(said: Any) -> float | None:

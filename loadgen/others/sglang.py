@@ -48,18 +48,18 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures |= {key: value for key, value in told.items() if value is not None}
     figures, empty = documents.checked(figures, source)
     server = mapping(document.get("server_info"))
-    completed = figures.get("completed")
     yield Reported(
         name=_name(document, server, source),
         figures=figures,
-        load=Load(
-            requests=None,
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
-            asked_output_len=_asked(document, "random_output_len"),
-            max_concurrency=figures.get("max_concurrency"),
-            request_rate_per_s=documents.rate(document.get("request_rate")),
-            asked_input_len=_asked(document, "random_input_len"),
+        load=documents.loaded(
+            Load(
+                requests=None,
+                asked_output_len=_asked(document, "random_output_len"),
+                max_concurrency=figures.get("max_concurrency"),
+                request_rate_per_s=documents.rate(document.get("request_rate")),
+                asked_input_len=_asked(document, "random_input_len"),
+            ),
+            figures,
         ),
         source=source,
         told_by=CLIENT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def read(text: str, path: Path) -> list[Reported]:
     """A run a row; raises UsageError naming file and line of what is none."""
     header, delimiter = _header(text)
     if _kind(header) == SPEEDS and SPEED in header:
-        return [_speed(row, f"{path}:{line}") for line, row in enumerate(_speeds(path), 2) if row.speed_tok_s]
+        speeds = enumerate(map(_with_formula, rows.read_csv(path)), 2)
+        return [_speed(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
     found = []
     try:
@@ -101,19 +102,20 @@ def _row(cells: Mapping[str, str], source: str) -> Reported:
         if (value := _value(text, sign, source)) is not None:
             figures[key] = value
     figures, empty = documents.checked(figures, source)
-    completed, name = figures.get("completed"), next((plain[one] for one in _NAMES if plain.get(one)), "")
+    name = next((plain[one] for one in _NAMES if plain.get(one)), "")
     remarks = [*empty, *(["lengths, batch and formula of the speed are not told"] * (SPEED in figures))]
     return Reported(
         name=documents.word(name) or "unnamed",
         figures=figures,
-        load=Load(
-            name=documents.word(plain.get("load", "")),
-            requests=_count(plain.get("requests", "")),
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
-            asked_output_len=_count(plain.get("asked_output_len", "")),
-            max_concurrency=documents.count(figures.get("max_concurrency")),
-            request_rate_per_s=documents.rate(figures.get("request_rate")),
+        load=documents.loaded(
+            Load(
+                name=documents.word(plain.get("load", "")),
+                requests=documents.written_count(plain.get("requests", "")),
+                asked_output_len=documents.written_count(plain.get("asked_output_len", "")),
+                max_concurrency=documents.count(figures.get("max_concurrency")),
+                request_rate_per_s=documents.rate(figures.get("request_rate")),
+            ),
+            figures,
         ),
         source=source,
         told_by=SPEEDS if SPEED in figures else TABLE,
@@ -132,26 +134,18 @@ def _value(text: str, sign: str, source: str) -> float | str | None:
         raise UsageError(f"{source}: {error}") from None
 
 
-def _count(text: str) -> int | None:
-    return documents.written_count(text)
-
-
-def _speeds(path: Path) -> list[Row]:
-    """The rows of a ladder; those of a published page have its formula, which its file does not tell."""
-    return [*map(_with_formula, rows.read_csv(path))]
-
-
 def _with_formula(row: Row) -> Row:
+    """The row of a published page with its formula, which its file does not tell; any other as it is."""
     known = (one for one in rows.shipped() if replace(one, formula=row.formula) == row)
     return next(known, row)
 
 
 def _speed(row: Row, source: str) -> Reported:
-    speed, memory = row.speed_tok_s, row.gpu_memory
-    assert speed is not None
+    speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
+    output = converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)
     return Reported(
         name=full_name(row.model, row.quantization),
-        figures=dict(_figures(row, float(speed))),
+        figures={SPEED: speed, "output_throughput": output},
         load=Load(
             name=f"input {row.input_length}",
             input_len=row.input_length,
@@ -168,9 +162,3 @@ def _speed(row: Row, source: str) -> Reported:
         speed_formula=row.formula,
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )
-
-
-def _figures(row: Row, speed: float) -> Iterator[tuple[str, float]]:
-    """The speed, and output tokens over the same time."""
-    yield SPEED, speed
-    yield "output_throughput", converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import errno
 from pathlib import Path
 
+from loadgen import untrusted
 from loadgen.errors import UsageError
 
 MOST_BYTES = 64 << 20  # of a file of somebody else's: parsed it takes ten times as much memory
@@ -34,17 +36,14 @@ def read(path: Path) -> bytes:
 
 
 def bounded(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a plain file, at most so many; raises UsageError of a larger one, a pipe, a device."""
+    """The bytes of a regular file, at most `most`; raises UsageError of a larger one, a pipe, a device."""
     try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} is no plain file")
-        with path.open("rb") as file:
-            raw = file.read(most + 1)
+        return untrusted.file_bytes(path, most)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"
+            raise UsageError(f"{path} {why}") from None
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    if len(raw) > most:
-        raise UsageError(f"{path} is larger than {most >> 20} MiB: give it in parts, or without its requests")
-    return raw
 
 
 def decoded(raw: bytes, path: Path) -> str:

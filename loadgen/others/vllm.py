@@ -8,8 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadgen.others import documents
 from loadgen.reported import Load, Reported, short_name
 from loadgen.untrusted import listed
@@ -25,7 +23,6 @@ _LATENCY = re.compile(
     r"(mean|median|std|p\d+(\.\d+)?)"
     r"_(ttft|tpot|itl|e2el|client_queue_time|e2el_including_client_queue|token_time)_ms"
 )
-_RANKS = (90, 95, 99)
 
 
 def tells(document: Mapping[str, Any]) -> bool:
@@ -46,16 +43,16 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = documents.checked(figures, source)
-    completed = figures.get("completed")
     yield Reported(
         name=_name(document, source),
         figures=figures,
-        load=Load(
-            requests=documents.count(document.get("num_prompts")),
-            input_len=documents.mean(figures.get("total_input_tokens"), completed),
-            output_len=documents.mean(figures.get("total_output_tokens"), completed),
-            max_concurrency=documents.count(document.get("max_concurrency")),
-            request_rate_per_s=documents.rate(document.get("request_rate")),
+        load=documents.loaded(
+            Load(
+                requests=documents.count(document.get("num_prompts")),
+                max_concurrency=documents.count(document.get("max_concurrency")),
+                request_rate_per_s=documents.rate(document.get("request_rate")),
+            ),
+            figures,
         ),
         source=source,
         told_by=CLIENT,
@@ -82,14 +79,9 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
     errors = listed(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
-    told = [documents.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error]
-    seconds = np.array([one for one in told if one > 0])
-    if not len(seconds) or len(seconds) != document.get("completed"):
-        return {}
-    each = seconds * 1e3
-    figures = {"mean_e2el_ms": each.mean(), "median_e2el_ms": np.median(each), "std_e2el_ms": each.std()}
-    figures |= {f"p{rank}_e2el_ms": np.percentile(each, rank) for rank in _RANKS}
-    return {key: float(value) for key, value in figures.items()}
+    timed = (documents.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error)
+    each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
+    return documents.statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
 
 
 def _sum(ttft: object, gaps: object) -> float:
