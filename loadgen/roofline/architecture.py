@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 from loadgen import model_files, untrusted
 from loadgen.errors import UsageError
@@ -42,10 +42,8 @@ _FOREIGN = (
 )
 
 
-class Latent(BaseModel):
+class Latent(msgspec.Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek): keys and values are cached as one short vector."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query_rank: int  # 0: queries are not compressed
     rank: int
@@ -54,10 +52,8 @@ class Latent(BaseModel):
     value: int
 
 
-class Architecture(BaseModel):
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder with grouped-query or latent attention and gated MLPs or experts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str  # the config.json that says so
     model_type: str = ""
