@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from loadgen import profile
-from loadgen.bounds import MOST_SECONDS, MOST_SEED
 from loadgen.errors import UsageError
-from loadgen.server_settings import nearest, refusal
+from loadgen.spelling import nearest
+from loadgen.workload import profile
+from loadgen.workload.bounds import MOST_SECONDS, MOST_SEED
+from loadgen.workload.server_settings import refusal
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -43,7 +44,7 @@ class CheckpointTable(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class Settings(BaseModel):
+class CampaignOptions(BaseModel):
     """What a campaign's file decides for the whole campaign, as its record has it too."""
 
     model_config = _STRICT
@@ -59,7 +60,7 @@ class Settings(BaseModel):
     cool_down: CoolDown | None = None
 
 
-class File(Settings):
+class File(CampaignOptions):
     """The whole file; relative profiles are next to it."""
 
     profiles: Names = ()

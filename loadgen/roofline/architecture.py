@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen import model_files, untrusted
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
+from loadgen.workload import model_files
 
 # What a family leaves out of its config.json, because its code has it.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {

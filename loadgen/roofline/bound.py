@@ -7,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen import bounds
-from loadgen.block import Figures
+from loadgen.metrics.vllm_keys import Figures
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.workload import bounds
 
 # A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
 # printed figures that are rounded, and for what a config does not tell of a checkpoint's bytes.
@@ -26,7 +26,7 @@ _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
 class Loaded(Protocol):
-    """What was asked of the server; `loadgen.reported.Load` is one."""
+    """What was asked of the server; `loadgen.analysis.run_summary.Load` is one."""
 
     @property
     def input_len(self) -> float | None:
