@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.workload import model_files
 
-# What a family leaves out of its config.json, because its code has it.
+# What a family leaves out of its config.json, because its code has defaults.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"head_dim": 256, "tie_word_embeddings": True, "vocab_size": 256000, "sliding_window": 4096},
     "gemma3_text": {
@@ -27,9 +27,9 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window_pattern": 6,
     },
 }
-_TIED = ("gemma", "cohere")  # families whose head is the embedding where nothing is said
+_TIED = ("gemma", "cohere")  # families whose head is the embedding by default
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-# Layers whose cost is of another kind than what is counted here, by the keys that name them.
+# Keys of layers whose cost is not modelled here.
 _FOREIGN = (
     "linear_num_key_heads",
     "ssm_cfg",
@@ -56,7 +56,7 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder with grouped-query or latent attention and gated MLPs or experts."""
 
-    source: str  # the config.json that says so
+    source: str  # the config.json it is from
     model_type: str = ""
     hidden: int
     layers: int
@@ -71,7 +71,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     expert_intermediate: int = 0
     shared_intermediate: int = 0  # of all shared experts of a layer
     dense_layers: int = 0  # of a mixture, those with an MLP for all tokens
-    window: int = 0  # tokens that the local layers look back
+    window: int = 0  # tokens that the local layers attend to
     window_layers: int = 0
     latent: Latent | None = None
 
@@ -132,13 +132,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         return self.total - (self.experts - self.experts_per_token) * self.expert
 
     def kv_values(self, layers: int) -> int:
-        """Numbers cached for one token in so many layers: keys and values, or the latent vector."""
+        """Numbers cached for one token in `layers` layers: keys and values, or the latent vector."""
         if self.latent is not None:
             return layers * (self.latent.rank + self.latent.rope)
         return layers * 2 * self.kv_heads * self.head_dim
 
     def pair_flop(self, layers: int) -> int:
-        """Arithmetic of attention in so many layers, of one token to one before it: scores and their sum."""
+        """FLOP of attention in `layers` layers, of one token to one before it: scores and their sum."""
         if self.latent is not None:
             return layers * 2 * self.heads * (self.latent.nope + self.latent.rope + self.latent.value)
         return layers * 4 * self.heads * self.head_dim
@@ -146,12 +146,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: Path) -> Architecture:
     """The architecture of a config.json, or of the one in a directory; raises UsageError."""
-    place = model_files.config_path(path)
-    return parse(model_files.read(place)[1], str(place))
+    file = model_files.config_path(path)
+    return parse(model_files.read(file)[1], str(file))
 
 
 def parse(config: Mapping[str, Any], source: str) -> Architecture:
-    """The architecture that a config declares; raises UsageError where it is none that is known here."""
+    """The architecture that a config declares; raises UsageError where it is not supported."""
     keys = _Keys(config, source)
     keys.refuse_foreign()
     layers, hidden, heads = (
@@ -193,14 +193,16 @@ class _Keys:
     def count(self, *names: str) -> int:
         """The first of these that is a number above 0; else 0."""
         values = (self.values.get(name) for name in names)
-        found = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
-        return next((value for value in found if value > 0), 0)
+        integers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
+        return next((value for value in integers if value > 0), 0)
 
     def whole(self, *names: str) -> int:
-        """The same; raises UsageError where there is none."""
-        if not (found := self.count(*names)):
-            raise UsageError(f"{self.source} says no {names[0]}: give the config.json of a language model")
-        return found
+        """The same; raises UsageError if there is none."""
+        if not (value := self.count(*names)):
+            raise UsageError(
+                f"{self.source} does not have {names[0]}: give the config.json of a language model"
+            )
+        return value
 
     @property
     def heads(self) -> int:
@@ -208,17 +210,17 @@ class _Keys:
 
     @property
     def tied(self) -> bool:
-        told = self.values.get("tie_word_embeddings", self.outer.get("tie_word_embeddings"))
-        return self.model_type.startswith(_TIED) if told is None else bool(told)
+        declared = self.values.get("tie_word_embeddings", self.outer.get("tie_word_embeddings"))
+        return self.model_type.startswith(_TIED) if declared is None else bool(declared)
 
     def refuse_foreign(self) -> None:
-        found = next((name for name in _FOREIGN if self.values.get(name)), None)
+        key = next((name for name in _FOREIGN if self.values.get(name)), None)
         kinds = {str(kind) for kind in self.layer_types} - {_GLOBAL, _LOCAL}
-        if found or kinds:
-            word = found or ", ".join(sorted(kinds))
+        if key or kinds:
+            what = key or ", ".join(sorted(kinds))
             raise UsageError(
-                f"{self.source}: {self.model_type or 'the model'} has layers ({word}) whose bytes and "
-                "arithmetic are not known here: no roofline"
+                f"{self.source}: {self.model_type or 'the model'} has layers ({what}) whose bytes and "
+                "arithmetic are not modelled: no roofline"
             )
 
     @property
@@ -226,7 +228,7 @@ class _Keys:
         return untrusted.listed(self.values.get("layer_types"))
 
     def window_layers(self, layers: int) -> int:
-        """How many layers look back no further than the sliding window."""
+        """How many layers attend only within the sliding window."""
         if not self.count("sliding_window") or self.values.get("use_sliding_window") is False:
             return 0
         if self.layer_types:
@@ -235,7 +237,7 @@ class _Keys:
             return layers - layers // pattern
         if self.model_type in ("gemma2", "gpt_oss"):
             return layers - layers // 2
-        if self.model_type.startswith("qwen"):  # off unless it is switched on, and then from a layer on
+        if self.model_type.startswith("qwen"):  # off by default; on, it begins at a layer
             on = self.values.get("use_sliding_window") is True
             return max(layers - self.count("max_window_layers"), 0) if on else 0
         return layers

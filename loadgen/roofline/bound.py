@@ -1,4 +1,4 @@
-"""Bound: a run's figures beside its ceiling, and what cannot be or should not be; docs/roofline.md."""
+"""Bound: a run's figures compared with its ceiling; what is impossible or far too slow; docs/roofline.md."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from loadgen.roofline.ceiling import Ceiling
 from loadgen.workload import bounds
 
 # A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
-# printed figures that are rounded, and for what a config does not tell of a checkpoint's bytes.
+# printed figures that are rounded, and for bytes of a checkpoint that its config does not declare.
 TOLERANCE = 1.05
-SLOW, LEAST_MS = 0.3, 5.0  # below so much of the roofline, and only where a step takes so long at best
+SLOW, LEAST_MS = 0.3, 5.0  # a share of the roofline, judged only if a step takes at least LEAST_MS
 _CHUNK = 2048  # tokens of a prompt that an engine computes in one step, at least
 _SEVERAL = 1.2  # mean gap ÷ mean time per token, above which messages carry several tokens
 _MIXED = 0.5  # of the steps, with a prompt in them: then the median one has one
 _PREFILLED = 0.05  # of a request's time, at best: then its tokens per second are no longer those of decoding
 _GIGA, _TERA = 1e9, 1e12
-# The figures that tell the time of a step, the best first; the median gap alone may be without prefill.
+# The figures that give the time of a step, the best first; only the median gap can be free of prefill.
 _STEPS, _GAPS = ("mean_tpot_ms", "median_tpot_ms", "median_itl_ms"), ("median_itl_ms", "mean_itl_ms")
 _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
 class Loaded(Protocol):
-    """What was asked of the server; `loadgen.analysis.run_summary.Load` is one."""
+    """What was requested of the server; `loadgen.analysis.run_summary.Load` is one."""
 
     @property
     def input_len(self) -> float | None:
@@ -42,7 +42,7 @@ class Loaded(Protocol):
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """The least of a load that a bound is taken at."""
+    """The part of a load that a bound depends on."""
 
     input_len: float | None = None
     output_len: float | None = None
@@ -50,7 +50,7 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class Decode(msgspec.Struct, frozen=True):
-    """A step that gives a token to each request in it, as it was and at best."""
+    """A step that gives a token to each request in it, as measured and at best."""
 
     tpot_ms: float
     key: str  # of the figure that the time is from: mean_tpot_ms, median_itl_ms, output_throughput
@@ -92,7 +92,7 @@ class _Run(msgspec.Struct, frozen=True):
         return float(value) if value is not None and value > 0 else None
 
     def step(self, by_itl: bool) -> tuple[str, float] | None:
-        """The figure that is the time of a step, and that time in ms; None where there is none."""
+        """The figure that is the time of a step, and that time in ms; None if no figure has it."""
         timed = ((key, time_ms) for key in (_GAPS if by_itl else _STEPS) if (time_ms := self.number(key)))
         speeds = ((key, 1e3 / speed) for key in _SPEEDS if self.alone and (speed := self.number(key)))
         return next(chain(timed, speeds), None)
@@ -152,10 +152,10 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = False) -> Decode | None:
-    """Decoding beside its bound; None where the figures do not tell the time of a token.
+    """Decoding compared with its bound; None if the figures do not have the time of a token.
 
     At concurrency 1 a step is the mean TPOT, else the median ITL, else one over the tokens per second (with
-    prefill in it, so that nothing looks faster than it is). At a higher one the batch is how many requests
+    prefill in it, so that nothing appears faster than it is). At a higher one the batch is how many requests
     decode on average, by Little's law: requests per second × TPOT × (tokens − 1); the mean TPOT then holds
     others' prefill, the median ITL (`by_itl`) does not where most steps have none. Context: prompt + half of
     the answer.
@@ -177,7 +177,7 @@ def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = F
 
 
 def prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
-    """A prompt's arithmetic beside the machine's peak; None but at concurrency 1: else TTFT holds a queue."""
+    """A prompt's FLOP/s compared with the machine's peak; None above concurrency 1: TTFT then has a queue."""
     run = _Run(figures, load)
     tokens, ttft_ms = run.prompt, run.number("mean_ttft_ms") or run.number("median_ttft_ms")
     if not run.alone or not tokens or not ttft_ms:
@@ -188,7 +188,7 @@ def prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
 
 
 def impossible(ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False) -> str:
-    """What is faster than the machine can be, with its figures; "" where nothing is.
+    """What is faster than the machine can be, with its figures; "" if nothing is.
 
     Of a mixture's experts those of one token are counted, however many requests there are: routing need not
     be even. A server known to be speculative reads its weights once for several tokens: its decoding is not
@@ -199,39 +199,39 @@ def impossible(ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative:
 
 
 def fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str:
-    """What is so far below the roofline that another kernel ran than is meant, with its figures; else "".
+    """What is so slow that a fallback kernel is likely, with its figures; else "".
 
-    Judged at concurrency 1 by TPOT, else by the median ITL where most steps have no prefill in them; never
-    where a step takes less than 5 ms at best: launching kernels takes milliseconds too.
+    Judged at concurrency 1 by TPOT, else by the median ITL if most steps have no prefill; never if a step
+    takes less than 5 ms at best: launching kernels takes milliseconds too.
     """
     run = _Run(figures, load)
     if not run.alone and not run.gap_is_a_step:
         return ""
-    found = decode(ceiling, figures, load, by_itl=not run.alone)
-    if found is None or found.least_ms < LEAST_MS or found.share >= SLOW:
+    step = decode(ceiling, figures, load, by_itl=not run.alone)
+    if step is None or step.least_ms < LEAST_MS or step.share >= SLOW:
         return ""
-    if found.key in _SPEEDS and not run.mostly_decodes(ceiling, found.tpot_ms):
+    if step.key in _SPEEDS and not run.mostly_decodes(ceiling, step.tpot_ms):
         return ""
-    bus, read = ceiling.machine.bandwidth_bytes_per_s, ceiling.step_bytes(found.batch, found.context)
+    bus, read = ceiling.machine.bandwidth_bytes_per_s, ceiling.step_bytes(step.batch, step.context)
     return (
-        f"{found.tpot_ms:.4g} ms a token ({found.by}) is {_percent(found.share)} of the roofline: "
-        f"{found.least_ms:.3g} ms for {_giga(read)} GB at {_giga(bus)} GB/s; it read "
-        f"{_giga(found.effective_bytes_per_s)} GB/s"
+        f"{step.tpot_ms:.4g} ms a token ({step.by}) is {_percent(step.share)} of the roofline: "
+        f"{step.least_ms:.3g} ms for {_giga(read)} GB at {_giga(bus)} GB/s; effective bandwidth "
+        f"{_giga(step.effective_bytes_per_s)} GB/s"
     )
 
 
 def lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
-    """The roofline as a report has it: decoding, prefill, and where the bytes are from; to be wrapped."""
+    """The roofline's lines of a report: decoding, prefill, and where the bytes are from; not yet wrapped."""
     step, prompt = decode(ceiling, figures, load), prefill(ceiling, figures, load)
-    said = [] if step is None else [_decoding(ceiling, step)]
-    said += [] if prompt is None else [_prefilling(ceiling, prompt)]
-    return [*said, f"weights: {ceiling.weights.how}"] if said else []
+    text = [] if step is None else [_decoding(ceiling, step)]
+    text += [] if prompt is None else [_prefilling(ceiling, prompt)]
+    return [*text, f"weights: {ceiling.weights.how}"] if text else []
 
 
 def _decoding(ceiling: Ceiling, step: Decode) -> str:
     machine, size = ceiling.machine, _giga(ceiling.step_bytes(step.batch, step.context))
     read = f"{size} GB a token" if step.batch == 1 else f"{size} GB a step of {step.batch:.3g} requests"
-    mixed = "; others' prefill is in it" if step.batch > 1 and "tpot" in step.key else ""
+    mixed = "; includes the prefill of other requests" if step.batch > 1 and "tpot" in step.key else ""
     best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
     return (
         f"roofline: {_digits(best)} tok/s at best ({read}, {machine.name} at "
@@ -241,41 +241,41 @@ def _decoding(ceiling: Ceiling, step: Decode) -> str:
 
 
 def _prefilling(ceiling: Ceiling, prompt: Prefill) -> str:
-    said = (
+    text = (
         f"prefill: {_digits(prompt.flop / _TERA)} TFLOP in {prompt.ttft_ms:.4g} ms (mean TTFT), "
         f"{_digits(prompt.flop_per_s / _TERA)} TFLOP/s"
     )
     peak = ceiling.peak_flop_per_s
     if peak is None or prompt.share is None:
-        return f"{said}; the machine's peak is not known"
-    return f"{said} of {_digits(peak / _TERA)} ({ceiling.weights.computes}), {_percent(prompt.share)}"
+        return f"{text}; the machine's peak is unknown"
+    return f"{text} of {_digits(peak / _TERA)} ({ceiling.weights.computes}), {_percent(prompt.share)}"
 
 
 def _impossible_decode(ceiling: Ceiling, figures: Figures, load: Loaded) -> str:
-    found = decode(ceiling, figures, load)
-    if found is None:
+    step = decode(ceiling, figures, load)
+    if step is None:
         return ""
     machine, weights = ceiling.machine, ceiling.weight_bytes()
     bus = machine.bandwidth_bytes_per_s
-    cached = found.batch * ceiling.weights.kv_bytes(found.context)
-    alone, whole = (1e3 * size / found.tpot_ms / bus for size in (weights, weights + cached))
+    cached = step.batch * ceiling.weights.kv_bytes(step.context)
+    alone, whole = (1e3 * size / step.tpot_ms / bus for size in (weights, weights + cached))
     if whole <= TOLERANCE:
         return ""
-    said = (
-        f"{found.tpot_ms:.4g} ms a token ({found.by}): reading {_giga(weights)} GB of weights in that time "
+    text = (
+        f"{step.tpot_ms:.4g} ms a token ({step.by}): reading {_giga(weights)} GB of weights in that time "
         f"takes {_giga(alone * bus)} GB/s, {_times(alone)} the {_giga(bus)} of {machine.name}"
     )
-    return f"{said}, {_times(whole)} with {_giga(cached)} GB of KV cache" if cached else said
+    return f"{text}, {_times(whole)} with {_giga(cached)} GB of KV cache" if cached else text
 
 
 def _impossible_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> str:
-    found, peak = prefill(ceiling, figures, load), ceiling.peak_flop_per_s
-    if found is None or found.share is None or found.share <= TOLERANCE or peak is None:
+    prompt, peak = prefill(ceiling, figures, load), ceiling.peak_flop_per_s
+    if prompt is None or prompt.share is None or prompt.share <= TOLERANCE or peak is None:
         return ""
     return (
-        f"{found.tokens:.0f} tokens prefilled in {found.ttft_ms:.4g} ms: {_digits(found.flop / _TERA)} TFLOP "
-        f"in that time are {_digits(found.flop_per_s / _TERA)} TFLOP/s, {_times(found.share)} the "
-        f"{_digits(peak / _TERA)} of {ceiling.machine.name} in {ceiling.weights.computes}"
+        f"{prompt.tokens:.0f} tokens prefilled in {prompt.ttft_ms:.4g} ms: "
+        f"{_digits(prompt.flop / _TERA)} TFLOP in that time are {_digits(prompt.flop_per_s / _TERA)} "
+        f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in {ceiling.weights.computes}"
     )
 
 
@@ -284,7 +284,7 @@ def _giga(size: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits, and all those before the point."""
+    """Three digits, and all before the decimal point."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 

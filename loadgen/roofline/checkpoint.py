@@ -29,7 +29,7 @@ _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-
 
 
 class Checkpoint(BaseModel):
-    """What a checkpoint declares; an empty word or None where it does not say."""
+    """What a checkpoint declares; empty or None for what it does not."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,8 +38,8 @@ class Checkpoint(BaseModel):
     architecture: str = ""
     model_type: str = ""
     dtype: str = ""  # as stored, where it is not quantized
-    quantization: str = ""  # the field's short word: BF16, FP8, AWQ-4bit, GPTQ-Int4, NVFP4, GGUF-Q4_K_M
-    quantization_detail: str = ""  # what the word leaves out: blocks, groups, the packing
+    quantization: str = ""  # its usual short name: BF16, FP8, AWQ-4bit, GPTQ-Int4, NVFP4, GGUF-Q4_K_M
+    quantization_detail: str = ""  # what the name leaves out: blocks, groups, the packing
     max_positions: int | None = None
     layers: int | None = None
     hidden_size: int | None = None
@@ -47,11 +47,10 @@ class Checkpoint(BaseModel):
 
 
 def read(path: str) -> Checkpoint | None:
-    """What a path on this machine holds; None where there is nothing (a hub name).
+    """What the checkpoint at a path declares; None where nothing is there (a hub name).
 
-    The path may be the server's word: only a directory's known files and a .gguf file are opened, and
-    only where they are regular files. Raises UsageError where something is there, and is no checkpoint
-    that can be read.
+    The path may come from a server: only a directory's known files and a .gguf file are opened, and only
+    regular files. Raises UsageError where something is there that cannot be read as a checkpoint.
     """
     place = Path(os.path.expanduser(path))
     if not os.path.exists(place):
@@ -63,18 +62,18 @@ def read(path: str) -> Checkpoint | None:
             return _transformers(place, path)
         parts = sorted(place.glob("*.gguf"))
         if not parts:
-            raise UsageError(f"{path} is no model: no config.json and no .gguf in it")
+            raise UsageError(f"{path} is not a model: it holds neither config.json nor a .gguf file")
         return _gguf(parts, path)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: the model cannot be read") from None
-    except (ValueError, RecursionError):  # a null byte in a name, words nested too deep to be repeated
-        raise UsageError(f"{path}: what its files say makes no sense: the model is broken") from None
+        raise UsageError(f"{path}: the model cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):  # a null byte in a name, values nested too deep
+        raise UsageError(f"{path} is broken: its files cannot be interpreted; copy the model again") from None
 
 
 class Quantization(msgspec.Struct, frozen=True):
-    """How a config says that its weights are stored; empty or None where it does not say."""
+    """How a config declares its weights to be stored; empty or None for what it does not."""
 
-    word: str = ""  # the field's short word, as in `Checkpoint.quantization`
+    word: str = ""  # the short name, as in `Checkpoint.quantization`
     detail: str = ""
     group_size: int | None = None  # weights that share a scale
 
@@ -84,8 +83,8 @@ def quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
     places = _places(config)
     declared = _first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():
-        _, found = model_files.read(modelopt)
-        declared = {"quant_method": "modelopt", **mapping(found.get("quantization", found))}
+        _, outer = model_files.read(modelopt)
+        declared = {"quant_method": "modelopt", **mapping(outer.get("quantization", outer))}
     if not declared:
         return Quantization(_UNQUANTIZED.get(_dtype(places), ""))
     method = str(declared.get("quant_method", "")).lower()
@@ -127,8 +126,8 @@ def _transformers(directory: Path, path: str) -> Checkpoint:
 
 def _gguf(parts: list[Path], path: str) -> Checkpoint:
     head = gguf.read_head(parts[0])
-    told = head.values
-    family = str(told.get("general.architecture", ""))
+    values = head.values
+    family = str(values.get("general.architecture", ""))
     named = _GGUF_NAME.search(parts[0].name)
     kind = named[1].upper() if named else head.kind()
     return _checkpoint(
@@ -136,22 +135,22 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
         config_digest=_digest(head.raw),
         model_type=family,
         quantization=f"GGUF-{kind}" if kind else "GGUF",
-        max_positions=_whole(told.get(f"{family}.context_length")),
-        layers=_whole(told.get(f"{family}.block_count")),
-        hidden_size=_whole(told.get(f"{family}.embedding_length")),
+        max_positions=_whole(values.get(f"{family}.context_length")),
+        layers=_whole(values.get(f"{family}.block_count")),
+        hidden_size=_whole(values.get(f"{family}.embedding_length")),
         weight_bytes=sum(part.stat().st_size for part in parts),
     )
 
 
 def _checkpoint(**declared: Any) -> Checkpoint:
-    """What is declared, its texts bounded."""
-    bounded = {name: untrusted.text(said) for name, said in declared.items() if isinstance(said, str)}
+    """The checkpoint, its texts bounded."""
+    bounded = {name: untrusted.text(value) for name, value in declared.items() if isinstance(value, str)}
     return Checkpoint(**{**declared, **bounded, "path": untrusted.text(declared["path"], _LONGEST_PATH)})
 
 
-def _one_method(method: str, found: Mapping[str, Any]) -> str:
-    """The word of a method with one setting for all weights."""
-    bits = _whole(found.get("bits", found.get("w_bit", found.get("nbits"))))
+def _one_method(method: str, declared: Mapping[str, Any]) -> str:
+    """The name of a method with one setting for all weights."""
+    bits = _whole(declared.get("bits", declared.get("w_bit", declared.get("nbits"))))
     if "awq" in method:
         return f"AWQ-{bits or 4}bit"
     if "gptq" in method:
@@ -159,17 +158,19 @@ def _one_method(method: str, found: Mapping[str, Any]) -> str:
     if method in ("auto-round", "intel/auto-round", "inc"):
         return f"AutoRound-Int{bits}" if bits else "AutoRound"
     if method == "bitsandbytes":
-        return "BNB-8bit" if found.get("load_in_8bit") else "BNB-4bit"
-    for known in ("mxfp4", "mxfp8", "nvfp4", "fp8"):  # fbgemm_fp8, gpt_oss_mxfp4, deepseek_v4_fp8
-        if known in method:
-            return known.upper()
+        return "BNB-8bit" if declared.get("load_in_8bit") else "BNB-4bit"
+    for name in ("mxfp4", "mxfp8", "nvfp4", "fp8"):  # fbgemm_fp8, gpt_oss_mxfp4, deepseek_v4_fp8
+        if name in method:
+            return name.upper()
     return (f"{method}-{bits}bit" if bits else method) or "quantized"
 
 
-def _compressed(found: Mapping[str, Any]) -> Quantization:
+def _compressed(declared: Mapping[str, Any]) -> Quantization:
     """compressed-tensors: each group of layers has its own scheme."""
-    groups = [mapping(group) for group in mapping(found["config_groups"]).values()]
-    words = dict.fromkeys(_scheme(group, str(group.get("format") or found.get("format"))) for group in groups)
+    groups = [mapping(group) for group in mapping(declared["config_groups"]).values()]
+    words = dict.fromkeys(
+        _scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
+    )
     parts = [_detailed("", mapping(group.get("weights"))) for group in groups]
     details = dict.fromkeys(part.detail for part in parts if part.detail)
     sizes = (part.group_size for part in parts if part.group_size is not None)
@@ -177,7 +178,7 @@ def _compressed(found: Mapping[str, Any]) -> Quantization:
 
 
 def _scheme(group: Mapping[str, Any], layout: str) -> str:
-    """One group's word: of floats their format, of integers the bits of weights and activations."""
+    """One group's name: of floats their format, of integers the bits of weights and activations."""
     weights, activations = mapping(group.get("weights")), mapping(group.get("input_activations"))
     bits, active = _whole(weights.get("num_bits")), _whole(activations.get("num_bits")) or 16
     if weights.get("type") == "float" or "fp" in layout:
@@ -190,11 +191,11 @@ def _scheme(group: Mapping[str, Any], layout: str) -> str:
     return f"Int{bits}-W{bits}A{active}" if bits else "compressed-tensors"
 
 
-def _modelopt(found: Mapping[str, Any]) -> str:
-    """ModelOpt's word: one algorithm, or one a layer."""
-    algorithm = str(found.get("quant_algo", "")).upper()
+def _modelopt(declared: Mapping[str, Any]) -> str:
+    """ModelOpt's name: one algorithm, or one a layer."""
+    algorithm = str(declared.get("quant_algo", "")).upper()
     if algorithm == "MIXED_PRECISION":
-        layers = mapping(found.get("quantized_layers")).values()
+        layers = mapping(declared.get("quantized_layers")).values()
         algorithms = dict.fromkeys(str(mapping(layer).get("quant_algo", "")).upper() for layer in layers)
         return "+".join(map(_algorithm, algorithms)) or algorithm
     return _algorithm(algorithm) or "ModelOpt"
@@ -206,10 +207,10 @@ def _algorithm(name: str) -> str:
     return {"W4A16_AWQ": "AWQ-4bit", "W4A16_NVFP4": "NVFP4-W4A16"}.get(name, name)
 
 
-def _detailed(word: str, found: Mapping[str, Any]) -> Quantization:
-    """The word with what it leaves out: blocks and groups of weights that share a scale."""
-    block = listed(found.get("weight_block_size") or found.get("block_structure"))
-    group = _whole(found.get("group_size")) or None
+def _detailed(word: str, declared: Mapping[str, Any]) -> Quantization:
+    """The name with what it leaves out: blocks and groups of weights that share a scale."""
+    block = listed(declared.get("weight_block_size") or declared.get("block_structure"))
+    group = _whole(declared.get("group_size")) or None
     details = [f"blocks of {'×'.join(map(str, block))}"] if block else []
     details += [f"groups of {group}"] if group else []
     return Quantization(word, ", ".join(details), group)
@@ -226,10 +227,12 @@ def _weight_bytes(directory: Path) -> int | None:
 
 
 def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:
-    """The first of these names that any place holds, of that type; else `default`."""
+    """The first value of that type under any of these names; else `default`."""
     values = (place.get(name) for place in places for name in names)
-    right = (one for one in values if isinstance(one, kind) and not isinstance(one, bool))
-    return next((one for one in right if not isinstance(one, int) or _whole(one) is not None), default)
+    right = (value for value in values if isinstance(value, kind) and not isinstance(value, bool))
+    return next(
+        (value for value in right if not isinstance(value, int) or _whole(value) is not None), default
+    )
 
 
 def _whole(value: object) -> int | None:

@@ -171,14 +171,14 @@ def test_a_model_that_sees_has_its_shape_in_its_text_part() -> None:
     [
         (b"{", "is not valid JSON: check that the model"),
         (b"[]", "is not a JSON object"),
-        (b"{}", "says no num_hidden_layers: give the config.json of a language model"),
+        (b"{}", "does not have num_hidden_layers: give the config.json of a language model"),
         (
             json.dumps({**SMALL, "layer_types": ["linear_attention", "full_attention"]}).encode(),
-            "llama has layers (linear_attention) whose bytes and arithmetic are not known here: no roofline",
+            "llama has layers (linear_attention) whose bytes and arithmetic are not modelled: no roofline",
         ),
         (json.dumps({**SMALL, "state_size": 16}).encode(), "llama has layers (state_size)"),
-        (json.dumps({**SMALL, "hidden_size": "64"}).encode(), "says no hidden_size"),
-        (json.dumps({**SMALL, "num_experts": 4}).encode(), "says no num_experts_per_tok"),
+        (json.dumps({**SMALL, "hidden_size": "64"}).encode(), "does not have hidden_size"),
+        (json.dumps({**SMALL, "num_experts": 4}).encode(), "does not have num_experts_per_tok"),
     ],
 )
 def test_a_config_that_is_none_says_so(tmp_path: Path, text: bytes, said: str) -> None:
