@@ -79,7 +79,11 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
     errors = listed(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
-    timed = (json_fields.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error)
+    timed = (
+        json_fields.number(seconds_read) or 0.0
+        for seconds_read, error in zip(whole, errors, strict=True)
+        if not error
+    )
     each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
     return json_fields.statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
 
@@ -90,16 +94,20 @@ def _sum(ttft: object, gaps: object) -> float:
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     failed = figures.get("failed")
-    asked = json_fields.count(document.get("num_prompts"))
-    if failed is None and asked is not None and (lost := asked - figures.get("completed", asked)) > 0:
-        yield f"{lost} of {asked} requests are not among the successful ones"
+    requested = json_fields.count(document.get("num_prompts"))
+    if (
+        failed is None
+        and requested is not None
+        and (lost := requested - figures.get("completed", requested)) > 0
+    ):
+        yield f"{lost} of {requested} requests are not among the successful ones"
     elif failed:
         yield f"{failed} requests failed"
 
 
-def _date(said: object) -> datetime | None:
-    """The local time of a machine whose zone nobody tells: taken for ours."""
+def _date(date: object) -> datetime | None:
+    """The local time of a machine whose time zone is not given: ours is assumed."""
     try:
-        return datetime.strptime(json_fields.word(said), "%Y%m%d-%H%M%S").astimezone()
-    except (ValueError, OverflowError, OSError):  # a year that this machine's clock has not
+        return datetime.strptime(json_fields.word(date), "%Y%m%d-%H%M%S").astimezone()
+    except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
         return None
