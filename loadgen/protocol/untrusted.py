@@ -75,7 +75,17 @@ def json_object(raw: bytes) -> dict[str, Any]:
         found = json_value(raw)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return mapping(found)
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A JSON object; an empty one of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: object) -> list[Any]:
+    """A JSON list; an empty one of anything else."""
+    return value if isinstance(value, list) else []
 
 
 def file_bytes(place: Path, most_bytes: int) -> bytes:
