@@ -37,14 +37,23 @@ class Stream(msgspec.Struct, frozen=True):
 class Decoder:
     """Decodes the captures of one run, which share a dialect and whether they were streamed.
 
-    `hide` masks the secrets in every text that is kept of what a server wrote.
+    `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
+    each prompt and answer of the plan, int64[requests] each.
     """
 
-    def __init__(self, dialect: Dialect, streamed: bool, keep_text: bool = False, hide: Hide = as_is) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        streamed: bool,
+        keep_text: bool = False,
+        hide: Hide = as_is,
+        planned: tuple[Int64, Int64] | None = None,
+    ) -> None:
         self.dialect = dialect
         self.streamed = streamed
         self.keep_text = keep_text
         self.hide = hide
+        self.planned = planned
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -53,6 +62,8 @@ class Decoder:
         did. A connection that broke after the last event was whole is not a failure.
         """
         record, arrival_ns, lag_ns = _timed(capture)
+        if self.planned is not None:
+            record.planned_input, record.planned_output = (int(lens[record.index]) for lens in self.planned)
         stream = self._plain(capture)
         answer = stream.answer if stream else _unframed(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head

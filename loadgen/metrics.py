@@ -187,8 +187,8 @@ def compute(records: Records, ask: Ask) -> Metrics:
     """The figures of these records; it takes 200 MiB beside them, however many."""
     each = PerRequest.of(records, ask)
     ok = each.ok
-    sent = records.sent_ns > 0
-    sent_ns, end_ns = records.sent_ns[sent], np.maximum(records.end_ns, records.sent_ns)[sent]
+    sent = records.where(records.sent)
+    sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s = duration_ns / _SECOND_NS
     completed, good = int(ok.sum()), _good(each, ask)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadgen import archive
 from loadgen.arrays import Bool, Int64
-from loadgen.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, release, words_of
+from loadgen.columns import BOUNDS, LATER, Columns, Words, check, chosen, decoded, encoded, release, words_of
 from loadgen.failure import Failure, FailureKind
 from loadgen.files import write_whole
 from loadgen.spill import SPILLED, joined_messages
@@ -90,29 +90,19 @@ class Block(msgspec.Struct, frozen=True):
     tokens: Int64
 
 
-class Records(msgspec.Struct, frozen=True):
-    """Every request of a run, sorted by plan index.
+class Records(Columns, frozen=True, kw_only=True):
+    """Every request of a run, sorted by plan index: each scalar of Record is a column, int64[requests].
 
-    `columns[name]` is int64[requests] for each scalar of Record; the messages of request i are
-    `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all requests].
+    The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all
+    requests].
     """
 
-    columns: dict[str, Int64]
     start: Int64
     arrival_ns: Int64
     tokens: Int64
     failures: list[Failure | None]
     finish_reasons: list[str]
     texts: list[str | None]
-
-    def __len__(self) -> int:
-        return len(self.failures)
-
-    def __getattr__(self, name: str) -> Int64:
-        try:
-            return self.columns[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
     @property
     def ok(self) -> Bool:
@@ -163,7 +153,7 @@ class Records(msgspec.Struct, frozen=True):
         rows = sorted(records, key=lambda record: record.index)
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
         return cls(
-            columns={name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
+            **{name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
             start=_starts(counts),
             arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),
             tokens=np.concatenate([_NONE, *(r.tokens for r in rows)]),
@@ -197,7 +187,7 @@ class Records(msgspec.Struct, frozen=True):
         )
         where = order.tolist()
         return cls(
-            columns=columns,
+            **columns,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
@@ -210,7 +200,7 @@ class Records(msgspec.Struct, frozen=True):
         """Everything of these records, texts too, as one message that `unpack` reads."""
         return _ENCODER.encode(
             _Frame(
-                scalars=np.stack([self.columns[name] for name in BOUNDS]).astype("<i8").tobytes(),
+                scalars=np.stack([*self.columns.values()]).astype("<i8").tobytes(),
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
                 tokens=self.tokens.astype(_narrowest(self.tokens)).tobytes(),
@@ -235,7 +225,7 @@ class Records(msgspec.Struct, frozen=True):
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
         found = cls(
-            columns=_scalars(frame.scalars, requests),
+            **_scalars(frame.scalars, requests),
             start=_starts(counts),
             arrival_ns=arrival_ns,
             tokens=_widened(frame.tokens, len(arrival_ns)),
@@ -283,7 +273,7 @@ class Records(msgspec.Struct, frozen=True):
         check(scalars, start, arrival_ns, tokens)
         kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
         return cls(
-            columns=scalars,
+            **scalars,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
@@ -317,7 +307,7 @@ class _Rows(msgspec.Struct):
     def of(cls, parts: Iterable[Records]) -> _Rows:
         rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
         for part in parts:
-            rows.tables.append(np.stack([part.columns[name] for name in BOUNDS]))
+            rows.tables.append(np.stack([*part.columns.values()]))
             counts.append(np.diff(part.start))
             rows.failures += part.failures
             rows.finish_reasons += map(sys.intern, part.finish_reasons)

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.arrays import Bool, Int64, total
+from loadgen.arrays import Int64, total
+from loadgen.columns import Columns
 from loadgen.distribution import Distribution
 from loadgen.errors import UsageError
 from loadgen.metrics import Ask, PerRequest, latencies
@@ -94,14 +95,14 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
     from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
     the first request sent to the last.
     """
-    sent = records.sent_ns > 0
-    if not sent.any():
+    sent = records.where(records.sent)
+    if not len(sent):
         return Unsteady("no request was sent")
     if asked_concurrency is None:
-        begin_ns, end_ns = int(records.sent_ns[sent].min()), int(records.sent_ns[sent].max())
+        begin_ns, end_ns = int(sent.sent_ns.min()), int(sent.sent_ns.max())
         lost = "every request was sent at the same moment"
     else:
-        firsts_ns, lasts_ns = _of_slots(records, sent)
+        firsts_ns, lasts_ns = _of_slots(sent)
         if len(firsts_ns) < asked_concurrency:
             return Unsteady(f"{asked_concurrency} at once were asked for and {len(firsts_ns)} were reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
@@ -147,13 +148,11 @@ def _wrapped(line: str) -> list[str]:
 
 def ran_out(records: Records, profile: Profile) -> str:
     """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
-    sent = records.sent_ns > 0
+    sent = records.where(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
-    if not timed_loop or len(records) < profile.most_prompts or not sent.any():
+    if not timed_loop or len(records) < profile.most_prompts or not len(sent):
         return ""
-    idle_ns = int(
-        _of_slots(records, sent)[1].min() - records.sent_ns[sent].min()
-    )  # when a slot had nothing left to send
+    idle_ns = int(_of_slots(sent)[1].min() - sent.sent_ns.min())  # when a slot had nothing left to send
     if idle_ns >= profile.duration_ns:
         return ""
     return (
@@ -162,13 +161,12 @@ def ran_out(records: Records, profile: Profile) -> str:
     )
 
 
-def _of_slots(records: Records, sent: Bool) -> tuple[Int64, Int64]:
+def _of_slots(sent: Columns) -> tuple[Int64, Int64]:
     """When each slot first sent and last ended, int64[slots] each."""
-    slot = records.slot[sent]
-    order = np.argsort(slot, kind="stable")
-    begins = np.flatnonzero(np.diff(slot[order], prepend=-1))  # slots count from 0
-    firsts_ns: Int64 = np.minimum.reduceat(records.sent_ns[sent][order], begins)
-    lasts_ns: Int64 = np.maximum.reduceat(records.end_ns[sent][order], begins)
+    order = np.argsort(sent.slot, kind="stable")
+    begins = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], begins)
+    lasts_ns: Int64 = np.maximum.reduceat(sent.end_ns[order], begins)
     return firsts_ns, lasts_ns
 
 
@@ -178,8 +176,8 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
     N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
     one is the other with time reversed.
     """
-    sent = records.sent_ns > 0
-    sent_ns, ended_ns = np.sort(records.sent_ns[sent]), np.sort(records.end_ns[sent])
+    sent = records.where(records.sent)
+    sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
     ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
     sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
     after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
@@ -191,12 +189,10 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
 
 
 def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
-    left = records.sent_ns > 0
-    each = PerRequest.of(records, ask)
-    each = replace(each, ok=each.ok & left)
-    sent_ns, ended_ns = records.sent_ns[left], records.end_ns[left]
-    first_ns, window_ns = int(sent_ns.min()), end_ns - begin_ns
-    under_way_ns = ended_ns.clip(begin_ns, end_ns) - sent_ns.clip(begin_ns, end_ns)
+    sent, each = records.where(records.sent), PerRequest.of(records, ask)
+    each = replace(each, ok=each.ok & records.sent)
+    first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
+    under_way_ns = sent.end_ns.clip(begin_ns, end_ns) - sent.sent_ns.clip(begin_ns, end_ns)
     # (begin, end]: what arrives at the begin was made before it.
     completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
     arrived = _arrived(records, each, (begin_ns, end_ns), ask)
@@ -206,7 +202,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
         duration_s=window_ns / _SECOND_NS,
-        share=window_ns / (max(int(ended_ns.max()), end_ns) - first_ns),
+        share=window_ns / (max(int(sent.end_ns.max()), end_ns) - first_ns),
         mean_concurrency=total(under_way_ns) / window_ns,
         completed=completed,
         output_tokens=arrived,
