@@ -13,6 +13,8 @@ import msgspec
 
 from loadgen import untrusted
 from loadgen.environment import bare_variables
+from loadgen.nvml import Gpus, gpus
+from loadgen.reading import Absent, guarded
 
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
@@ -28,21 +30,6 @@ _COMMAND_S = 5.0
 _MOST_BYTES = 1 << 20
 _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", re.M)
 
-# NVML's reasons that are no throttling: idle, a clock that was asked for, the power limit under full load.
-GPU_REASONS = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-_GPU_COUNTERS = ("sw_thermal_slowdown", "hw_thermal_slowdown")
-# Older drivers have no counters, and still older ones another name: a field they do not know is an error.
-_GPU_QUERIES = (
-    ",".join(("clocks_event_reasons.active", *(f"clocks_event_reasons_counters.{n}" for n in _GPU_COUNTERS))),
-    "clocks_event_reasons.active",
-    "clocks_throttle_reasons.active",
-)
-
 
 class Source(Protocol):
     """Where a machine tells of itself; what is not there is empty."""
@@ -52,6 +39,8 @@ class Source(Protocol):
     def read(self, path: str) -> str: ...
 
     def run(self, *command: str) -> str: ...
+
+    def gpus(self) -> Gpus | Absent: ...
 
 
 class Machine:
@@ -86,24 +75,27 @@ class Machine:
             return ""
         return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
+    def gpus(self) -> Gpus | Absent:
+        """The GPUs that NVML shows."""
+        return guarded("NVML", gpus, Absent)
+
 
 class HostState(msgspec.Struct, frozen=True):
     """What can be read at one moment of what may hold the machine back."""
 
     counters: Mapping[str, int] = msgspec.field(default_factory=dict)  # each rises when something throttles
     held: tuple[str, ...] = ()  # what holds it back now, in words
-    gpu_reasons: tuple[str, ...] = ()  # at this moment, in words
 
 
 def snapshot(source: Source | None = None) -> HostState:
     """The machine's state now; milliseconds where there is nothing to ask but files."""
     source = source or Machine()
     counters = {path: _number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)}
-    gpu_counters, reasons = _gpu(source)
+    devices = source.gpus()
+    slowdown_us, reasons = devices.throttling() if isinstance(devices, Gpus) else ({}, [])
     return HostState(
-        counters={**counters, **gpu_counters},
-        held=(*_cpu(source), *_cooling(source), *_jetson(source)),
-        gpu_reasons=reasons,
+        counters={**counters, **slowdown_us},
+        held=(*_cpu(source), *_cooling(source), *_jetson(source), *reasons),
     )
 
 
@@ -114,14 +106,13 @@ def throttled(before: HostState, after: HostState) -> tuple[str, ...]:
         what = _counted(path)
         rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
     counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
-    now = dict.fromkeys((*after.held, *after.gpu_reasons))
-    return tuple(untrusted.text(said) for said in (*counted, *now))
+    return tuple(untrusted.text(line) for line in (*counted, *dict.fromkeys(after.held)))
 
 
 def _counted(path: str) -> str:
     """The sentence of a counter, its rise to be put in."""
-    if path.startswith("gpu"):
-        return f"GPU {path.rpartition('.')[2].replace('_', ' ')} for {{}} µs"
+    if path.startswith("GPU"):
+        return f"{path}: thermal slowdown for {{}} µs"
     if "thermal_throttle" in path:
         return "the CPU throttled for heat {} times"
     return "the power supply throttled for over-current {} times"
@@ -158,35 +149,11 @@ def _jetson(source: Source) -> list[str]:
     said, mode = [], found[1]
     if not mode.startswith("MAXN") and "NAME=MAXN" in source.read("/etc/nvpmodel.conf"):
         said.append(f"Jetson power mode {mode}, MAXN is there")
-    clocks = re.findall(
-        r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)",
-        source.run("jetson_clocks", "--show"),
-        re.M,
-    )
-    for name, *figures in clocks:
+    for name, *figures in _CLOCK.findall(source.run("jetson_clocks", "--show")):
         low, high, now = (_number(figure) for figure in figures)
         if low == high and now < _HELD * high:
             said.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
     return said
-
-
-def _gpu(source: Source) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Counters in µs by GPU and reason, and the reasons at this moment."""
-    for query in _GPU_QUERIES:
-        answer = source.run("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
-        if answer:
-            break
-    else:
-        return {}, ()
-    counters, reasons = {}, []
-    for gpu, line in enumerate(answer.splitlines()):
-        active, *counts = (cell.strip() for cell in line.split(","))
-        counters.update(
-            {f"gpu{gpu}.{name}": _number(n) for name, n in zip(_GPU_COUNTERS, counts, strict=False)}
-        )
-        mask = int(active, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", active) else 0
-        reasons += [f"GPU {gpu}: {name}" for bit, name in GPU_REASONS.items() if mask & bit]
-    return counters, tuple(reasons)
 
 
 def _number(text: str) -> int:

@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from loadgen.host import GPU_REASONS
 from loadgen.reading import Absent, Key, Quantity, Questions, Reading
 
 _LIBRARY = "libnvidia-ml.so.1"
 _GIB = 1 << 30
-# Bits of the clocks event reasons that mean slower than it could be; the others: idle, and clocks asked for.
-_REASONS = {0x04: "power limit", **GPU_REASONS}  # the limit is no throttling, and worth to be told beside it
+# Bits of the clocks event reasons that mean throttling; the others: idle, and clocks that were requested.
+_THROTTLING = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+_SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is no fault
 _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
     ("temperature_c", "temperature", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     ("sm_mhz", "SM clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
@@ -89,6 +94,27 @@ class Gpus:
         used = [memory.used for memory in self._each(asked, self.nvml.nvmlDeviceGetMemoryInfo)]
         return None if asked.refused or not used else sum(used)
 
+    def throttling(self) -> tuple[dict[str, int], list[str]]:
+        """Thermal slowdown so far, µs by GPU, of those that count it; and what throttles each GPU now."""
+        nvml, asked = self.nvml, Questions("NVML", self.nvml.NVMLError)
+        slowdown_us, reasons = dict[str, int](), list[str]()
+        for where, handle in self.devices.items():
+            thermal = partial(nvml.nvmlDeviceGetViolationStatus, handle, nvml.NVML_PERF_POLICY_THERMAL)
+            if (counter := asked.ask("thermal slowdown", thermal)) is not None:
+                slowdown_us[where] = counter.violationTime // 1000
+            mask = self._event_reasons(asked, handle) or 0
+            reasons += [f"{where}: {why}" for bit, why in _THROTTLING.items() if mask & bit]
+        return slowdown_us, reasons
+
+    def _event_reasons(self, asked: Questions, handle: Any) -> int | None:
+        nvml = self.nvml
+        mask: int | None = asked.ask(
+            "why its clocks are held back",
+            partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
+            partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),  # of drivers before 535
+        )
+        return mask
+
     def _each(self, asked: Questions, question: Any) -> list[Any]:
         """What those GPUs say that answer."""
         answers = [asked.ask("it", partial(question, handle)) for handle in self.devices.values()]
@@ -110,12 +136,8 @@ class Gpus:
             level = asked.ask(what, partial(getattr(nvml, function), handle, getattr(nvml, sort)))
             if level is not None:
                 values[quantity, where] = level
-        mask = asked.ask(
-            "why its clocks are held back",
-            partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
-            partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),  # of drivers before 535
-        )
-        held = None if mask is None else tuple((where, why) for bit, why in _REASONS.items() if mask & bit)
+        mask = self._event_reasons(asked, handle)
+        held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
         return Reading(values, held, asked.missing)
 
     def _energy(self, handle: Any) -> tuple[Quantity, float]:
