@@ -26,7 +26,7 @@ _ANSWERS = (
     "loadgen.dialect",
     "loadgen.generate",
     "loadgen.counting",
-    "loadgen.server_text",
+    "loadgen.untrusted",
 )
 _OTHERS = ("loadgen.others", "loadgen.bounds")
 _STORED = ("loadgen.record", "loadgen.columns", "loadgen.archive", "loadgen.journal")

@@ -28,8 +28,8 @@ from loadgen.fingerprint import Answer, Fingerprint
 from loadgen.generate import Generate
 from loadgen.plan import Plan, Subject
 from loadgen.record import Record
-from loadgen.server_text import NOT_JSON, Hide, as_is
 from loadgen.text_prompts import Tokenizer, load_tokenizer
+from loadgen.untrusted import NOT_JSON, Hide, as_is
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of what is left
 LONGEST_BYTES = 1 << 24  # of an answer; 48 tokens with everything a server may say of each are a thousandth

@@ -15,8 +15,9 @@ from loadgen.dialect import TOKEN, Dialect, Message, Usage, remark
 from loadgen.failure import Failure, FailureKind
 from loadgen.http1 import Unframed, unframe
 from loadgen.record import UNKNOWN, Record
-from loadgen.server_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
+from loadgen.untrusted import NOT_JSON, Hide, as_is, error_text, line
 
+LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
 _MS_NS = 1e6
@@ -81,7 +82,8 @@ class Decoder:
         if len(arrival_ns) and not given_up:
             record.end_ns = int(arrival_ns[-1])
         if settled is not None:
-            detail = kept(settled.detail, self.hide, LONGEST_DETAIL) or f"{settled.kind}: no cause is known"
+            # Masked before it is cut: half a secret would no longer be found.
+            detail = line(self.hide(settled.detail)) or f"{settled.kind}: no cause is known"
             record.failure = Failure(settled.kind, detail)
         return record
 
@@ -127,7 +129,7 @@ class Decoder:
         return None, ended
 
     def _reason(self, reason: str) -> str:
-        return kept(reason, self.hide, LONGEST_REASON) if reason else ""
+        return line(self.hide(reason), LONGEST_REASON) if reason else ""
 
     def _plain(self, capture: Capture) -> Stream | None:
         """A stream in the form that servers send; None for any other answer."""
@@ -178,14 +180,14 @@ class Decoder:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
-        line = sse.one_line(answer.body)
+        json = sse.one_line(answer.body)
         try:
-            messages = self.dialect.messages(line)
+            messages = self.dialect.messages(json)
         except NOT_JSON as error:
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {_readable(answer.body)}"), False
-        weighed = _weighed(messages, line)
+        weighed = _weighed(messages, json)
         counted = weighed.usage.completion_tokens if weighed.usage else None
         malformed = too_many(counted or 0, len(answer.body))
         if malformed:
@@ -213,7 +215,7 @@ def _weighed(messages: Sequence[Message], lines: bytes | bytearray) -> Weighed:
     weighed = weigh(messages)
     if not weighed.remarks:
         return weighed
-    written = [line for line in bytes(lines).split(b"\n") if line.strip()]
+    written = [json for json in bytes(lines).split(b"\n") if json.strip()]
     for at in weighed.remarks:
         fault = remark(written[at])
         if fault is not None:
@@ -303,10 +305,10 @@ def _in_one_piece(answer: Unframed) -> bool:
 
 def _no_answer(answer: Unframed, retry_after: str) -> Failure:
     if answer.status:
-        said = words(answer.body).strip()
+        why = error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
         status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
-        return Failure(FailureKind.HTTP_STATUS, f"{status}: {said}" if said else status)
+        return Failure(FailureKind.HTTP_STATUS, f"{status}: {why}" if why else status)
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
@@ -356,7 +358,7 @@ def _text(messages: Sequence[Message]) -> str:
 
 def _named_fault(data: bytes | None) -> str:
     """What an event says that is an error by its name; "" where there is none."""
-    return "" if data is None else words(data).strip() or "an error event without data"
+    return "" if data is None else error_text(data).strip() or "an error event without data"
 
 
 def _truncation(answer: Unframed, done: bool, messages: int) -> str:

@@ -21,8 +21,8 @@ from loadgen.live import Display, Progress
 from loadgen.plan import Plan
 from loadgen.record import Records
 from loadgen.runner import Run, start
-from loadgen.server_text import Hide, as_is
 from loadgen.stop_rules import StopRules
+from loadgen.untrusted import Hide, as_is
 
 _SPARE_FILES = 64
 _LEAST_BYTES = 64 << 20  # that an answer may have

@@ -85,7 +85,7 @@ def guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T
     try:
         return ask()
     except Exception as error:
-        said = untrusted.text(" ".join(str(error).split()), 200)
+        said = untrusted.line(str(error), 200)
         return otherwise(f"{what} failed: {type(error).__name__}" + (f": {said}" if said else ""))
 
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.counting import SILENT_TOKENS
-from loadgen.decode import Decoder
+from loadgen.decode import LONGEST_REASON, Decoder
 from loadgen.dialect import DIALECTS, MOST, Dialect
 from loadgen.failure import Failure, FailureKind
 from loadgen.generate import Generate
 from loadgen.metrics import Ask, compute
 from loadgen.record import UNKNOWN, Record, Records
-from loadgen.server_text import LONGEST_DETAIL, LONGEST_REASON
+from loadgen.untrusted import LONGEST
 
 APIS: Final[tuple[Dialect, ...]] = (DIALECTS["completions"], DIALECTS["chat"], Generate())
 HEADS: Final = (
@@ -80,7 +80,7 @@ def check(dialect: Dialect, streamed: bool, capture: Capture) -> Record:
     dialect.token_seen(capture.raw)
     _check_counts(record, len(capture.raw))
     _check_times(record, capture)
-    for text, longest in ((record.finish_reason, LONGEST_REASON), (_detail(record), LONGEST_DETAIL)):
+    for text, longest in ((record.finish_reason, LONGEST_REASON), (_detail(record), LONGEST)):
         assert len(text) <= longest
         assert text.isprintable()
     assert _detail(record).strip()

@@ -32,7 +32,7 @@ ORDER = [
     "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
     "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
     "spill", "record", "journal",
-    "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
+    "arrival", "vocabulary", "prompts", "text_prompts", "dialect", "generate", "counting",
     "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
     "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
     "distribution", "health",
