@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from loadgen.arrays import Int64
-from loadgen.arrival import NS_PER_S, arrival, within
+from loadgen.arrival import NS_PER_S, Arrival, within
 from loadgen.dialect import Chat, Completions, Dialect
 from loadgen.engines import Engine
 from loadgen.errors import UsageError
@@ -159,7 +159,7 @@ def _schedule(profile: Profile, stream: Stream) -> tuple[Int64 | None, int, list
         notes.append(f"requests are sent for {duration:g} s; those under way then are finished")
     if profile.held_concurrency is not None:
         return None, most, notes
-    process = arrival(profile.request_rate, profile.burstiness)
+    process = Arrival(profile.request_rate, profile.burstiness)
     if duration is None:
         return process.offsets_ns(most, arrival_rng(stream)), most, notes
     offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
