@@ -12,7 +12,6 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.block import percentile_name
-from loadgen.distribution import Distribution
 from loadgen.metrics import Metrics
 from loadgen.steady import Steady, Unsteady
 
@@ -116,8 +115,9 @@ def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
     yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
     if run.goodput_per_s is not None:
         yield "goodput_per_s", "Goodput (req/s)", run.goodput_per_s
-    for key, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL")):
-        latency: Distribution = getattr(run, key)
+    latencies = {"TTFT": run.ttft, "TPOT": run.tpot, "ITL": run.itl, "E2EL": run.e2el}
+    for name, latency in latencies.items():
+        key = name.lower()
         yield f"mean_{key}_ms", f"Mean {name} (ms)", latency.mean_ms
         for percentile, value in latency.percentiles_ms.items() if key != "e2el" else ():
             rank = percentile_name(percentile)

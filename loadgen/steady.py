@@ -14,7 +14,7 @@ from loadgen.arrays import Int64, total
 from loadgen.columns import Columns
 from loadgen.distribution import Distribution
 from loadgen.errors import UsageError
-from loadgen.metrics import Ask, PerRequest, latencies
+from loadgen.metrics import Ask, Latencies, PerRequest
 from loadgen.profile import Profile
 from loadgen.record import Records
 
@@ -197,7 +197,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
     completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
     arrived = _arrived(records, each, (begin_ns, end_ns), ask)
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
-    found = latencies(records, replace(each, ok=whole), ask)
+    latencies = Latencies.of(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
@@ -209,10 +209,10 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: Ask) -> Steady:
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
         whole=int(whole.sum()),
-        ttft=found["ttft"],
-        tpot=found["tpot"],
-        itl=found["itl"],
-        e2el=found["e2el"],
+        ttft=latencies.ttft,
+        tpot=latencies.tpot,
+        itl=latencies.itl,
+        e2el=latencies.e2el,
     )
 
 
