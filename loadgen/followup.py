@@ -14,7 +14,7 @@ from loadgen.measure import Outcome
 from loadgen.observe import Observer
 from loadgen.roofline.subject import Flags
 from loadgen.sections import Broken, guarded
-from loadgen.sensing import Sensing
+from loadgen.sensing import Sampler
 
 Step = Callable[[Facts], dict[str, Any]]  # from the facts so far to fields that it adds
 
@@ -80,7 +80,7 @@ def counted(observer: Observer | None, outcome: Outcome) -> dict[str, Any]:
     return {} if observer is None or outcome.interrupted else {"window": observer.after()}
 
 
-def sensed(sensing: Sensing | None, outcome: Outcome) -> dict[str, Any]:
+def sensed(sensing: Sampler | None, outcome: Outcome) -> dict[str, Any]:
     """What the sensors read while the load ran."""
     health = outcome.health
     return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}

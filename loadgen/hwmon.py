@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen import untrusted
-from loadgen.reading import Absent, Key, Questions, Reading
+from loadgen.reading import Absent, Key, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
 # A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.
@@ -85,40 +85,36 @@ class Board:
             "jetson_power_mode": self._power_mode(),
             "power_rails": " + ".join(self.total),
         }
-        return {name: untrusted.text(said) for name, said in facts.items() if said}
+        return {name: untrusted.text(text) for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """One look: a file each; the monitors' are read over I²C."""
-        asked = Questions("the board", OSError, ValueError)
+        """The values now: a file each; the monitors' are read over I²C."""
+        queries = Queries("the board", OSError, ValueError)
         values: dict[Key, float] = {}
         for rail in self.rails:
-            watts = asked.ask(f"rail {rail.label}", rail.watts)
+            watts = queries.get(f"rail {rail.label}", rail.watts)
             if watts is not None:
                 values["board_w" if rail.label in self.total else "rail_w", rail.label] = watts
         if self.rails and not self.total:
-            asked.refuse("its total power", "its monitors do not say which rails they are on")
+            queries.refuse("its total power", "its monitors do not name their rails")
         if not self.rails:
-            asked.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
+            queries.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
         for zone, path in self.zones.items():
-            temperature = asked.ask(f"temperature {zone}", partial(_number, path))
+            temperature = queries.get(f"temperature {zone}", partial(_number, path))
             if temperature is not None:
                 values["temperature_c", zone] = temperature / 1e3
         for name, path in self.clocks.items():
-            hertz = asked.ask(f"clock {name}", partial(_number, path))
+            hertz = queries.get(f"clock {name}", partial(_number, path))
             if hertz is not None:
                 values["sm_mhz", name] = hertz / 1e6
         for path in self.memory_clocks:
-            hertz = asked.ask("memory clock", partial(_number, path))
+            hertz = queries.get("memory clock", partial(_number, path))
             if hertz is not None:
                 values["memory_mhz", _MEMORY_CLOCK] = hertz / 1e6
-        states = {kind: asked.ask(kind, partial(_number, path)) for kind, path in self.alerts.items()}
-        told = [
-            (kind.removesuffix("-throttle-alert"), state)
-            for kind, state in states.items()
-            if state is not None
-        ]
-        held = tuple((where, "throttle alert") for where, state in told if state > 0) if told else None
-        return Reading(values, held, asked.missing)
+        states = {kind: queries.get(kind, partial(_number, path)) for kind, path in self.alerts.items()}
+        known = {kind: state for kind, state in states.items() if state is not None}
+        held = [(kind.removesuffix("-throttle-alert"), "throttle alert") for kind in known if known[kind] > 0]
+        return Reading(values, tuple(held) if known else None, queries.missing)
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""

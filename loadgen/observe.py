@@ -20,7 +20,7 @@ from loadgen import clock, exchange
 from loadgen.endpoint import Access
 from loadgen.errors import LoadgenError
 from loadgen.exposition import SAMPLED, Selection, Snapshot, parse, select
-from loadgen.reading import LOOKING
+from loadgen.reading import SAMPLING_SHARE
 from loadgen.window import ServerWindow, window
 
 _LOOKS_PER_S = 5
@@ -94,7 +94,7 @@ class Observer:
                 while True:
                     selection = await self._look(client, SAMPLED)
                     self._keep((clock.now_ns() - began_ns) / 1e9, selection)
-                    await asyncio.sleep(max(self.every_s, self.least_s / LOOKING))
+                    await asyncio.sleep(max(self.every_s, self.least_s / SAMPLING_SHARE))
 
         # Where there is not even a socket for it, the run goes on without samples.
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):

@@ -63,7 +63,7 @@ from loadgen.roofline.subject import Flags
 from loadgen.runner import DEFAULT_TRANSPORT
 from loadgen.secrecy import Secrets
 from loadgen.sections import Broken, guarded
-from loadgen.sensing import Sensing
+from loadgen.sensing import Sampler
 from loadgen.stop_rules import StopRules
 
 _IDLE_S = 1.0  # of power at rest, where there is a sensor of it
@@ -237,12 +237,12 @@ class Session(msgspec.Struct, frozen=True):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
-    def _sensing(self) -> Sensing | None:
+    def _sensing(self) -> Sampler | None:
         """The sensors of this machine, where the server is on it, and its power at rest."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
-        sensing = Sensing(sensors.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        sensing.rest(_IDLE_S)
+        sensing = Sampler(sensors.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing.sample_idle(_IDLE_S)
         return sensing
 
     def _traced(self) -> AbstractContextManager[Trace | None]:
@@ -258,7 +258,7 @@ class Session(msgspec.Struct, frozen=True):
         display: Display,
         journal: Journal,
         observer: Observer | None,
-        sensing: Sensing | None,
+        sensing: Sampler | None,
     ) -> Outcome:
         """The measured run, the server's counters and this machine's sensors sampled meanwhile."""
         title = made.profile.name or "bench"
@@ -313,7 +313,7 @@ class Session(msgspec.Struct, frozen=True):
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
 
-    def _facts(self, made: Plan, started: datetime, sensing: Sensing | None) -> Facts:
+    def _facts(self, made: Plan, started: datetime, sensing: Sampler | None) -> Facts:
         """What is known before the first request."""
         local = self.local
         return Facts(
@@ -341,7 +341,7 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
         )
 
-    def _environment(self, sensing: Sensing | None) -> dict[str, str]:
+    def _environment(self, sensing: Sampler | None) -> dict[str, str]:
         """This machine and our own software; of its GPUs too where the server is on it."""
         own = {**describe(), "git": git_state()}
         seen = sensors.facts(sensing.sensors) if sensing is not None else {}

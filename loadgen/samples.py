@@ -1,14 +1,14 @@
-"""Samples: what many looks at the sensors come to over the measured window."""
+"""Samples: the readings of the sensors over the measured window, summed up."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict
 
 from loadgen.arrays import Float64
@@ -20,7 +20,7 @@ _ENDS = 0.05  # of the window, or two periods: as long at most may power be unkn
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One look, when it began, and the CPU time that it took this thread."""
+    """One reading of all sensors, when it began, and the CPU time that it took this thread."""
 
     at_ns: int
     cpu_ns: int
@@ -60,8 +60,7 @@ class Energy(BaseModel):
     under: dict[str, float] = {}  # J of rails and GPUs whose power is part of those
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True, dict=True):
     """Samples taken around and in a window; those outside serve only to reach its ends."""
 
     samples: Sequence[Sample]
@@ -107,27 +106,22 @@ class Window:
     def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, Spread]:
         """By place, from the samples in the window."""
         spreads = {}
-        for where in self.wheres(quantity):
+        for where in (where for where in self.wheres(quantity) if where not in left_out):
             key = (quantity, where)
             values = np.array([s.reading.values[key] for s in self.inside if key in s.reading.values])
-            if where not in left_out:
-                spreads[where] = Spread(
-                    min=float(values.min()), mean=float(values.mean()), max=float(values.max())
-                )
+            spreads[where] = Spread(
+                min=float(values.min()), mean=float(values.mean()), max=float(values.max())
+            )
         return spreads
 
     def held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
-        """The share of the window's samples with each reason; None where nobody could tell."""
-        told = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
-        if not told:
+        """The share of the window's samples with each reason; None where no sensor reports it."""
+        known = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
+        if not known:
             return None
-        reasons = Counter(
-            f"{where}: {why}"
-            for pairs in told
-            for where, why in dict.fromkeys(pairs)
-            if where not in left_out
-        )
-        return {reason: n / len(told) for reason, n in reasons.items()}
+        places = (pair for pairs in known for pair in dict.fromkeys(pairs) if pair[0] not in left_out)
+        reasons = Counter(f"{where}: {why}" for where, why in places)
+        return {reason: n / len(known) for reason, n in reasons.items()}
 
     def missing(self) -> tuple[str, ...]:
         """Each reason once, and in how many samples where not in all."""
@@ -190,7 +184,7 @@ Wanted = Mapping[str, Sequence[Quantity]]
 
 
 def energy(
-    window: Window, rest: Sequence[Sample], gpus: Sequence[str]
+    window: Window, idle: Sequence[Sample], gpus: Sequence[str]
 ) -> tuple[Energy | None, tuple[str, ...]]:
     """Energy of the board where it has monitors, else of these GPUs; and what is missing of it.
 
@@ -210,18 +204,18 @@ def energy(
         parts=parts,
         under=_parts(window, within)[0] if rails else {},
     )
-    if len(rest) > 1:
-        before = replace(window, samples=rest, begin_ns=rest[0].at_ns, end_ns=rest[-1].at_ns)
-        idle, _ = _parts(before, wanted)
-        if len(idle) == len(wanted) and before.duration_s > 0:
-            found = found.model_copy(update={"idle_w": sum(idle.values()) / before.duration_s})
+    if len(idle) > 1:
+        before = replace(window, samples=idle, begin_ns=idle[0].at_ns, end_ns=idle[-1].at_ns)
+        idle_parts, _ = _parts(before, wanted)
+        if len(idle_parts) == len(wanted) and before.duration_s > 0:
+            found = found.model_copy(update={"idle_w": sum(idle_parts.values()) / before.duration_s})
     return found, ()
 
 
 def _parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
     found = {where: joules(window, where, quantities) for where, quantities in wanted.items()}
-    known = {where: said for where, said in found.items() if not isinstance(said, str)}
-    return known, tuple(said for said in found.values() if isinstance(said, str) and said)
+    known = {where: energy_j for where, energy_j in found.items() if not isinstance(energy_j, str)}
+    return known, tuple(why for why in found.values() if isinstance(why, str) and why)
 
 
 def _source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:

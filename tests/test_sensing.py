@@ -281,7 +281,7 @@ JETSON = Sensed(
         "gpu-thermal": Spread(min=50, mean=55, max=60),
     },
     held_back={"gpu: throttle alert": 0.25},
-    missing=("GPU 0 does not tell power: Not Supported",),
+    missing=("GPU 0 does not report power: Not Supported",),
 )
 
 
@@ -307,7 +307,7 @@ JETSON = Sensed(
                 "energy: 400 J, 40.0 W mean (rail VIN, sampled every 0.5 s), "
                 "of it VDD_GPU 200 J, VIN_SYS_5V0 50 J",
                 "GPU: 60 °C at most; gpu: throttle alert in 25 % of samples",
-                "not read: GPU 0 does not tell power: Not Supported",
+                "not read: GPU 0 does not report power: Not Supported",
             ],
             id="a Jetson, no token",
         ),

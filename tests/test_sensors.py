@@ -8,7 +8,7 @@ import pytest
 
 from loadgen import sensors
 from loadgen.nvml import Gpus
-from loadgen.reading import Absent, Questions, Reading, Sensor
+from loadgen.reading import Absent, Queries, Reading, Sensor
 from recorded_sensors import DATA, RecordedNvml, tree
 
 
@@ -49,29 +49,29 @@ def test_gpu_memory_in_use_is_one_number(
     ("refused", "missing"),
     [
         ([], ()),
-        ([("a", "why")], ("it does not tell a: why",)),
-        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not tell a and b: why",)),
+        ([("a", "why")], ("it does not report a: why",)),
+        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not report a and b: why",)),
         (
             [("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")],
-            ("it does not tell a, c and d: 1", "it does not tell b: 2"),
+            ("it does not report a, c and d: 1", "it does not tell b: 2"),
         ),
     ],
 )
 def test_refusals_are_one_line_a_reason(refused: list[tuple[str, str]], missing: tuple[str, ...]) -> None:
-    asked = Questions("it", OSError)
+    queries = Queries("it", OSError)
     for what, why in refused:
-        asked.refuse(what, why)
-    assert asked.missing == missing
+        queries.refuse(what, why)
+    assert queries.missing == missing
 
 
 def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
     def no(why: str) -> int:
         raise OSError(why)
 
-    asked = Questions("it", OSError)
-    assert asked.ask("a", lambda: no("first"), lambda: 7) == 7
-    assert asked.ask("b", lambda: no("first"), lambda: no("second")) is None
-    assert asked.missing == ("it does not tell b: first",)
+    queries = Queries("it", OSError)
+    assert queries.get("a", lambda: no("first"), lambda: 7) == 7
+    assert queries.get("b", lambda: no("first"), lambda: no("second")) is None
+    assert queries.missing == ("it does not report b: first",)
 
 
 @pytest.mark.realtime
