@@ -1,0 +1,75 @@
+"""Processes: host memory of the server's process tree, and of the whole machine."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import psutil
+
+from loadgen import clock
+from loadgen.telemetry.sensor import SAMPLING_SHARE, Quantity, Queries, Reading
+
+_GIB = 1 << 30
+# For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:
+# it is read seldom.
+_PSS_S = 5.0
+
+
+class Processes:
+    """RSS and PSS, summed over the processes; PSS is read 5 s and more apart, and repeated in between."""
+
+    def __init__(self, now_ns: Callable[[], int] = clock.now_ns) -> None:
+        self._now_ns = now_ns
+        self._pss_due_ns = 0
+        self._pss = Reading()
+
+    def facts(self) -> dict[str, str]:
+        """Nothing: all of it changes."""
+        return {}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """The memory now; a process that has ended has none."""
+        if not pids:
+            return Reading(missing=("host memory: the server's processes are not known",))
+        began_ns = self._now_ns()
+        if began_ns >= self._pss_due_ns:
+            # Only Linux has PSS: elsewhere psutil's answer has no such attribute.
+            self._pss = _summed("pss_bytes", "its PSS", lambda p: p.memory_full_info().pss, pids)
+            took_ns = self._now_ns() - began_ns
+            self._pss_due_ns = began_ns + max(int(_PSS_S * 1e9), int(took_ns / SAMPLING_SHARE))
+        rss = _summed("rss_bytes", "its RSS", lambda p: p.memory_info().rss, pids)
+        return Reading.merged((rss, self._pss))
+
+
+class System:
+    """Memory of the whole machine."""
+
+    def facts(self) -> dict[str, str]:
+        """Its total."""
+        return {"memory": f"{psutil.virtual_memory().total / _GIB:.1f} GiB"}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """What is not available to a new process: total − MemAvailable."""
+        memory = psutil.virtual_memory()
+        return Reading({("system_bytes", ""): memory.total - memory.available})
+
+
+def _summed(
+    quantity: Quantity, name: str, size: Callable[[psutil.Process], int], pids: Sequence[int]
+) -> Reading:
+    """The sum over the processes, never of a part of them: nothing where one of them refuses."""
+    queries = Queries("a process of the server", OSError, AttributeError)
+    sizes = [queries.get(name, partial(_size, size, pid)) for pid in pids]
+    known = [size for size in sizes if size is not None]
+    return Reading({(quantity, ""): sum(known)} if len(known) == len(sizes) else {}, missing=queries.missing)
+
+
+def _size(size: Callable[[psutil.Process], int], pid: int) -> int:
+    try:
+        return size(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return 0
+    except psutil.AccessDenied:
+        raise PermissionError(errno.EACCES, "it is another user's") from None  # psutil's words name the pid
