@@ -158,8 +158,10 @@ class Words:
 
     def numbers(self, words: Sequence[str]) -> Int64:
         """The number of each of these, int64[words]."""
-        known = self._numbers
-        return np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
+        number_of = self._numbers
+        return np.fromiter(
+            (number_of.setdefault(word, len(number_of)) for word in words), np.int64, len(words)
+        )
 
     def stored(self) -> tuple[NDArray[np.uint8], Int64]:
         """The different strings end to end, and where each begins, the end of the last one included."""

@@ -83,7 +83,7 @@ class Decoder:
             record.end_ns = int(arrival_ns[-1])
         if settled is not None:
             # Masked before it is cut: half a secret would no longer be found.
-            detail = line(self.hide(settled.detail)) or f"{settled.kind}: no cause is known"
+            detail = line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
             record.failure = Failure(settled.kind, detail)
         return record
 
@@ -135,10 +135,10 @@ class Decoder:
         """A stream in the form that servers send; None for any other answer."""
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
-        found = sse_fast.read(capture.raw, capture.read_ends())
-        if found is None:
+        parsed = sse_fast.read(capture.raw, capture.read_ends())
+        if parsed is None:
             return None
-        answer, events = found
+        answer, events = parsed
         messages = self._messages(events)
         return None if messages is None else DecodedStream(answer, events, messages)
 
@@ -176,7 +176,7 @@ class Decoder:
         failure, _ = self._whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
-        return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
+        return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
@@ -316,13 +316,13 @@ def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
 
 
-def _settle(transport: Failure | None, found: Failure | None, whole: bool) -> Failure | None:
+def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
     """Of what the transport knows and what the bytes say, the one that explains more."""
     if transport is None:
-        return found
-    if found is not None and found.kind in _TELLING and transport.kind in _OUTRANKED:
-        return found
-    if found is None and whole and transport.kind is FailureKind.TRUNCATED:
+        return decoded
+    if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
+        return decoded
+    if decoded is None and whole and transport.kind is FailureKind.TRUNCATED:
         return None  # only the end of the framing is missing: nothing of the answer is
     return transport
 

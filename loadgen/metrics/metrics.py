@@ -211,7 +211,7 @@ def parse_percentile_metrics(text: str) -> tuple[str, ...]:
     for name in (part.strip() for part in text.split(",")):
         if name not in SELECTABLE:
             raise UsageError(
-                f"--percentile-metrics {text}: no metric {name!r}; there are {', '.join(SELECTABLE)}"
+                f"--percentile-metrics {text}: unknown metric {name!r}: choose from {', '.join(SELECTABLE)}"
             )
         names[name] = None
     return tuple(names)

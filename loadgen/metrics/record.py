@@ -235,7 +235,7 @@ class Records(Columns, frozen=True, kw_only=True):
         counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
-        found = cls(
+        records = cls(
             **_scalars(frame.scalars, requests),
             start=_starts(counts),
             arrival_ns=arrival_ns,
@@ -244,8 +244,8 @@ class Records(Columns, frozen=True, kw_only=True):
             finish_reasons=[decoded(reason) for reason in frame.finish_reasons],
             texts=[None if text is None else decoded(text) for text in frame.texts],
         )
-        check(found.columns, found.start, found.arrival_ns, found.tokens)
-        return found
+        check(records.columns, records.start, records.arrival_ns, records.tokens)
+        return records
 
     def save(self, path: Path) -> None:
         """Write every column to an uncompressed `.npz`, whole or not at all; texts are not part of it.
@@ -274,7 +274,7 @@ class Records(Columns, frozen=True, kw_only=True):
         stored = archive.read(path, _STORED)
         needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
         if missing := [name for name in needed if name not in stored]:
-            raise ValueError(f"column {missing[0]} is not there")
+            raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
         scalars = {
             name: stored[name].astype(np.int64, copy=False) if name in stored else _unknown(requests)
@@ -344,11 +344,11 @@ def _widened(data: bytes, messages: int) -> Int64:
 
 def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     """The scalar columns of a frame; those that are younger than it are unknown."""
-    known = len(data) // (8 * requests) if requests else len(BOUNDS)
-    if len(data) != 8 * requests * known or not _FIRST_FRAMES <= known <= len(BOUNDS):
+    columns = len(data) // (8 * requests) if requests else len(BOUNDS)
+    if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
         raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
     table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
-    table[:known] = np.frombuffer(data, "<i8").reshape(known, requests)
+    table[:columns] = np.frombuffer(data, "<i8").reshape(columns, requests)
     return dict(zip(BOUNDS, table, strict=True))
 
 
@@ -363,9 +363,9 @@ def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[st
         raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
     if column.dtype.kind == "U":
         return list(map(str, column.tolist()))
-    if column.dtype != np.int64 or not all(known in stored for known in _SHARED_WORDS):
+    if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
         raise ValueError(f"column {name} holds no words")
-    return chosen(words_of(*(stored[known] for known in _SHARED_WORDS)), column)
+    return chosen(words_of(*(stored[part] for part in _SHARED_WORDS)), column)
 
 
 def _failures(kinds: list[str], details: list[str]) -> list[Failure | None]:

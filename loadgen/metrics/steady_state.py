@@ -70,10 +70,10 @@ class Steady(msgspec.Struct, frozen=True):
 def _margin(flag: str, text: str) -> Margin:
     if not text:
         return Margin()
-    found = _MARGIN.fullmatch(text.strip())
-    if found is None:
+    match = _MARGIN.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"{flag} {text}: give requests as 20, or seconds as 5s")
-    count, seconds = found.groups()
+    count, seconds = match.groups()
     return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * _SECOND_NS))
 
 
@@ -106,36 +106,38 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
     else:
         firsts_ns, lasts_ns = _of_slots(sent)
         if len(firsts_ns) < asked_concurrency:
-            return Unsteady(f"{asked_concurrency} at once were asked for and {len(firsts_ns)} were reached")
+            return Unsteady(f"{asked_concurrency} were requested at once and {len(firsts_ns)} were reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
-        lost = f"a slot had nothing left to send before all {asked_concurrency} were at work"
+        lost = f"a slot ran out of requests before all {asked_concurrency} were busy"
     return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)
 
 
-def lines(found: Steady | Unsteady) -> list[str]:
+def lines(part: Steady | Unsteady) -> list[str]:
     """The steady part as the report says it, two lines of at most 80 columns, more where figures are huge."""
-    if isinstance(found, Unsteady):
-        return _wrapped(f"steady state: none: {found.why}")
+    if isinstance(part, Unsteady):
+        return _wrapped(f"steady state: none: {part.why}")
     means = [
         f"{name} {latency.mean_ms:.2f}"
-        for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot), ("E2EL", found.e2el))
+        for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
         if latency.n
     ]
     return [
         *_wrapped(
-            f"steady state: {found.begin_s:.1f} to {found.end_s:.1f} s ({100 * found.share:.0f} %), "
-            f"{found.mean_concurrency:.2f} under way, {found.output_throughput_per_s:.1f} tok/s, "
-            f"{found.request_throughput_per_s:.2f} req/s"
+            f"steady state: {part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %), "
+            f"{part.mean_concurrency:.2f} under way, {part.output_throughput_per_s:.1f} tok/s, "
+            f"{part.request_throughput_per_s:.2f} req/s"
         ),
-        *_wrapped(f"  {found.whole} requests wholly in it" + f": mean {', '.join(means)} ms" * bool(means)),
+        *_wrapped(
+            f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means)
+        ),
     ]
 
 
-def json(found: Steady | Unsteady) -> dict[str, Any]:
+def json(part: Steady | Unsteady) -> dict[str, Any]:
     """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
     return {
         name: _latency(value) if isinstance(value, Distribution) else value
-        for name, value in asdict(found).items()
+        for name, value in asdict(part).items()
     }
 
 
@@ -158,8 +160,8 @@ def ran_out(records: Records, profile: Profile) -> str:
     if idle_ns >= profile.duration_ns:
         return ""
     return (
-        f"all {profile.most_prompts} prompts were sent, and the load fell, {idle_ns / _SECOND_NS:.1f} s into "
-        f"the {profile.duration:g} s of --duration: give more --num-prompts"
+        f"all {profile.most_prompts} prompts were sent and the load fell {idle_ns / _SECOND_NS:.1f} s into "
+        f"the {profile.duration:g} s of --duration: raise --num-prompts"
     )
 
 

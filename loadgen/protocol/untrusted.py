@@ -76,10 +76,10 @@ def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        finite = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) and 0 <= found <= MOST else None
+    return finite if math.isfinite(finite) and 0 <= finite <= MOST else None
 
 
 def digits(text: str) -> int | None:
@@ -103,10 +103,10 @@ def json_value(raw: bytes) -> Any:
 def json_object(raw: bytes) -> dict[str, Any]:
     """The object that JSON holds; empty where it holds anything else, or is none."""
     try:
-        found = json_value(raw)
+        value = json_value(raw)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def file_bytes(place: Path, most_bytes: int) -> bytes:
@@ -124,18 +124,18 @@ def file_bytes(place: Path, most_bytes: int) -> bytes:
 def file_head(place: Path, most_bytes: int) -> bytes:
     """The first bytes of a regular file, at most so many; raises OSError where it is another thing."""
     try:
-        found = os.stat(place)
+        status = os.stat(place)
     except ValueError:  # a null byte in its name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
     # It may have been replaced since: no FIFO without a writer, and no terminal, is to hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     with open(place, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        parts, left = [], min(found.st_size, most_bytes)
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        parts, left = [], min(status.st_size, most_bytes)
         while left > 0 and (part := file.read(left)):
             parts.append(part)
             left -= len(part)

@@ -26,8 +26,8 @@ def facts(sensors: Sequence[Sensor]) -> dict[str, str]:
 
 def _facts(sensor: Sensor) -> dict[str, str]:
     """One sensor's facts; none where it fails."""
-    known = guarded(name_of(sensor), sensor.facts, lambda _: {})
-    return {name: untrusted.text(value) for name, value in known.items()}
+    facts = guarded(name_of(sensor), sensor.facts, lambda _: {})
+    return {name: untrusted.text(value) for name, value in facts.items()}
 
 
 def device_memory_bytes() -> int | None:

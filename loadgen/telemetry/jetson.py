@@ -43,10 +43,10 @@ class Rail(msgspec.Struct, frozen=True):
 
 def board(root: Path = Path("/")) -> Board | Absent | None:
     """The Jetson's own sensors; Absent where it is one and shows none; None on another machine."""
-    found = Board(root)
-    if found.rails or found.clocks or (found.zones and found.model):
-        return found
-    return Absent(f"{found.model} shows no sensor under /sys") if "Jetson" in found.model else None
+    here = Board(root)
+    if here.rails or here.clocks or (here.zones and here.model):
+        return here
+    return Absent(f"{here.model} shows no sensor under /sys") if "Jetson" in here.model else None
 
 
 class Board:
@@ -69,9 +69,9 @@ class Board:
             for cooler in coolers
             if (kind := _text(cooler / "type")).endswith("throttle-alert")
         }
-        known = {rail.label for rail in self.rails if rail.known}
-        whole = [label for label in _TOTALS if label in known][:1]
-        self.total = whole or sorted(known - {under for under, over in _UNDER.items() if over in known})
+        labels = {rail.label for rail in self.rails if rail.known}
+        whole = [label for label in _TOTALS if label in labels][:1]
+        self.total = whole or sorted(labels - {under for under, over in _UNDER.items() if over in labels})
 
     def facts(self) -> dict[str, str]:
         """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
@@ -112,9 +112,11 @@ class Board:
             if hertz is not None:
                 values["memory_mhz", _MEMORY_CLOCK] = hertz / 1e6
         states = {kind: queries.get(kind, partial(_number, path)) for kind, path in self.alerts.items()}
-        known = {kind: state for kind, state in states.items() if state is not None}
-        held = [(kind.removesuffix("-throttle-alert"), "throttle alert") for kind in known if known[kind] > 0]
-        return Reading(values, tuple(held) if known else None, queries.missing)
+        alerts = {kind: state for kind, state in states.items() if state is not None}
+        held = [
+            (kind.removesuffix("-throttle-alert"), "throttle alert") for kind in alerts if alerts[kind] > 0
+        ]
+        return Reading(values, tuple(held) if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""

@@ -85,7 +85,7 @@ class Gpus:
         reading = Reading.merged([*each, Reading(missing=self.missing)])
         if not pids or any(quantity == "server_bytes" for quantity, _ in reading.values):
             return reading
-        unlisted = "no GPU lists a process of the server: its GPU memory is not known by process"
+        unlisted = "no GPU lists a process of the server, so its GPU memory is unknown by process"
         return Reading(reading.values, reading.held_back, (*reading.missing, unlisted))
 
     def used_bytes(self) -> int | None:

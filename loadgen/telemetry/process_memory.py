@@ -32,7 +32,7 @@ class Processes:
     def read(self, pids: Sequence[int]) -> Reading:
         """The memory now; a process that has ended has none."""
         if not pids:
-            return Reading(missing=("host memory: the server's processes are not known",))
+            return Reading(missing=("host memory: the server's processes are unknown",))
         began_ns = self._now_ns()
         if began_ns >= self._pss_due_ns:
             # Only Linux has PSS: elsewhere psutil's answer has no such attribute.

@@ -177,7 +177,7 @@ def summary(window: Window, idle: Sequence[Sample] = (), before_bytes: int | Non
         sm_mhz=window.spreads("sm_mhz", left_out),
         memory_mhz=window.spreads("memory_mhz", left_out),
         held_back=window.held_back(left_out),
-        missing=(*window.missing(), *unspent, *(() if inside else ("no sample fell into the run",))),
+        missing=(*window.missing(), *unspent, *(() if inside else ("no sample was taken during the run",))),
     )
 
 
@@ -199,7 +199,7 @@ def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
         return window.level("server_bytes", ours, "NVML, by process")
     if before_bytes is None:
         return None
-    how = f"NVML, all processes, less the {before_bytes / _GIB:.2f} GiB before it"
+    how = f"NVML, all processes, less the {before_bytes / _GIB:.2f} GiB in use before it"
     every = window.level("device_bytes", window.wheres("device_bytes"), how)
     if every is None:
         return None
@@ -210,7 +210,7 @@ def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
 def render(sensed: Sensed, output_tokens: int) -> list[str]:
     """Memory, energy, GPU and what could not be read, a line each, unwrapped."""
     lines = [
-        f"memory: {', '.join(_memory(sensed)) or 'not known'}",
+        f"memory: {', '.join(_memory(sensed)) or 'unknown'}",
         f"energy: {_energy(sensed, output_tokens)}",
     ]
     heat = _heat(sensed)
@@ -233,7 +233,7 @@ def _memory(sensed: Sensed) -> Iterator[str]:
     if sensed.pss is not None:
         yield f"PSS {_gib(sensed.pss)}"
     if sensed.system is not None:
-        yield f"{_gib(sensed.system)} of the machine's in use"
+        yield f"{_gib(sensed.system)} of the machine in use"
 
 
 def _gib(level: MemoryUse) -> str:
@@ -243,7 +243,7 @@ def _gib(level: MemoryUse) -> str:
 def _energy(sensed: Sensed, output_tokens: int) -> str:
     spent = sensed.energy
     if spent is None:
-        return "not known"
+        return "unknown"
     idle = "" if spent.idle_w is None else f" (idle {spent.idle_w:,.1f})"
     each = sensed.joules_per_token(output_tokens)
     token = "" if each is None else f", {each:,.3f} J per output token"
@@ -256,7 +256,7 @@ def _energy(sensed: Sensed, output_tokens: int) -> str:
 def _heat(sensed: Sensed) -> str:
     figures = []
     if sensed.temperature_c:
-        figures.append(f"{max(spread.max for spread in _of_gpus(sensed.temperature_c)):.0f} °C at most")
+        figures.append(f"{max(spread.max for spread in _of_gpus(sensed.temperature_c)):.0f} °C max")
     if sensed.sm_mhz:
         means = [spread.mean for spread in _of_gpus(sensed.sm_mhz)]
         figures.append(f"SM {sum(means) / len(means):,.0f} MHz mean")

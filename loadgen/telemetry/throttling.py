@@ -121,39 +121,39 @@ def _counted(path: str) -> str:
 def _cpu(source: HostReader) -> list[str]:
     policy = f"{_CPU}/cpu0/cpufreq"
     governor, driver = source.read(f"{policy}/scaling_governor"), source.read(f"{policy}/scaling_driver")
-    said = []
+    lines = []
     if governor == "powersave" and driver not in _OWN_CHOICE:
-        said.append(f"CPU governor powersave ({driver}) keeps the lowest clock")
+        lines.append(f"CPU governor powersave ({driver}) keeps the lowest clock")
     limit, most = (_number(source.read(f"{policy}/{name}_max_freq")) for name in ("scaling", "cpuinfo"))
     if 0 < limit < _HELD * most:
-        said.append(f"CPU limited to {limit / 1e6:.2f} of {most / 1e6:.2f} GHz")
-    return said
+        lines.append(f"CPU limited to {limit / 1e6:.2f} of {most / 1e6:.2f} GHz")
+    return lines
 
 
 def _cooling(source: HostReader) -> list[str]:
     """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
-    said = []
+    lines = []
     for path in source.paths(_COOLING):
         kind = source.read(f"{path}/type")
         slows = kind == "Processor" or re.search(r"cpufreq|devfreq|gpu", kind)
         if slows and _number(source.read(f"{path}/cur_state")) > 0:
-            said.append(f"the kernel cools {kind} by slowing it")
-    return list(dict.fromkeys(said))
+            lines.append(f"the kernel slows {kind} down to cool it")
+    return list(dict.fromkeys(lines))
 
 
 def _jetson(source: HostReader) -> list[str]:
     """A power mode below the one without limits, where the board has that; a pinned clock not held."""
-    found = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
-    if found is None:
+    match = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
+    if match is None:
         return []
-    said, mode = [], found[1]
+    lines, mode = [], match[1]
     if not mode.startswith("MAXN") and "NAME=MAXN" in source.read("/etc/nvpmodel.conf"):
-        said.append(f"Jetson power mode {mode}, MAXN is there")
+        lines.append(f"Jetson power mode {mode}, below MAXN")
     for name, *figures in _CLOCK.findall(source.run("jetson_clocks", "--show")):
         low, high, now = (_number(figure) for figure in figures)
         if low == high and now < _HELD * high:
-            said.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
-    return said
+            lines.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
+    return lines
 
 
 def _number(text: str) -> int:

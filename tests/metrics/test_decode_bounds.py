@@ -326,8 +326,8 @@ def test_a_secret_that_a_server_repeats_is_hidden_before_texts_are_shortened(
 @pytest.mark.parametrize(
     ("transport", "detail"),
     [
-        ("", "stall: no cause is known"),
-        (" \n", "stall: no cause is known"),
+        ("", "stall: unknown cause"),
+        (" \n", "stall: unknown cause"),
         ("no\x1b token", "no\ufffd token"),
     ],
 )

@@ -19,7 +19,7 @@ def test_a_machine_without_a_gpu_says_so_and_has_memory(
     found = discovery.found(tmp_path)
     reading = Reading.merged(sensor.read([]) for sensor in found)
     assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
-    assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are not known")
+    assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are unknown")
     assert reading.held_back is None
     assert list(reading.values) == [("system_bytes", "")]
     assert list(discovery.facts(found)) == ["memory"]

@@ -93,7 +93,7 @@ def test_processes_that_no_gpu_lists_are_said_to_be_unlisted() -> None:
     reading = Gpus(RecordedNvml("h200")).read([1234])
     assert ("server_bytes", "GPU 0") not in reading.values
     assert reading.missing == (
-        "no GPU lists a process of the server: its GPU memory is not known by process",
+        "no GPU lists a process of the server, so its GPU memory is unknown by process",
     )
     assert Gpus(RecordedNvml("h200")).read([]).missing == ()
 

@@ -114,4 +114,4 @@ def test_a_platform_without_pss_says_so(memory: Memory) -> None:
 def test_without_processes_there_is_a_reason() -> None:
     reading = Processes().read([])
     assert reading.values == {}
-    assert reading.missing == ("host memory: the server's processes are not known",)
+    assert reading.missing == ("host memory: the server's processes are unknown",)

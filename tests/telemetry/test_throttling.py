@@ -87,9 +87,9 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
         ),
         pytest.param(cooled("pwm-fan", "3"), (), id="a fan"),
         pytest.param(cooled("cpufreq-cpu0", "0"), (), id="cool"),
-        pytest.param(cooled("Processor", "2"), ("the kernel cools Processor by slowing it",), id="hot"),
+        pytest.param(cooled("Processor", "2"), ("the kernel slows Processor down to cool it",), id="hot"),
         pytest.param(jetson("MAXN_SUPER"), (), id="Jetson at its best"),
-        pytest.param(jetson("30W"), ("Jetson power mode 30W, MAXN is there",), id="Jetson below its best"),
+        pytest.param(jetson("30W"), ("Jetson power mode 30W, below MAXN",), id="Jetson below its best"),
         pytest.param(jetson("20W", known="< POWER_MODEL ID=0 NAME=20W >"), (), id="a Jetson without MAXN"),
         pytest.param(
             jetson("MAXN", 900000000),

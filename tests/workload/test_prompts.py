@@ -214,7 +214,8 @@ def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     script = (
         "from loadgen.workload.prompts import PromptShape, RandomStream, TokenIds, digest\n"
         "from loadgen.workload.vocabulary import default_vocabulary\n"
-        "p = TokenIds(PromptShape(10, 64, 16, 0.5, 0.5, 8), default_vocabulary(), RandomStream(7, 'high-load'))\n"
+        "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
+        "p = TokenIds(shape, default_vocabulary(), stream)\n"
         "print(p.prompt(3)[8:12], digest(p))\n"
     )
     root = Path(__file__).parents[2]
