@@ -52,7 +52,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
         error = untrusted.json_object(self.body).get("error")
         said = error.get("message") if isinstance(error, dict) else error
         whole = said if isinstance(said, str) else self.body[: 8 * _SAID].decode("utf-8", "replace")
-        return untrusted.text(" ".join(whole[: 8 * _SAID].split()), _SAID)
+        return untrusted.line(whole[: 8 * _SAID], _SAID)
 
 
 async def ask(
@@ -107,7 +107,7 @@ def _fault(error: Exception) -> str:
         return f"is behind a certificate that {_certificate(refused)}"
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be asked: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
-    said = untrusted.text(" ".join(str(error).split()), _SAID)
+    said = untrusted.line(str(error), _SAID)
     return f"does not answer: {said or type(error).__name__}"
 
 

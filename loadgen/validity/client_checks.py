@@ -181,7 +181,6 @@ class _Clock(msgspec.Struct, frozen=True):
 
 def _clock(case: RunEvidence) -> _Clock:
     records, least_ns = case.records, int(STEP_MS * 1e6)
-    impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
     begun = case.each.first_ns != UNKNOWN
     early = case.each.first_ns[begun] < records.sent_ns[begun] - least_ns
     wrong = {*np.flatnonzero(begun)[early].tolist()}
@@ -191,7 +190,7 @@ def _clock(case: RunEvidence) -> _Clock:
         wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
     return _Clock(
         step_ms=case.facts.client.clock_step_ms,
-        impossible=0 if impossible is None else int(impossible.clip(0).sum()),
+        impossible=int(records.impossible_stamps.clip(0).sum()),  # -1: of an earlier version
         reads=case.metrics.health.reads,
         backwards=len(wrong),
         answers=int(np.count_nonzero(begun)),
