@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +20,7 @@ from loadgen.failure import FailureKind
 from loadgen.metrics import Metrics, PerRequest
 from loadgen.ranks import median, percentiles
 from loadgen.record import Records
+from loadgen.rule import Source
 from loadgen.steady import Unsteady
 from loadgen.window import ServerSample, ServerWindow
 
@@ -112,18 +112,8 @@ def wave_medians(values: Float64, size: int) -> Float64:
     return median(values[: whole * size].reshape(whole, size))
 
 
-class Source(StrEnum):
-    """What a doubt is judged by, beside the records."""
-
-    RECORDS = "the records"
-    COUNTERS = "the server's /metrics"
-    GAUGES = "samples of the server's gauges"
-    SELFTEST = "a self-test of this client"
-    ROOFLINE = "a roofline"
-
-
 @dataclass(frozen=True)
-class Case:
+class RunEvidence:
     """A run to be judged: what is known of it, and what follows from that."""
 
     facts: Facts
@@ -131,7 +121,7 @@ class Case:
     metrics: Metrics
 
     @cached_property
-    def each(self) -> PerRequest:
+    def per_request(self) -> PerRequest:
         """What every request contributes."""
         return PerRequest.of(self.records, self.facts.ask())
 
@@ -139,7 +129,7 @@ class Case:
     def sources(self) -> set[Source]:
         """What this run can be judged by."""
         known = {
-            Source.RECORDS: True,
+            Source.RUN: True,
             Source.COUNTERS: self.window is not None,
             Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
             Source.SELFTEST: self.calibration is not None,
@@ -168,10 +158,10 @@ class Case:
     def samples(self) -> tuple[ServerSample, ...]:
         """The server's gauges in the run, where both running and waiting are known."""
         every = self.window.samples if self.window else ()
-        return tuple(one for one in every if one.running is not None and one.waiting is not None)
+        return tuple(at for at in every if at.running is not None and at.waiting is not None)
 
     @property
-    def closed(self) -> bool:
+    def closed_loop(self) -> bool:
         """Whether a slot's next request waits for its last answer, and for nothing else."""
         return self.facts.profile.held_concurrency is not None
 
@@ -181,7 +171,7 @@ class Case:
         return math.isfinite(self.facts.profile.request_rate)
 
     @property
-    def asked(self) -> int:
+    def target(self) -> int:
         """How many requests were to be under way at once: where nothing limits them, how many were."""
         limit = self.facts.profile.held_concurrency or round(self.metrics.mean_concurrency)
         return max(1, min(limit, self.facts.requests))
@@ -189,13 +179,13 @@ class Case:
     @property
     def ignores_eos(self) -> bool:
         """Whether the server was told to let no answer end early."""
-        return self.facts.profile.ignore_eos and not any("ignore_eos" in note for note in self.facts.notes)
+        return self.facts.profile.ignore_eos and not self.facts.ignore_eos_refused
 
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
         """The window between ramp and drain, as the steady state has it untrimmed."""
-        found = steady.held_ns(self.records, self.asked if self.closed else None)
-        return None if isinstance(found, Unsteady) else found
+        held = steady.held_ns(self.records, self.target if self.closed_loop else None)
+        return None if isinstance(held, Unsteady) else held
 
     @property
     def held_share(self) -> float:
@@ -216,49 +206,51 @@ class Case:
         """Which requests were sent after the first wave and ended before the drain, bool[requests]."""
         order = np.argsort(self.records.sent_ns[self.sent], kind="stable")
         later = np.zeros(len(self.records), np.bool_)
-        later[np.flatnonzero(self.sent)[order[self.asked :]]] = True
+        later[np.flatnonzero(self.sent)[order[self.target :]]] = True
         finish = self.held_ns[1] if self.held_ns else 0
         within: Bool = later & (self.records.end_ns <= finish)
         return within
 
     def tpot_trend(self) -> Trend | None:
         """The trend of TPOT over waves of as many requests as ran at once."""
-        which = np.flatnonzero(self.middle & self.each.has_tpot)
+        which = np.flatnonzero(self.middle & self.per_request.has_tpot)
         ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
-        return Trend.of(wave_medians(self.each.tpot_ns()[ordered], self._wave(len(ordered))))
+        return Trend.of(wave_medians(self.per_request.tpot_ns()[ordered], self._wave(len(ordered))))
 
     def throughput_trend(self) -> Trend | None:
         """The trend of output tokens per second, over the time that each wave of answers took."""
-        if not self.closed or self.held_ns is None:
+        if not self.closed_loop or self.held_ns is None:
             return None
         begin, finish = self.held_ns
-        ended = np.flatnonzero(self.each.ok & (self.records.end_ns > begin) & (self.records.end_ns <= finish))
+        ended = np.flatnonzero(
+            self.per_request.ok & (self.records.end_ns > begin) & (self.records.end_ns <= finish)
+        )
         ended = ended[np.argsort(self.records.end_ns[ended], kind="stable")]
         wave = self._wave(len(ended))
-        tokens = np.cumsum(self.each.output_tokens[ended])[wave - 1 :: wave]
+        tokens = np.cumsum(self.per_request.output_tokens[ended])[wave - 1 :: wave]
         taken_ns = np.diff(self.records.end_ns[ended][wave - 1 :: wave])
         return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * _SECOND_NS)
 
     def _wave(self, requests: int) -> int:
         """How many requests make a wave: as many as ran at once, more where there are very many."""
-        return max(self.asked, math.ceil(requests / _MOST_WAVES))
+        return max(self.target, math.ceil(requests / _MOST_WAVES))
 
     def first_ttft(self) -> FirstWave | None:
         """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
-        of = np.flatnonzero(self.each.has_ttft)
-        weight = self.each.input_tokens[of].clip(1)
-        together = awaited(self.records.sent_ns[of], self.each.first_ns[of], weight)
-        return self._first_wave(of, self.each.ttft_ns[of], together)
+        of = np.flatnonzero(self.per_request.has_ttft)
+        weight = self.per_request.input_tokens[of].clip(1)
+        together = awaited(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
+        return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
         """TPOT: in the first wave as in any other, a request sees the prefills of its fellows once."""
-        of = np.flatnonzero(self.each.has_tpot)
-        return self._first_wave(of, self.each.tpot_ns()[of], np.ones(len(of), np.int64))
+        of = np.flatnonzero(self.per_request.has_tpot)
+        return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
     def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
-        first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.asked]
+        first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.target]
         later = self.middle[of]
-        if later.sum() < max(_LEAST_LATER, self.asked):
+        if later.sum() < max(_LEAST_LATER, self.target):
             return None
         (usual,) = percentiles((values_ns / per)[later], (90,))
         return FirstWave(
@@ -297,7 +289,7 @@ class Case:
         health = self.metrics.health
         return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
-    def under_way(self, at_ns: int) -> int:
+    def in_flight(self, at_ns: int) -> int:
         """How many requests had been sent and not ended at a moment."""
         sent_ns, end_ns = self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
         return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -91,6 +93,7 @@ class Facts(BaseModel):
     warmup_failures: int = 0
     client: Client
     environment: dict[str, str]
+    ignore_eos_refused: bool = False  # the engine does not accept it, so it was not sent
     notes: tuple[str, ...] = ()
     cut_short: str = ""  # why the run was not carried to its end
     interrupted: bool = False
@@ -119,6 +122,15 @@ class Facts(BaseModel):
     fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
     ceiling: Ceiling | None = None  # what the machine could do at best
     no_ceiling: str = ""  # why that is not known, and what to pass
+
+    @classmethod
+    def stored(cls, ours: Mapping[str, Any]) -> Self:
+        """The facts in a result or journal of any format; raises pydantic's ValidationError."""
+        known = {key: ours[key] for key in cls.model_fields if key in ours}
+        # Earlier versions wrote what is a field now in a note alone.
+        notes = known.get("notes")
+        refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
+        return cls.model_validate({"ignore_eos_refused": refused, **known})
 
     def dumped(self) -> bytes:
         """All of it as the JSON that a journal holds."""
@@ -163,8 +175,13 @@ def shown(profile: Profile) -> BlockFacts:
 
 
 def check(profile: Profile) -> None:
-    """Find before a run what could not be reported after it; raises UsageError."""
+    """Find before a run what could not be reported after it, or would be untrue; raises UsageError."""
+    check_reportable(profile)
+    check_body(profile)
+
+
+def check_reportable(profile: Profile) -> None:
+    """Raises UsageError if a run of this profile, new or stored, cannot be reported."""
     asked(profile)
     shown(profile)
     Trim.parse(profile.warmup, profile.cooldown)
-    check_body(profile)

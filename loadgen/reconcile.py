@@ -41,6 +41,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     """A figure in which client and server differ by more than their places explain, and the likely cause."""
 
     figure: str
+    unit: str  # requests, tokens or ms
     client: float
     server: float
     cause: str
@@ -93,69 +94,58 @@ def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
     return max(0, (window.finished or 0) - metrics.requests)
 
 
-def foreign_tokens(window: ServerWindow, metrics: Metrics) -> int:
-    """Tokens generated beyond all that this run received.
-
-    0 where it cannot be told: a request failed, whose tokens the server made and nobody received, or
-    the client counted messages for want of `usage`.
-    """
-    if metrics.failed or metrics.counted_by_usage < metrics.completed:
-        return 0
-    return max(0, (window.generation_tokens or 0) - metrics.total_output_tokens)
-
-
 def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """What differs, most telling first; empty where the two agree or the server says nothing."""
     if window.trouble or window.reset:
         return []
     counts = (
-        ("requests finished", metrics.completed, window.finished),
-        ("generated tokens", metrics.total_output_tokens, window.generation_tokens),
-        ("prompt tokens", metrics.total_input_tokens, window.prompt_tokens),
+        ("requests finished", "requests", metrics.completed, window.finished),
+        ("generated tokens", "tokens", metrics.total_output_tokens, window.generation_tokens),
+        ("prompt tokens", "tokens", metrics.total_input_tokens, window.prompt_tokens),
     )
-    found = [
-        Mismatch(figure, client, server, _count_cause(window, metrics, server > client))
-        for figure, client, server in counts
+    counted = [
+        Mismatch(figure, unit, client, server, _count_cause(window, metrics, server > client))
+        for figure, unit, client, server in counts
         if server is not None and client != server
     ]
-    return [*found, *_late(window, metrics)]
+    return [*counted, *_latency_mismatches(window, metrics)]
 
 
 def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
     """Why the server counts more than the client, or less."""
     if more and foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
-            return "requests from before the run, warm-up or another client's, ended in it"
-        return "another client used the server in the run"
+            return "requests from before the run, of the warm-up or another client, finished in it"
+        return "another client used the server during the run"
     if metrics.failed:
-        return f"what the server did for the {metrics.failed} requests that failed was not received"
+        return f"the server's tokens for the {metrics.failed} failed requests were not received"
     if metrics.counted_by_usage < metrics.completed:
         return "without usage the client counts messages and planned prompts, not tokens"
     if window.running_before or window.running_after or not window.settled:
-        return "the server was not at rest before or after the run, and its counters lag"
+        return "the server was not idle before or after the run, and its counters lag"
     if more:
-        return "another client used the server in the run"
-    return "/metrics is of one of several servers that answer at this address"
+        return "another client used the server during the run"
+    return "/metrics is from one of several replicas at this address"
 
 
-def _late(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
+def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
     for figure, ours, theirs in (("TTFT", metrics.ttft, window.ttft), ("E2E", metrics.e2el, window.e2e)):
         if theirs is None or not ours.n:
             continue
         client, server = ours.mean_ms, theirs.mean_ms
         if client > server + max(_SLACK_MS, _SLACK_SHARE * server):
-            cause = "time outside the engine: network, HTTP, or a busy API process before it"
-            yield Mismatch(f"{figure} mean (ms)", client, server, cause)
+            cause = "time outside the engine: network, HTTP, or a busy API process in front of it"
+            yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
         elif client < server - max(_EARLY_MS, _EARLY_SHARE * server):
-            cause = "the server's mean is over other requests too: another client's, or failed ones"
-            yield Mismatch(f"{figure} mean (ms)", client, server, cause)
+            cause = "the server's mean includes other requests: another client's, or failed ones"
+            yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
     if window.itl is None or not metrics.token_time.n:
         return
     client, server = metrics.token_time.mean_ms, window.itl.mean_ms
     if abs(client - server) > max(_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE * server):
-        drafts = "drafted tokens come several a step, and vLLM times steps"
-        cause = drafts if window.draft_tokens else "messages wait on their way, or other requests are in it"
-        yield Mismatch("ITL mean (ms)", client, server, cause)
+        drafts = "speculative decoding gives several tokens per step, and vLLM times steps"
+        cause = drafts if window.draft_tokens else "messages are delayed on their way, or it includes others"
+        yield Mismatch("ITL mean (ms)", "ms", client, server, cause)
 
 
 def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from loadgen import facts, journal, reconcile, steady, verdict
 from loadgen.errors import UsageError
-from loadgen.evidence import Case
+from loadgen.evidence import RunEvidence
 from loadgen.facts import FORMATS, Facts
 from loadgen.files import write_whole
 from loadgen.metrics import Metrics, compute
@@ -50,7 +50,7 @@ class Result:
     @cached_property
     def verdict(self) -> Verdict:
         """Whether the figures can be believed."""
-        return verdict.judge(Case(self.facts, self.records, self.metrics))
+        return verdict.judge(RunEvidence(self.facts, self.records, self.metrics))
 
     @cached_property
     def steady(self) -> Steady | Unsteady:
@@ -183,8 +183,8 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
             f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
             "the one that wrote it"
         )
-    known = Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
-    facts.check(known.profile)
+    known = Facts.stored(ours)
+    facts.check_reportable(known.profile)
     if not known.profile.request_rate > 0:
         raise ValueError(f"its request_rate is {known.profile.request_rate}")
     return known

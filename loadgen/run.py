@@ -331,6 +331,7 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer,
             client=Client(transport=transport(self.options)),
             environment=self._environment(sensing),
+            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
             label=self.options.label,
             metadata=self.options.metadata,

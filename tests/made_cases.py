@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen import profile
 from loadgen.calibration import Calibration, Error
-from loadgen.evidence import Case
+from loadgen.evidence import RunEvidence
 from loadgen.facts import Client, Facts, Server
 from loadgen.failure import Failure, FailureKind
 from loadgen.metrics import compute
@@ -105,7 +105,7 @@ def uncounted(rows: Rows, tokens: int) -> Rows:
     return changed(short, usage=False)
 
 
-def contradicted(reads: int) -> Case:
+def contradicted(reads: int) -> RunEvidence:
     """A run in which so many reads had a kernel timestamp that cannot be."""
     case = run()
     case.records.columns["impossible_stamps"] = np.zeros(REQUESTS, np.int64)
@@ -182,7 +182,7 @@ def client(**fields: Any) -> Client:
     return Client(**{**quiet, "late_bodies": 0, "backlog_bytes": 0, **fields})
 
 
-def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **facts: Any) -> Case:
+def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **facts: Any) -> RunEvidence:
     """A run of these rows; without any change, one that nothing speaks against."""
     keys = {"input_len": INPUT, "output_len": OUTPUT, "num_prompts": REQUESTS, "max_concurrency": SLOTS}
     known: dict[str, Any] = {
@@ -205,7 +205,7 @@ def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **fact
     }
     told = Facts(**known)
     records = Records.of(closed() if rows is None else rows)
-    return Case(told, records, compute(records, told.ask()))
+    return RunEvidence(told, records, compute(records, told.ask()))
 
 
 def shared(lag_ms: float, unstamped: int = 1) -> Rows:

@@ -33,7 +33,7 @@ from faults import (
 )
 from loadgen.dialect import Completions
 from loadgen.distribution import Distribution
-from loadgen.evidence import Case
+from loadgen.evidence import RunEvidence
 from loadgen.failure import FailureKind
 from loadgen.job import Limits
 from loadgen.metrics import Metrics, compute
@@ -66,7 +66,7 @@ class Played:
     """What came of one row over one transport."""
 
     rows: list[Record]
-    case: Case
+    case: RunEvidence
     took_s: float
 
     @property
@@ -212,7 +212,7 @@ def assert_result_is_strict(played: Played, fault: Fault) -> None:
 
 def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
     verdict = played.result.verdict
-    names = {found.doubt.name for found in verdict.found}
+    names = {found.rule.code for found in verdict.findings}
     expected = fault.doubts | ({MANY_FAILURES} if ending.kind else set())
     unsure = {"many-resent"} if fault.resent is None else set()
     assert names & ABOUT_ANSWERS - unsure == expected - unsure

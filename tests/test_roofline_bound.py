@@ -79,7 +79,7 @@ def test_low_load_on_thor_beside_the_roofline(model: str) -> None:
 IMPOSSIBLE = {
     "Qwen3-8B low": ["2043 tokens prefilled in 78.19 ms"],
     "Qwen3-8B-FP8 low": [
-        "8.88 ms a token (mean TPOT): reading 8.19 GB of weights in that time takes 923 GB/s, 3.4 × the 273 "
+        "8.88 ms per token (mean TPOT): reading 8.19 GB of weights in that time takes 923 GB/s, 3.4 × the 273 "
         "of Jetson AGX Thor (T5000), 3.5 × with 0.311 GB of KV cache",
         "2043 tokens prefilled in 23.06 ms: 29.6 TFLOP in that time are 1284 TFLOP/s, 2.5 × the 517 of "
         "Jetson AGX Thor (T5000) in fp8",

@@ -10,10 +10,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from loadgen import rule
 from loadgen.audit.checks import CHECKS
-from loadgen.audit.findings import Finding, Found
-from loadgen.doubts import Severity
+from loadgen.audit.findings import RunAudit
 from loadgen.roofline.machine import Machine
+from loadgen.rule import Finding, Severity
 from loadgen.verdict import Level
 
 FORMAT = 1
@@ -23,7 +24,7 @@ _MOST_REASONS = 10
 _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
-def text(findings: Sequence[Finding], *, explain: bool = False) -> str:
+def text(findings: Sequence[RunAudit], *, explain: bool = False) -> str:
     """A table of all runs, what was found in each, and what could not be looked for; by checkpoint."""
     names = {name: at for at, name in enumerate(dict.fromkeys(one.reported.name for one in findings))}
     ordered = sorted(findings, key=lambda one: names[one.reported.name])
@@ -34,7 +35,7 @@ def text(findings: Sequence[Finding], *, explain: bool = False) -> str:
 
 
 def json(
-    findings: Sequence[Finding], machine: Machine | None, troubles: Sequence[str], failures: Sequence[str]
+    findings: Sequence[RunAudit], machine: Machine | None, troubles: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
     """The audit as an object of plain values; what is no finite number is null."""
     return {
@@ -42,7 +43,7 @@ def json(
         "machine": None if machine is None else machine.model_dump(mode="json"),
         "runs": [_run(one) for one in findings],
         "levels": {level.value: sum(one.level is level for one in findings) for level in Level},
-        "looked_for": [check.name for check in CHECKS],
+        "looked_for": [check.code for check in CHECKS],
         "troubles": list(troubles),
         "failed_cells": list(failures),
     }
@@ -53,7 +54,7 @@ def plain(said: str) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in said)
 
 
-def _table(findings: Sequence[Finding]) -> Iterator[str]:
+def _table(findings: Sequence[RunAudit]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     heads = f"{'tok/s':>{_FIGURE}}{'TTFT ms':>{_FIGURE}}{'TPOT ms':>{_FIGURE}}{'roof':>6}"
     yield f"{'':{_LOAD + 2}}{heads}  {'level':8}worst doubt"
@@ -65,13 +66,13 @@ def _table(findings: Sequence[Finding]) -> Iterator[str]:
         yield _row(one)
 
 
-def _row(one: Finding) -> str:
+def _row(one: RunAudit) -> str:
     run, share = one.reported, one.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     cells = [_number(value) for value in (speed, run.figure("mean_ttft_ms"), run.figure("mean_tpot_ms"))]
     roof = "-" if share is None else f"{100 * share:.0f} %"
-    worst = one.found[0] if one.found else None
-    named = worst.doubt.name if worst and worst.doubt.severity is not Severity.NOTE else ""
+    worst = one.findings[0].rule if one.findings else None
+    named = worst.code if worst and worst.severity is not Severity.NOTE else ""
     load = _cut(plain(run.load.name) or "-", _LOAD)
     figures = "".join(f"{cell:>{_FIGURE}}" for cell in cells)
     return f"  {load:{_LOAD}}{figures}{roof:>6}  {one.level.value:8}{named}".rstrip()
@@ -83,10 +84,10 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
-def _told(one: Finding, explain: bool) -> Iterator[str]:
+def _told(one: RunAudit, explain: bool) -> Iterator[str]:
     """What was found in a run; nothing where nothing was."""
-    shown = [found for found in one.found if explain or found.doubt.severity is not Severity.NOTE]
-    notes = [found.doubt.name for found in one.found if found not in shown]
+    shown = [finding for finding in one.findings if explain or finding.rule.severity is not Severity.NOTE]
+    notes = [finding.rule.code for finding in one.findings if finding not in shown]
     remarks = one.reported.remarks if explain else ()
     if not shown and not notes and not remarks:
         return
@@ -94,8 +95,8 @@ def _told(one: Finding, explain: bool) -> Iterator[str]:
     title = ", ".join(plain(word) for word in (run.name, run.load.name) if word)
     yield from _wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
     yield from _wrapped(f"  {plain(run.source)}", "    ")
-    for found in shown:
-        yield from _evidence(found, explain)
+    for finding in shown:
+        yield from _evidence(finding, explain)
     if notes:
         yield from _wrapped(f"  notes: {', '.join(notes)}", "    ")
     for remark in remarks:
@@ -103,20 +104,18 @@ def _told(one: Finding, explain: bool) -> Iterator[str]:
     yield ""
 
 
-def _evidence(found: Found, explain: bool) -> Iterator[str]:
-    doubt = found.doubt
-    severity = f"{doubt.severity.name.lower()}: " if explain else ""
-    yield from _wrapped(f"  {severity}{doubt.name}: {plain(found.evidence)}", "    ")
-    if explain:
-        yield from _wrapped(f"    condition: {doubt.condition}", "      ")
-        yield from _wrapped(f"    remedy: {doubt.remedy}", "      ")
+def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
+    short = [f"{finding.rule.code}: {finding.evidence}"]
+    for line in rule.explained(finding) if explain else short:
+        margin = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from _wrapped(f"  {plain(line)}", margin)
 
 
-def _end(findings: Sequence[Finding], explain: bool) -> Iterator[str]:
+def _end(findings: Sequence[RunAudit], explain: bool) -> Iterator[str]:
     levels = Counter(one.level for one in findings)
     counted = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = _count(len(findings), "run")
-    yield from _wrapped(f"{runs}: {counted}; {len(CHECKS)} doubts looked for (docs/audit.md)")
+    yield from _wrapped(f"{runs}: {counted}; {len(CHECKS)} doubts checked (docs/audit.md)")
     machines = {one.ceiling.machine.name: one.ceiling.machine for one in findings if one.ceiling is not None}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
@@ -127,8 +126,8 @@ def _end(findings: Sequence[Finding], explain: bool) -> Iterator[str]:
         yield from _tallied("weights of", map(_assumed, findings))
         return
     yield from _tallied("remark on", (remark for one in findings for remark in one.reported.remarks))
-    if any(one.found for one in findings):
-        yield "--explain tells each doubt's condition and remedy, and what weights were assumed"
+    if any(one.findings for one in findings):
+        yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
 
 
 def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
@@ -140,7 +139,7 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 
 
-def _assumed(one: Finding) -> str:
+def _assumed(one: RunAudit) -> str:
     return "" if one.ceiling is None else f"{one.ceiling.model}: {one.ceiling.weights.how}"
 
 
@@ -156,7 +155,7 @@ def _wrapped(line: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
-def _run(one: Finding) -> dict[str, Any]:
+def _run(one: RunAudit) -> dict[str, Any]:
     run, ceiling = one.reported, one.ceiling
     return {
         "name": run.name,
@@ -170,21 +169,9 @@ def _run(one: Finding) -> dict[str, Any]:
         "roofline": one.roofline if one.roofline is None or math.isfinite(one.roofline) else None,
         "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
         "no_roofline": one.no_ceiling or None,
-        "doubts": list(_doubts(one.found)),
+        "doubts": [rule.as_json(finding) for finding in one.findings],
         "remarks": list(run.remarks),
     }
-
-
-def _doubts(found: Iterable[Found]) -> Iterator[dict[str, str]]:
-    for one in found:
-        doubt = one.doubt
-        yield {
-            "name": doubt.name,
-            "severity": doubt.severity.name.lower(),
-            "evidence": one.evidence,
-            "condition": doubt.condition,
-            "remedy": doubt.remedy,
-        }
 
 
 def _finite(value: Any) -> Any:

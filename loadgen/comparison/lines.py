@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from loadgen import fingerprint
 from loadgen.comparison import likeness, pairs, statistics
-from loadgen.comparison.likeness import Severity
 from loadgen.comparison.shape import Call, Effect, Figure, Line, Summary
 from loadgen.fingerprint import Fingerprint
 from loadgen.repeats import t_quantile
-from loadgen.reported import Reported
+from loadgen.reported import Reported, simulation
 from loadgen.roofline import bound
+from loadgen.rule import Severity
 
 FIGURES = (
     Figure("output_throughput", "tok/s", True),
@@ -27,7 +27,6 @@ FIGURES = (
     Figure("memory_bytes", "memory GiB", None),
     Figure("joules_per_token", "J/token", None, 3),
 )
-SIMULATED = "SIMULATED"  # is said of the whole table
 BROKEN = "fast because broken?"
 UNLIKE_BASELINE = "unlike the baseline"
 _INVALID, _SUSPECT = "INVALID", "SUSPECT"
@@ -131,7 +130,8 @@ def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
 
 
 def _said(run: Reported, like: Reported, severity: Severity) -> list[str]:
-    return [one.said for one in likeness.differences(run, like) if one.item.severity is severity]
+    found = likeness.differences(run, like)
+    return [finding.evidence for finding in found if finding.rule.severity is severity]
 
 
 def _why_not(
@@ -198,7 +198,8 @@ def _marks(
     if suspect:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
     yield from _counted((said for run in valid if (said := _failed(run))), len(valid))
-    remarks = (said for run in valid for said in run.remarks if not said.startswith(SIMULATED))
+    whole = {simulation(run.simulated) for run in valid}  # is said of the whole table
+    remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _counted(remarks, len(valid))
     left = pairs.units(used, held.runs, lambda run: 1.0).left if used and held.runs else 0
     if left:

@@ -106,7 +106,8 @@ def rung(known: Reported, row: Mapping[str, Any]) -> Reported:
         return known
     load = replace(known.load, name=f"input {known.load.asked_input_len}")
     figures = {**known.figures, "speed_tok_s": speed}
-    return replace(known, figures=figures, load=load, remarks=(*known.remarks, f"speed is {formula}"))
+    remarks = (*known.remarks, f"speed is {formula}")
+    return replace(known, figures=figures, load=load, speed_formula=formula, remarks=remarks)
 
 
 def failures(directory: Path) -> Iterator[FailedCell | str]:
@@ -139,7 +140,7 @@ def _facts(stored: Any, source: str) -> Facts:
     if version not in FORMATS:
         raise UsageError(f"{source} has format {version}, this loadgen reads {known}")
     try:
-        return Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
+        return Facts.stored(ours)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{source} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -165,6 +165,7 @@ def _speed(row: Row, source: str) -> Reported:
         engine=row.backend,
         machine=row.gpu if (row.gpu_num or 1) == 1 else f"{row.gpu_num} × {row.gpu}",
         memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
+        speed_formula=row.formula,
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )
 

@@ -146,9 +146,8 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "latencies": _latencies(metrics),
         "beside": _beside(run),
         "doubts": tuple(
-            Told(one.doubt.severity.name.lower(), one.doubt.name, one.evidence, one.doubt.condition,
-                 one.doubt.remedy)
-            for one in run.verdict.found
+            Told(one.rule.severity.word, one.rule.code, one.evidence, one.rule.condition, one.rule.remedy)
+            for one in run.verdict.findings
         ),
         "best": tuple(attainable.lines(run.facts, run.metrics)),
         "notes": tuple(" ".join(note.split()) for note in notes),
