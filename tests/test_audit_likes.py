@@ -164,7 +164,7 @@ def test_the_same_prompts_and_half_the_time_are_the_cache() -> None:
 
 def test_without_a_mark_it_takes_a_fifth_of_the_time() -> None:
     assert found(low(ttft_ms=4.12), run())["warm-cache"] == (
-        "TTFT 4.12 ms, where high leaves 26 ms for each prompt (6.2 times that): asked before, most "
-        "likely, or on another server"
+        "TTFT 4.12 ms, where high leaves 26 ms for each prompt (6.2 times that): most likely sent "
+        "before, or on another server"
     )
     assert "warm-cache" not in found(low(ttft_ms=4.12, total_input_tokens=10240), run())  # other prompts
