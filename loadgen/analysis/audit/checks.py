@@ -1,0 +1,54 @@
+"""Checks: the closed set of what an audit looks for in anyone's figures, as `doubts` has that of our runs.
+
+A check needs no more than what is published. Those whose question our own verdict answers better, from every
+arrival, are not applied to our own runs (`OF_OURS`).
+"""
+
+from __future__ import annotations
+
+from loadgen.analysis.audit import peer_checks, roofline_checks, self_consistency
+from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.validity import rule
+from loadgen.validity.rule import Rule
+
+CHECKS: tuple[Rule[AuditedRun], ...] = (
+    # Figures that are impossible.
+    roofline_checks.beyond_roofline,
+    self_consistency.figures_disagree,
+    self_consistency.impossible_order,
+    self_consistency.beyond_schedule,
+    self_consistency.nothing_measured,
+    self_consistency.many_failures,
+    # Figures that are not what they are called.
+    peer_checks.warm_cache,
+    roofline_checks.beyond_peak,
+    roofline_checks.above_roofline,
+    roofline_checks.slow_kernel,
+    self_consistency.unstreamed,
+    self_consistency.failures,
+    peer_checks.duplicate,
+    self_consistency.single_request,
+    # Another load than that of the other runs.
+    peer_checks.answers_short,
+    peer_checks.prompts_off,
+    peer_checks.prompts_differ,
+    peer_checks.concurrency_differs,
+    self_consistency.concurrency_not_held,
+    self_consistency.tokens_recounted,
+    # Notes.
+    peer_checks.requests_differ,
+    peer_checks.known_prompts,
+    self_consistency.thin_percentiles,
+    self_consistency.peak_below_mean,
+    self_consistency.peak_over_limit,
+    self_consistency.gaps_are_not_tokens,
+    self_consistency.bursts,
+    self_consistency.client_untold,
+)
+OF_OURS = frozenset({"warm-cache", "duplicate", "requests-differ"})  # applied to our own runs too
+SAME_AS = {"warm-cache": "prefix-cache"}  # a doubt of our verdict: where it holds, the check is not repeated
+
+
+def table() -> str:
+    """Every check as Markdown, gravest first, as docs/audit.md has it."""
+    return rule.table(CHECKS, "doubt", "###")

@@ -1,0 +1,123 @@
+"""Findings: what an audit finds in each of some published runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.analysis.audit import roofline_checks
+from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
+from loadgen.analysis.audit.subject import AuditedRun, pages
+from loadgen.analysis.run_summary import Reported
+from loadgen.errors import UsageError
+from loadgen.roofline import bound, machines, models
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.machine import Machine
+from loadgen.validity import rule
+from loadgen.validity.doubts import DOUBTS
+from loadgen.validity.rule import Finding, Source
+from loadgen.validity.verdict import Level
+
+_BY_VERDICT = "found by the run's own verdict; its directory has the figures"
+
+
+class RunFindings(msgspec.Struct, frozen=True):
+    """What was found in one run, worst first."""
+
+    reported: Reported
+    findings: tuple[Finding, ...]
+    ceiling: Ceiling | None = None
+    no_ceiling: str = ""  # why there is no roofline, and what to pass
+
+    @property
+    def level(self) -> Level:
+        """The worst severity as a word."""
+        return Level.of(self.findings)
+
+    @property
+    def roofline(self) -> float | None:
+        """The share of the ceiling that decoding reached."""
+        return roofline_checks.share(self.reported, self.ceiling)
+
+
+def audit(
+    reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
+) -> list[RunFindings]:
+    """Every check that the data allow, on each run next to the others of its page.
+
+    `machine` overrides what a run reports of its own; None: as the run names it, else no roofline. `model` is
+    used for every run's name; `config` is the shape of the models that the table does not know, of all where
+    they are one model.
+    """
+    ceilings: dict[tuple[str, str], Ceiling | str] = {}
+    config_of_all = len({_base(model or run.name) for run in reported}) == 1
+    audits = []
+    for run, page in zip(reported, pages(reported), strict=True):
+        shape = config if config_of_all or models.named(model or run.name) is None else None
+        ceiling, why = _ceiling(run, machine, shape, model, ceilings)
+        audits.append(RunFindings(run, _findings(AuditedRun(run, page, ceiling)), ceiling, why))
+    return audits
+
+
+def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
+    """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
+    run = audited.reported.run
+    known = list(_by_verdict(audited.reported))
+    codes = {finding.rule.code for finding in known}
+    no_roofline = run is None or run.facts.ceiling is None
+    checks = (
+        check
+        for check in CHECKS
+        if (run is None or check.code in OF_OURS or (check.source is Source.ROOFLINE and no_roofline))
+        and not {check.code, SAME_AS.get(check.code)} & codes
+    )
+    return tuple(rule.gravest_first([*known, *rule.findings(checks, audited)]))
+
+
+def _by_verdict(reported: Reported) -> Iterator[Finding]:
+    """The doubts of our own verdict: with their figures where the arrivals are there, else by code."""
+    if reported.run is not None:
+        yield from reported.run.verdict.findings
+        return
+    yield from (Finding(doubt, _BY_VERDICT) for doubt in DOUBTS if doubt.code in reported.doubts)
+
+
+def _base(name: str) -> str:
+    model = models.find(name)
+    return name if model is None else model.key
+
+
+def _ceiling(
+    run: Reported,
+    machine: Machine | None,
+    config: Path | None,
+    model: str,
+    ceilings: dict[tuple[str, str], Ceiling | str],
+) -> tuple[Ceiling | None, str]:
+    """The ceiling, or None and why; a run's own weights are better than any table's."""
+    if run.ceiling is not None and not model:
+        on = machines.meant(machine, run.machine, run.ceiling.machine)
+        return run.ceiling.model_copy(update={"machine": on}), ""
+    key = (run.name, run.machine)
+    if key not in ceilings:
+        ceilings[key] = _computed(run, machine, config, model)
+    made = ceilings[key]
+    return (made, "") if isinstance(made, Ceiling) else (None, made)
+
+
+def _computed(run: Reported, machine: Machine | None, config: Path | None, model: str) -> Ceiling | str:
+    if machine is None and run.run is not None and run.run.facts.server.simulated:
+        return "no model runs in a simulation"
+    on = machines.meant(machine, run.machine)
+    if on is None:
+        problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
+        return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
+    stored = models.suffix(run.name) if model and not models.suffix(model) else ""
+    try:
+        return bound.ceiling(model or run.name, on, quantization=stored, config=config)
+    except UsageError as error:
+        return str(error).replace(
+            "pass --model-config, its config.json", "pass --model-config, or --model NAME"
+        )

@@ -1,0 +1,133 @@
+"""Roofline checks: a run compared with what its machine could do at best."""
+
+from __future__ import annotations
+
+from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.run_summary import Reported
+from loadgen.roofline import bound
+from loadgen.roofline.bound import Decode
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.validity.evidence import percent
+from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
+
+FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not say of the weights may explain it
+SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
+SLOW_PREFILL = 0.05  # of the machine's peak
+_GB = 1e9
+
+
+@invalid(
+    "beyond-roofline",
+    f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
+    "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
+    "can, and then a message carries several tokens",
+    "it is another model, another machine, or a client that counts tokens that were not generated",
+    Source.ROOFLINE,
+)
+def beyond_roofline(run: AuditedRun) -> Evidence | None:
+    """Decoding reads more than the memory bus carries, however the weights are stored."""
+    return _beyond(run, FAR_BEYOND, float("inf"))
+
+
+@suspect(
+    "above-roofline",
+    f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
+    "not say of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
+    "check how the weights are stored (--model-config, or the checkpoint's own headers)",
+    Source.ROOFLINE,
+)
+def above_roofline(run: AuditedRun) -> Evidence | None:
+    """Decoding reads a little more than the memory bus carries."""
+    return _beyond(run, bound.TOLERANCE, FAR_BEYOND)
+
+
+@suspect(
+    "beyond-peak",
+    "one request at a time: the prompt's arithmetic in mean TTFT exceeds the machine's peak by more than "
+    f"{percent(bound.TOLERANCE - 1)}",
+    "TTFT is not of prefill: a prefix cache, or another model",
+    Source.ROOFLINE,
+)
+def beyond_peak(run: AuditedRun) -> Evidence | None:
+    """A prompt's arithmetic exceeds the machine's peak."""
+    ceiling, reported = run.ceiling, run.reported
+    if ceiling is None:
+        return None
+    prefill, peak = bound.prefill(ceiling, reported.figures, reported.load), ceiling.peak_flop_per_s
+    if prefill is None or prefill.share is None or peak is None or prefill.share <= bound.TOLERANCE:
+        return None
+    return (
+        f"{prefill.tokens:.0f} tokens prefilled in {prefill.ttft_ms:g} ms are "
+        f"{prefill.flop_per_s / 1e12:.0f} TFLOP/s, {prefill.share:.1f} × the peak of {peak / 1e12:.4g} "
+        f"({ceiling.weights.computes}): {prefill.least_ms:.0f} ms at least"
+    )
+
+
+@suspect(
+    "slow-kernel",
+    f"under {percent(bound.SLOW)} of the roofline at concurrency 1 or by the median ITL, where a step takes "
+    f"{bound.LEAST_MS:g} ms at best; or a full load leaves so much time for each prompt that prefill reaches "
+    f"under {percent(SLOW_PREFILL)} of the machine's peak, where it takes {bound.LEAST_MS:g} ms at best",
+    "check the engine's log for the kernel that ran: a fallback for this quantization is likely",
+    Source.ROOFLINE,
+)
+def slow_kernel(run: AuditedRun) -> Evidence | None:
+    """So far below the roofline that a fallback kernel must have run."""
+    if run.ceiling is None:
+        return None
+    return joined((_slow_decode(run, run.ceiling), _slow_prefill(run, run.ceiling)))
+
+
+def share(reported: Reported, ceiling: Ceiling | None) -> float | None:
+    """How much of the roofline decoding reached, 1 is all of it; None where that is not known."""
+    step = _decode(reported, ceiling)
+    return None if step is None else step.share
+
+
+def _decode(reported: Reported, ceiling: Ceiling | None) -> Decode | None:
+    return None if ceiling is None else bound.decode(ceiling, reported.figures, reported.load)
+
+
+def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
+    ceiling, step = run.ceiling, _decode(run.reported, run.ceiling)
+    if ceiling is None or step is None:
+        return None
+    bus = ceiling.machine.bandwidth_bytes_per_s
+    weights = ceiling.weight_bytes()  # of a mixture what one token reads, however many there are
+    cached = step.batch * ceiling.weights.kv_bytes(step.context)
+    needed = 1e3 * (weights + cached) / step.tpot_ms / bus
+    if not above < needed <= most:
+        return None
+    evidence = (
+        f"{step.tpot_ms:.4g} ms per token ({step.by}): {weights / _GB:.2f} GB of weights in that time are "
+        f"{1e3 * weights / step.tpot_ms / _GB:.0f} GB/s, {1e3 * weights / step.tpot_ms / bus:.1f} × the "
+        f"bus of {bus / _GB:.0f}"
+    )
+    if cached >= 0.01 * weights:
+        evidence += f" ({needed:.1f} × with {cached / _GB:.2f} GB of KV cache)"
+    evidence += f"; {step.tpot_ms * bus / 1e3 / _GB:.3g} GB can be read"
+    if run.one_token_a_message:
+        evidence += ", and one token per message (ITL is TPOT) rules out speculative decoding"
+    return evidence
+
+
+def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+    reported, load = run.reported, run.reported.load
+    figures = reported.figures
+    timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
+    if not timed:  # a speed holds the prompt's time, and Transformers' devices wait for one another
+        long = (load.input_len or 0.0) > SHORT_PROMPT * (load.output_len or 0.0)
+        if long or (ceiling.machine.devices > 1 and "transformers" in reported.engine.lower()):
+            return None
+    return bound.fallback(ceiling, figures, load) or None
+
+
+def _slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+    left_ms, length = run.prefill_left_ms, run.input_len
+    least_ms = ceiling.prefill_ms(length) if length else None
+    if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
+        return None
+    return (
+        f"{left_ms:.0f} ms are left for each prompt's prefill, {100 * least_ms / left_ms:.2g} % of the "
+        f"machine's peak ({least_ms:.0f} ms)"
+    )

@@ -1,0 +1,341 @@
+"""Client checks: this machine, not the server, made the figures."""
+
+from __future__ import annotations
+
+import math
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+
+from loadgen.metrics.record import UNKNOWN
+from loadgen.validity.calibration import HELD_PERCENT
+from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
+from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
+
+SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
+LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
+LATE_BODIES = 0.01  # of the requests
+HEADROOM = 2  # times
+STEP_MS, FAR_STEP_MS = 1.0, 1000.0
+IMPOSSIBLE = 0.01  # of the reads, of the answers
+STOPPED_S = 1.0  # no scheduler keeps a process that can run waiting for so long
+_UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
+_CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
+_STOPPED_REMEDY = "run again on a machine that stays awake; pause neither the client nor its container"
+
+
+@suspect(
+    "reads-late",
+    f"more than {percent(SHARED)} of the messages were coalesced into a read, or so many that mean TTFT or "
+    "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
+    f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
+    "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0",
+)
+def reads_late(run: RunEvidence) -> Evidence | None:
+    """Messages were coalesced because the client read late, or may have."""
+    health, harms = run.metrics.health, _harms(run)
+    if not harms:
+        return None
+    lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
+    why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
+    return (
+        f"{percent(health.shared_share)} of messages coalesced into a read, {why}{_starved(run)}: "
+        f"{', '.join(harms)}"
+    )
+
+
+def _harms(run: RunEvidence) -> list[str]:
+    """What is wrong by more than SHARED if coalesced messages came a gap apart."""
+    metrics, health, harms = run.metrics, run.metrics.health, []
+    late = _late(run)
+    away = (
+        late or health.lag_max_ms > metrics.itl.mean_ms
+    )  # for a gap or more, once: what came then coalesced
+    excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
+    if late and excess_ms > SHARED * metrics.ttft.mean_ms:
+        harms.append(f"mean TTFT is about {excess_ms:.3g} ms too long")
+    if late and health.shared_share > SHARED:
+        harms.append(_UNRELIABLE)
+    elif away and health.p99_gap_excess > SHARED:
+        harms.append(f"P99 ITL is about {percent(health.p99_gap_excess)} too long")
+    return harms
+
+
+@note(
+    "messages-together",
+    f"more than {percent(SHARED)} of the messages were coalesced into a read and the client was not late: "
+    "the server writes several at once",
+    "read TPOT instead of ITL",
+)
+def messages_together(run: RunEvidence) -> Evidence | None:
+    """Messages were coalesced because they were sent so."""
+    share = run.metrics.health.shared_share
+    if share <= SHARED or _late(run):
+        return None
+    return f"{percent(share)} of messages coalesced into a read, and the client was not late: {_UNRELIABLE}"
+
+
+def _late(run: RunEvidence) -> bool:
+    """Whether the client read late, or may have."""
+    return run.reads_late or not run.stamped
+
+
+def _starved(run: RunEvidence) -> str:
+    """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
+    environment = run.facts.environment
+    local = (urlsplit(run.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
+    if not local or environment.get("sched_autogroup") != "1":
+        return ""
+    return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
+
+
+@suspect(
+    "client-busy",
+    f"without kernel timestamps, the client used {CORES} of a core or more: one loop is one core, and reads "
+    "wait for it",
+    "use --transport wire, or spread the load over several clients",
+)
+def client_busy(run: RunEvidence) -> Evidence | None:
+    """The client was busy and its timestamps include the delay."""
+    if run.stamped or run.client_cores < CORES:
+        return None
+    busy = f"{run.client_cores:.2f} of a core busy"
+    return f"user-space timestamps and {busy}: latencies include the client's delay"
+
+
+@note(
+    "busy-loop",
+    f"kernel timestamps, and {CORES} of a core busy or a mean read lag over {percent(LAG_GAPS)} of the mean "
+    "gap: figures stay true until messages are coalesced (reads-late)",
+    "leave the client a core, or spread the load over several clients",
+)
+def busy_loop(run: RunEvidence) -> Evidence | None:
+    """The client was busy, and its timestamps do not include the delay."""
+    health, gap_ms = run.metrics.health, run.metrics.itl.mean_ms
+    if not run.stamped or not (run.client_cores >= CORES or health.lag_mean_ms > LAG_GAPS * gap_ms):
+        return None
+    return f"{run.client_cores:.2f} of a core busy, mean read lag {health.lag_mean_ms:.3g} ms"
+
+
+@note(
+    "unstamped",
+    "more reads lack a kernel timestamp than 1 % and one per request (a response's end may): latencies "
+    "include the client's delay, which `loadgen selftest` measures",
+    "use --transport wire on Linux",
+)
+def unstamped(run: RunEvidence) -> Evidence | None:
+    """The kernel did not time the reads."""
+    health = run.metrics.health
+    if run.stamped:
+        return None
+    return (
+        f"{health.unstamped_reads} of {health.reads} reads have the client's own timestamp, not the kernel's"
+    )
+
+
+@note(
+    "late-bodies",
+    f"more than {percent(LATE_BODIES)} of the request bodies were not built when due; concurrency-not-held "
+    "and sends-late show what it cost",
+    "shorten the prompts, lower --request-rate, or give the client a core",
+)
+def late_bodies(run: RunEvidence) -> Evidence | None:
+    """Requests were not built when they were due."""
+    late = run.facts.client.late_bodies
+    return (
+        f"{late} request bodies were not built when due"
+        if late > LATE_BODIES * run.metrics.requests
+        else None
+    )
+
+
+@suspect(
+    "beyond-capacity",
+    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
+    "use --transport wire, a machine with more cores, or several clients",
+    Source.SELFTEST,
+)
+def beyond_capacity(run: RunEvidence) -> Evidence | None:
+    """The load is more than the client can measure accurately."""
+    return _load(run, 1.0, math.inf)
+
+
+@note(
+    "headroom",
+    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
+    "see `loadgen selftest` for the error at this load",
+    Source.SELFTEST,
+)
+def headroom(run: RunEvidence) -> Evidence | None:
+    """The load is near the most that the client can measure accurately."""
+    return _load(run, 1 / HEADROOM, 1.0)
+
+
+def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Where no load of the self-test was too high, nothing is known beyond its highest."""
+    measured, rate_per_s = run.calibration, run.metrics.messages_per_s
+    share = measured.share(rate_per_s) if measured else 0.0
+    if measured is None or not above < share <= most or (share > 1 and not measured.capacity_bounded):
+        return None
+    if not measured.capacity_tokens_per_s:
+        return (
+            f"{rate_per_s:.0f} messages/s; no load of the self-test had a P99 gap error under "
+            f"{HELD_PERCENT:g} %"
+        )
+    return (
+        f"{rate_per_s:.0f} messages/s; the self-test kept the P99 gap error under {HELD_PERCENT:g} % up to "
+        f"{measured.capacity_messages_per_s:.0f}"
+    )
+
+
+@invalid(
+    "clock-unusable",
+    f"the wall clock stepped by more than {FAR_STEP_MS / 1000:.0f} s, or over {percent(IMPOSSIBLE)} of the "
+    "reads have an impossible kernel timestamp (later than the client's read, or long before it), or in over "
+    f"{percent(IMPOSSIBLE)} of the answers a token precedes its request or the token before it",
+    _CLOCK_REMEDY,
+)
+def clock_unusable(run: RunEvidence) -> Evidence | None:
+    """The wall clock, which timestamps the reads, was so wrong that no latency can be believed."""
+    clock = _clock(run)
+    return joined((clock.step, clock.contradiction)) if clock.unusable else None
+
+
+@suspect(
+    "impossible-timestamps",
+    f"up to {percent(IMPOSSIBLE)} of the reads have an impossible kernel timestamp, or of the answers a "
+    "token before its request or the token before it: the wall clock stepped, and other reads near them may "
+    "be off undetected",
+    _CLOCK_REMEDY,
+)
+def impossible_timestamps(run: RunEvidence) -> Evidence | None:
+    """A few reads have impossible timestamps."""
+    clock = _clock(run)
+    return None if clock.unusable else clock.contradiction
+
+
+@suspect(
+    "clock-stepped",
+    f"the wall clock stepped against the monotonic clock by more than {STEP_MS:.0f} ms; kernel timestamps "
+    "are wall-clock time, so latencies across the step are off by it",
+    _CLOCK_REMEDY,
+)
+def clock_stepped(run: RunEvidence) -> Evidence | None:
+    """The wall clock stepped, and kernel timestamps with it."""
+    clock = _clock(run)
+    return None if clock.unusable else clock.step
+
+
+class _Clock(msgspec.Struct, frozen=True):
+    """What speaks against the clock that timed the reads."""
+
+    step_ms: float
+    impossible: int  # reads whose kernel timestamp contradicts the client's own clock
+    reads: int
+    backwards: int  # answers with a token before the request was sent, or before the token before it
+    answers: int
+
+    @property
+    def unusable(self) -> bool:
+        """A small step is in a few latencies; one of a second, or one in many reads, is in the figures."""
+        many = self.impossible > IMPOSSIBLE * self.reads or self.backwards > IMPOSSIBLE * self.answers
+        return many or abs(self.step_ms) > FAR_STEP_MS
+
+    @property
+    def step(self) -> Evidence | None:
+        if abs(self.step_ms) <= STEP_MS:
+            return None
+        far = abs(self.step_ms) >= FAR_STEP_MS
+        by = f"{self.step_ms / 1000:.3g} s" if far else f"{self.step_ms:.3g} ms"
+        return f"the wall clock stepped by {by} during the run"
+
+    @property
+    def contradiction(self) -> Evidence | None:
+        parts = []
+        if self.impossible:
+            share = percent(self.impossible / max(self.reads, 1))
+            parts.append(
+                f"{self.impossible} of {self.reads} reads ({share}) had an impossible kernel timestamp and "
+                "use the client's own"
+            )
+        if self.backwards:
+            of = f"in {self.backwards} of {self.answers} answers"
+            parts.append(f"{of} a token precedes its request or the token before it")
+        return joined(parts)
+
+
+def _clock(run: RunEvidence) -> _Clock:
+    records, least_ns = run.records, int(STEP_MS * 1e6)
+    impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
+    begun = run.per_request.first_ns != UNKNOWN
+    early = run.per_request.first_ns[begun] < records.sent_ns[begun] - least_ns
+    wrong = {*np.flatnonzero(begun)[early].tolist()}
+    for block in records.blocks():
+        late = np.flatnonzero(np.diff(block.arrival_ns) < -least_ns)  # from message i to i + 1
+        late = late[~np.isin(late + 1, block.start)]  # not from one answer to the next
+        wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
+    return _Clock(
+        step_ms=run.facts.client.clock_step_ms,
+        impossible=0 if impossible is None else int(impossible.clip(0).sum()),
+        reads=run.metrics.health.reads,
+        backwards=len(wrong),
+        answers=int(np.count_nonzero(begun)),
+    )
+
+
+@suspect(
+    "client-stopped",
+    f"the client did not run for more than {STOPPED_S:.0f} s (suspended, or its container paused): kernel "
+    "timestamps stay true, but nothing was sent meanwhile",
+    _STOPPED_REMEDY,
+)
+def client_stopped(run: RunEvidence) -> Evidence | None:
+    """The client did not run for a while; the kernel timed what arrived."""
+    return _stopped(run) if run.stamped else None
+
+
+@invalid(
+    "stopped-unstamped",
+    f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, or its "
+    "container paused): latencies include that time",
+    _STOPPED_REMEDY,
+)
+def stopped_unstamped(run: RunEvidence) -> Evidence | None:
+    """The client did not run for a while, and what arrived was not timed."""
+    return None if run.stamped else _stopped(run)
+
+
+def _stopped(run: RunEvidence) -> Evidence | None:
+    stopped_s = run.facts.client.stopped_s
+    if stopped_s <= STOPPED_S:
+        return None
+    harm = (
+        "the kernel timed what arrived, but nothing was sent: the requested load was not held"
+        if run.stamped
+        else "latencies of the requests in flight are too long by up to that"
+    )
+    return f"the client process did not run for {stopped_s:.1f} s: {harm}"
+
+
+@note(
+    "journal",
+    "the journal of finished requests could not be written in full during the run: had the client been "
+    "killed, they would have been lost",
+    "give --run-dir a writable disk with free space",
+)
+def journal(run: RunEvidence) -> Evidence | None:
+    """Finished requests were not safe on disk during the run."""
+    error = run.facts.journal_error
+    return f"the journal could not be written in full: {error}" if error else None
+
+
+@suspect(
+    "throttled",
+    "this machine, which also runs the server, was throttled: a governor or power mode below its best, or a "
+    "throttling counter that rose during the run",
+    "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
+)
+def throttled(run: RunEvidence) -> Evidence | None:
+    """Something throttled this machine."""
+    return joined(run.facts.throttled)

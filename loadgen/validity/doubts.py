@@ -1,0 +1,72 @@
+"""Doubts: the closed set of what can be wrong with a run, in the order in which it is reported.
+
+Of two doubts as severe, the one that explains the other comes first. Every threshold stands in a doubt's
+condition, with why a healthy idle server does not reach it.
+"""
+
+from __future__ import annotations
+
+from loadgen.validity import client_checks as client
+from loadgen.validity import load_checks as load
+from loadgen.validity import server_checks as server
+from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.rule import Rule
+
+DOUBTS: tuple[Rule[RunEvidence], ...] = (
+    # The run itself.
+    server.counters_reset,
+    load.cut_short,
+    load.many_failures,
+    server.tokens_far_off,
+    load.interrupted,
+    load.stopped_by_rule,
+    load.failures,
+    load.many_resent,
+    # Less work than requested.
+    server.prefix_cache,
+    server.identical_prompts,
+    server.beyond_roofline,
+    # Another load than requested.
+    load.answer_lengths,
+    load.prompt_lengths,
+    load.concurrency_not_held,
+    load.sends_late,
+    load.rate_not_reached,
+    server.server_limit,
+    # The server was not idle, not alone, or counts differently.
+    server.foreign_requests,
+    server.first_wave,
+    server.tpot_trend,
+    server.throughput_trend,
+    server.preemptions,
+    server.tokens_differ,
+    # This machine, not the server, made the figures.
+    client.clock_unusable,
+    client.stopped_unstamped,
+    client.client_stopped,
+    client.reads_late,
+    client.client_busy,
+    client.beyond_capacity,
+    client.impossible_timestamps,
+    client.clock_stepped,
+    client.throttled,
+    server.slow_kernel,
+    # Notes.
+    load.resent,
+    client.journal,
+    load.early_ends,
+    load.overload,
+    server.queued,
+    server.latencies_differ,
+    server.several_models,
+    server.unsettled,
+    client.messages_together,
+    client.unstamped,
+    client.busy_loop,
+    client.late_bodies,
+    client.headroom,
+    load.thin_percentiles,
+    load.ran_out,
+    load.ramp_and_drain,
+    load.few_per_slot,
+)
