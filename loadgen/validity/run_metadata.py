@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,6 +71,32 @@ class Client(BaseModel):
     stopped_s: float = 0.0  # the longest time it did not run at all: suspended, or its container paused
 
 
+class LateFacts(TypedDict, total=False):
+    """The fields of Facts that are learned while the run goes on, or after it."""
+
+    finished: datetime
+    client: Client
+    requests: int
+    under_way: bool
+    notes: tuple[str, ...]
+    unknown: tuple[str, ...]
+    cut_short: str
+    interrupted: bool
+    signal: int
+    stop_rule: str
+    recovered: str
+    journal_error: str
+    throttled: tuple[str, ...]
+    traced: str
+    window: ServerWindow | None
+    sensed: Sensed | None
+    as_run: AsRun | None
+    calibration: Calibration | None
+    fingerprint: Fingerprint | None
+    ceiling: Ceiling | None
+    no_ceiling: str
+
+
 class Facts(BaseModel):
     """Everything about a run that its records do not say; with them it gives the report again."""
 
@@ -131,6 +157,10 @@ class Facts(BaseModel):
         notes = known.get("notes")
         refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
         return cls.model_validate({"ignore_eos_refused": refused, **known})
+
+    def learned(self, late: LateFacts) -> Self:
+        """These facts with what was learned later."""
+        return self.model_copy(update=dict(late))
 
     def dumped(self) -> bytes:
         """All of it as the JSON that a journal holds."""
