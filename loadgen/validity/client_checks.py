@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,7 +28,7 @@ _STOPPED_REMEDY = "run again on a machine that stays awake; pause neither the cl
 
 @suspect(
     "reads-late",
-    f"more than {percent(SHARED)} of the messages were coalesced into a read, or so many that mean TTFT or "
+    f"more than {percent(SHARED)} of the messages were coalesced into a read, or enough that mean TTFT or "
     "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
     f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
     "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0",
@@ -46,7 +47,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
 
 
 def _harms(run: RunEvidence) -> list[str]:
-    """What is wrong by more than SHARED if coalesced messages came a gap apart."""
+    """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
     metrics, health, harms = run.metrics, run.metrics.health, []
     late = _late(run)
     away = (
@@ -150,28 +151,6 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
     )
 
 
-@suspect(
-    "beyond-capacity",
-    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
-    "use --transport wire, a machine with more cores, or several clients",
-    Source.SELFTEST,
-)
-def beyond_capacity(run: RunEvidence) -> Evidence | None:
-    """The load is more than the client can measure accurately."""
-    return _load(run, 1.0, math.inf)
-
-
-@note(
-    "headroom",
-    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
-    "see `loadgen selftest` for the error at this load",
-    Source.SELFTEST,
-)
-def headroom(run: RunEvidence) -> Evidence | None:
-    """The load is near the most that the client can measure accurately."""
-    return _load(run, 1 / HEADROOM, 1.0)
-
-
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where no load of the self-test was too high, nothing is known beyond its highest."""
     measured, rate_per_s = run.calibration, run.metrics.messages_per_s
@@ -187,6 +166,20 @@ def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
         f"{rate_per_s:.0f} messages/s; the self-test kept the P99 gap error under {HELD_PERCENT:g} % up to "
         f"{measured.capacity_messages_per_s:.0f}"
     )
+
+
+beyond_capacity = suspect(
+    "beyond-capacity",
+    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
+    "use --transport wire, a machine with more cores, or several clients",
+    Source.SELFTEST,
+)(partial(_load, above=1.0, most=math.inf))
+headroom = note(
+    "headroom",
+    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
+    "see `loadgen selftest` for the error at this load",
+    Source.SELFTEST,
+)(partial(_load, above=1 / HEADROOM, most=1.0))
 
 
 @invalid(

@@ -1,4 +1,4 @@
-"""Evidence: what a run's records show of how it went, as figures; what is doubtful is decided elsewhere."""
+"""Evidence: figures of how a run went, from its records; the rules decide what is doubtful."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
 _LEAST_LATER = 5
 _SECOND_NS, _MS_NS = 1e9, 1e6
-_UNSTAMPED = 0.01  # a read of a response's end alone has no stamp, so one a request is no matter either
+_UNSTAMPED = 0.01  # the read of a response's end has no timestamp, so one per request is normal
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 class FirstWave(msgspec.Struct, frozen=True):
-    """The requests sent first beside those in the middle of a run."""
+    """The first requests of a run compared with those in its middle."""
 
     size: int
     first_ms: float  # median
@@ -71,7 +71,7 @@ def least_samples(percentile: float) -> tuple[int, int]:
     """How many samples a percentile needs for a point, and for an upper bound that holds in 95 % of runs.
 
     1 / (1 − q): one sample is expected beyond it; ln 0.05 / ln q: the largest sample lies beyond it
-    in 95 % (Wilks 1941). Below the median the same holds of the other end; extremes need no more than one.
+    in 95 % (Wilks 1941). Below the median the same holds for the other end; extremes need one.
     """
     q = max(percentile, 100 - percentile) / 100
     if q >= 1:
@@ -80,12 +80,12 @@ def least_samples(percentile: float) -> tuple[int, int]:
 
 
 def percent(share: float) -> str:
-    """A share as people read it."""
+    """A share in percent, to three digits."""
     return f"{100 * share:.3g} %"
 
 
 def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> float:
-    """How many of these intervals hold at once, on average over a window (Little's law)."""
+    """The mean number of these intervals open at once over a window (Little's law)."""
     low, high = window
     inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
     return float(total(inside.clip(0))) / (high - low)
@@ -104,9 +104,9 @@ def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
 
 
 def wave_medians(values: Float64, size: int) -> Float64:
-    """The median of each `size` successive values; what is left over at the end is not used.
+    """The median of each `size` successive values; an incomplete last wave is left out.
 
-    Requests that ran together are alike, so they are one observation, not many.
+    Requests that ran together are alike, so they count as one observation.
     """
     whole = len(values) // size
     return median(values[: whole * size].reshape(whole, size))
@@ -114,7 +114,7 @@ def wave_medians(values: Float64, size: int) -> Float64:
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """A run to be judged: what is known of it, and what follows from that."""
+    """A run to be judged, and the figures that the rules judge it by."""
 
     facts: Facts
     records: Records
@@ -128,14 +128,14 @@ class RunEvidence:
     @property
     def sources(self) -> set[Source]:
         """What this run can be judged by."""
-        known = {
+        available = {
             Source.RUN: True,
             Source.COUNTERS: self.window is not None,
             Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
             Source.SELFTEST: self.calibration is not None,
             Source.ROOFLINE: self.facts.ceiling is not None,
         }
-        return {source for source, there in known.items() if there}
+        return {source for source, present in available.items() if present}
 
     @property
     def calibration(self) -> Calibration | None:
@@ -145,20 +145,20 @@ class RunEvidence:
 
     @cached_property
     def sent(self) -> Bool:
-        """Which requests left, bool[requests]."""
+        """Which requests were sent, bool[requests]."""
         return self.records.sent_ns > 0
 
     @property
     def window(self) -> ServerWindow | None:
-        """What the server said of the run, where it said anything."""
+        """The server's counters over the run; None if they could not be scraped."""
         window = self.facts.window
         return None if window is None or window.trouble else window
 
     @property
     def samples(self) -> tuple[ServerSample, ...]:
-        """The server's gauges in the run, where both running and waiting are known."""
-        every = self.window.samples if self.window else ()
-        return tuple(at for at in every if at.running is not None and at.waiting is not None)
+        """The samples of the server's gauges that have both running and waiting requests."""
+        samples = self.window.samples if self.window else ()
+        return tuple(each for each in samples if each.running is not None and each.waiting is not None)
 
     @property
     def closed_loop(self) -> bool:
@@ -167,23 +167,23 @@ class RunEvidence:
 
     @property
     def paced(self) -> bool:
-        """Whether requests are due at times of their own, at a finite rate."""
+        """Whether requests are scheduled, at a finite rate."""
         return math.isfinite(self.facts.profile.request_rate)
 
     @property
     def target(self) -> int:
-        """How many requests were to be under way at once: where nothing limits them, how many were."""
+        """The requested concurrency; without a limit, the mean that was reached."""
         limit = self.facts.profile.held_concurrency or round(self.metrics.mean_concurrency)
         return max(1, min(limit, self.facts.requests))
 
     @property
     def ignores_eos(self) -> bool:
-        """Whether the server was told to let no answer end early."""
+        """Whether the server was asked to let no answer end early."""
         return self.facts.profile.ignore_eos and not self.facts.ignore_eos_refused
 
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
-        """The window between ramp and drain, as the steady state has it untrimmed."""
+        """The window between ramp and drain: the steady state, untrimmed."""
         held = steady_state.held_ns(self.records, self.target if self.closed_loop else None)
         return None if isinstance(held, Unsteady) else held
 
@@ -196,7 +196,7 @@ class RunEvidence:
 
     @property
     def held_concurrency(self) -> float | None:
-        """Requests under way on average between ramp and drain."""
+        """Mean concurrency between ramp and drain."""
         if self.held_ns is None:
             return None
         return overlap_mean(self.records.sent_ns[self.sent], self.records.end_ns[self.sent], self.held_ns)
@@ -232,7 +232,7 @@ class RunEvidence:
         return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * _SECOND_NS)
 
     def _wave(self, requests: int) -> int:
-        """How many requests make a wave: as many as ran at once, more where there are very many."""
+        """Requests in a wave: the target concurrency, more if there would be very many waves."""
         return max(self.target, math.ceil(requests / _MOST_WAVES))
 
     def first_ttft(self) -> FirstWave | None:
@@ -243,7 +243,7 @@ class RunEvidence:
         return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
-        """TPOT: in the first wave as in any other, a request sees the prefills of its fellows once."""
+        """TPOT: in the first wave as in any other, a request waits once for the prefills of the others."""
         of = np.flatnonzero(self.per_request.has_tpot)
         return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
@@ -262,7 +262,7 @@ class RunEvidence:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, without those that a signal, a rule or our own end cut off."""
+        """Requests that failed, without those that a signal, a stop rule or the client's own end cut off."""
         ended = (FailureKind.CANCELLED, FailureKind.LOST)
         return sum(failure is not None and failure.kind not in ended for failure in self.records.failures)
 
@@ -280,16 +280,17 @@ class RunEvidence:
 
     @property
     def reads_late(self) -> bool:
-        """Whether the client's own lag explains that messages shared a read.
+        """Whether the client's read lag explains that messages were coalesced into a read.
 
         Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %).
-        Where it only stalls now and then, reads met in the stalls: their stamp is that of the last message,
-        anywhere in the last gap, so they waited half a gap on average; what a server writes at once does not.
+        Where the client only stalls now and then, messages coalesce during the stalls: they get the timestamp
+        of the last one, anywhere in the last gap, so they waited half a gap on average; messages that a
+        server writes at once do not.
         """
         health = self.metrics.health
         return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
     def in_flight(self, at_ns: int) -> int:
-        """How many requests had been sent and not ended at a moment."""
+        """How many requests were in flight at a moment."""
         sent_ns, end_ns = self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
         return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -62,28 +63,6 @@ def stopped_by_rule(run: RunEvidence) -> Evidence | None:
     return _partial(run) if run.facts.stop_rule and not run.facts.interrupted else None
 
 
-@invalid(
-    "many-failures",
-    f"more than {percent(MANY_FAILED)} of the requests failed (not counting those cancelled by Ctrl-C): "
-    "percentiles of the surviving requests are not meaningful",
-    _FIX_FAILURES,
-)
-def many_failures(run: RunEvidence) -> Evidence | None:
-    """Too many requests failed for the others to describe the server."""
-    return _failures(run, MANY_FAILED, 1.0)
-
-
-@suspect(
-    "failures",
-    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely "
-    "the slowest ones, so P99 of the others is too low",
-    _FIX_FAILURES,
-)
-def failures(run: RunEvidence) -> Evidence | None:
-    """Some requests failed, most likely the slowest."""
-    return _failures(run, FAILED, MANY_FAILED)
-
-
 def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
     sent = max(run.metrics.requests, 1)
     if not above < run.failed / sent <= most:
@@ -92,25 +71,18 @@ def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
     return f"{run.failed} of {sent} requests failed ({percent(run.failed / sent)}): {kinds}"
 
 
-@suspect(
-    "many-resent",
-    f"more than {percent(RESENT)} of the requests were retried because the server had closed the idle "
-    "connection: TTFT of each includes a new connection and the lost attempt",
-    _KEEP_ALIVE,
-)
-def many_resent(run: RunEvidence) -> Evidence | None:
-    """Many requests were sent on a connection that the server was closing."""
-    return _resent(run, RESENT, 1.0)
-
-
-@note(
-    "resent",
-    f"up to {percent(RESENT)} of the requests were retried because the server had closed the idle connection",
-    _KEEP_ALIVE,
-)
-def resent(run: RunEvidence) -> Evidence | None:
-    """Some requests were sent on a connection that the server was closing."""
-    return _resent(run, 0.0, RESENT)
+many_failures = invalid(
+    "many-failures",
+    f"more than {percent(MANY_FAILED)} of the requests failed (not counting those cancelled by Ctrl-C): "
+    "percentiles of the surviving requests are not meaningful",
+    _FIX_FAILURES,
+)(partial(_failures, above=MANY_FAILED, most=1.0))
+failures = suspect(
+    "failures",
+    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely "
+    "the slowest ones, so P99 of the others is too low",
+    _FIX_FAILURES,
+)(partial(_failures, above=FAILED, most=MANY_FAILED))
 
 
 def _resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
@@ -121,6 +93,19 @@ def _resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
         f"{count} of {sent} requests ({percent(count / sent)}) were retried: the server had closed the "
         "idle connection they were sent on"
     )
+
+
+many_resent = suspect(
+    "many-resent",
+    f"more than {percent(RESENT)} of the requests were retried because the server had closed the idle "
+    "connection: TTFT of each includes a new connection and the lost attempt",
+    _KEEP_ALIVE,
+)(partial(_resent, above=RESENT, most=1.0))
+resent = note(
+    "resent",
+    f"up to {percent(RESENT)} of the requests were retried because the server had closed the idle connection",
+    _KEEP_ALIVE,
+)(partial(_resent, above=0.0, most=RESENT))
 
 
 @suspect(
@@ -148,14 +133,14 @@ def early_ends(run: RunEvidence) -> Evidence | None:
 def _answers(run: RunEvidence, low: float, high: float, counted: bool) -> Evidence | None:
     records = run.records
     by_usage = records.usage > 0
-    known = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
-    known &= by_usage | counted
-    planned, received = records.planned_output[known], records.output_tokens[known]
+    comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
+    comparable &= by_usage | counted
+    planned, received = records.planned_output[comparable], records.output_tokens[comparable]
     if not len(received) or low <= received.sum() / planned.sum() <= high:
         return None
-    reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(known).tolist()]
+    reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(comparable).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
-    messages = int((known & ~by_usage).sum())
+    messages = int((comparable & ~by_usage).sum())
     how = f"; {messages} of them without usage, so their messages were counted" if messages else ""
     return (
         f"{received.mean():.1f} tokens per answer, {planned.mean():.1f} requested "
@@ -174,14 +159,17 @@ def _answers(run: RunEvidence, low: float, high: float, counted: bool) -> Eviden
 def prompt_lengths(run: RunEvidence) -> Evidence | None:
     """The server counted other prompts than were planned."""
     records = run.records
-    known = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
-    if not known.any():
+    comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
+    if not comparable.any():
         return None
-    planned, counted = float(records.planned_input[known].mean()), float(records.input_tokens[known].mean())
+    planned, counted = (
+        float(records.planned_input[comparable].mean()),
+        float(records.input_tokens[comparable].mean()),
+    )
     share, tokens = IDS_OFF if run.facts.prompt_format == "ids" else TEXT_OFF
     if abs(counted - planned) <= max(tokens, share * planned):
         return None
-    return f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {known.sum()})"
+    return f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {comparable.sum()})"
 
 
 @suspect(

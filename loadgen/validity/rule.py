@@ -78,13 +78,13 @@ def findings(rules: Iterable[Rule[Judged]], judged: Judged) -> list[Finding]:
     return gravest_first(Finding(each, evidence) for each, evidence in held if evidence is not None)
 
 
-def gravest_first(found: Iterable[Finding]) -> list[Finding]:
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     """Findings by severity; as severe ones keep their order."""
-    return sorted(found, key=lambda finding: -finding.rule.severity)
+    return sorted(findings, key=lambda finding: -finding.rule.severity)
 
 
 def joined(parts: Iterable[Evidence | None]) -> Evidence | None:
-    """Several pieces of evidence as one; None where there is none."""
+    """Several pieces of evidence as one; None if all are missing."""
     return "; ".join(filter(None, parts)) or None
 
 

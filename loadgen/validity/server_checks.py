@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from loadgen.endpoint.server_counters import ServerSample
 from loadgen.roofline import bound
@@ -258,29 +259,6 @@ def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
     return waited, max((sample.running or 0.0) for sample in samples)
 
 
-@invalid(
-    "tokens-far-off",
-    f"no request failed, and client and server differ by more than {percent(TOKENS_FAR_OFF)} in output or "
-    "prompt tokens, which other clients' requests do not explain",
-    "point --base-url at a single replica and enable usage in its responses",
-    Source.COUNTERS,
-)
-def tokens_far_off(run: RunEvidence) -> Evidence | None:
-    """Client and server cannot have counted the same run."""
-    return _token_gap(run, TOKENS_FAR_OFF, math.inf)
-
-
-@suspect(
-    "tokens-differ",
-    f"as tokens-far-off, by more than {percent(TOKENS_OFF)}; both counts are equal on a healthy server",
-    "enable usage in the server's responses; check that no other server answers at this address",
-    Source.COUNTERS,
-)
-def tokens_differ(run: RunEvidence) -> Evidence | None:
-    """Client and server count differently."""
-    return _token_gap(run, TOKENS_OFF, TOKENS_FAR_OFF)
-
-
 def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
     window, metrics = run.window, run.metrics
@@ -293,6 +271,21 @@ def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
         if mismatch.unit == "tokens" and above < gap <= most and not explained:
             return _both(mismatch)
     return None
+
+
+tokens_far_off = invalid(
+    "tokens-far-off",
+    f"no request failed, and client and server differ by more than {percent(TOKENS_FAR_OFF)} in output or "
+    "prompt tokens, which other clients' requests do not explain",
+    "point --base-url at a single replica and enable usage in its responses",
+    Source.COUNTERS,
+)(partial(_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
+tokens_differ = suspect(
+    "tokens-differ",
+    f"as tokens-far-off, by more than {percent(TOKENS_OFF)}; both counts are equal on a healthy server",
+    "enable usage in the server's responses; check that no other server answers at this address",
+    Source.COUNTERS,
+)(partial(_token_gap, above=TOKENS_OFF, most=TOKENS_FAR_OFF))
 
 
 @note(

@@ -28,7 +28,7 @@ class Level(StrEnum):
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> Level:
-        """What the worst of some doubts makes of a run; VALID if there are none but notes."""
+        """The level that the worst of some doubts gives a run; VALID if all are notes."""
         worst = max((finding.rule.severity for finding in findings), default=Severity.NOTE)
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
 
@@ -74,11 +74,13 @@ def judge(run: RunEvidence) -> Verdict:
     failed: list[Broken] = []
     nothing: Evidence | None = None
     held = [(doubt, guarded(doubt.code, partial(doubt.find, run), nothing, failed)) for doubt in DOUBTS]
-    found = rule.gravest_first(Finding(doubt, evidence) for doubt, evidence in held if evidence is not None)
+    findings = rule.gravest_first(
+        Finding(doubt, evidence) for doubt, evidence in held if evidence is not None
+    )
     sources = guarded("sources", lambda: run.sources, set(Source), failed)
-    judged = {finding.rule.code for finding in found} | {broken.name for broken in failed}
+    judged = {finding.rule.code for finding in findings} | {broken.name for broken in failed}
     return Verdict(
-        findings=tuple(found),
+        findings=tuple(findings),
         unchecked=tuple(
             doubt for doubt in DOUBTS if doubt.code not in judged and doubt.source not in sources
         ),

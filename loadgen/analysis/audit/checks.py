@@ -1,4 +1,4 @@
-"""Checks: the closed set of what an audit looks for in anyone's figures, as `doubts` has that of our runs.
+"""Checks: the closed set of what an audit checks in anyone's figures, as `doubts` is that of our runs.
 
 A check needs no more than what is published. Those whose question our own verdict answers better, from every
 arrival, are not applied to our own runs (`OF_OURS`).

@@ -64,8 +64,8 @@ def audit(
 def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
     """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
     run = audited.reported.run
-    known = list(_by_verdict(audited.reported))
-    codes = {finding.rule.code for finding in known}
+    own = list(_by_verdict(audited.reported))
+    codes = {finding.rule.code for finding in own}
     no_roofline = run is None or run.facts.ceiling is None
     checks = (
         check
@@ -73,7 +73,7 @@ def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
         if (run is None or check.code in OF_OURS or (check.source is Source.ROOFLINE and no_roofline))
         and not {check.code, SAME_AS.get(check.code)} & codes
     )
-    return tuple(rule.gravest_first([*known, *rule.findings(checks, audited)]))
+    return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))
 
 
 def _by_verdict(reported: Reported) -> Iterator[Finding]:

@@ -46,8 +46,8 @@ class Workload(msgspec.Struct, frozen=True):
 
     def has_first(self, requests: int, total_input_tokens: int) -> bool:
         """Whether this many requests with this many tokens can be the first of these prompts."""
-        known = _table().get(self.client, {}).get(self.input_len, {})
-        return requests <= PROMPTS and _total(known, self.input_len, requests) == total_input_tokens
+        missing = _table().get(self.client, {}).get(self.input_len, {})
+        return requests <= PROMPTS and _total(missing, self.input_len, requests) == total_input_tokens
 
 
 def recognise(requests: int, total_input_tokens: int) -> Workload | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
@@ -14,31 +17,6 @@ FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not say of t
 SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
 _GB = 1e9
-
-
-@invalid(
-    "beyond-roofline",
-    f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
-    "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
-    "can, and then a message carries several tokens",
-    "it is another model, another machine, or a client that counts tokens that were not generated",
-    Source.ROOFLINE,
-)
-def beyond_roofline(run: AuditedRun) -> Evidence | None:
-    """Decoding reads more than the memory bus carries, however the weights are stored."""
-    return _beyond(run, FAR_BEYOND, float("inf"))
-
-
-@suspect(
-    "above-roofline",
-    f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
-    "not say of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
-    "check how the weights are stored (--model-config, or the checkpoint's own headers)",
-    Source.ROOFLINE,
-)
-def above_roofline(run: AuditedRun) -> Evidence | None:
-    """Decoding reads a little more than the memory bus carries."""
-    return _beyond(run, bound.TOLERANCE, FAR_BEYOND)
 
 
 @suspect(
@@ -109,6 +87,23 @@ def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
     if run.one_token_a_message:
         evidence += ", and one token per message (ITL is TPOT) rules out speculative decoding"
     return evidence
+
+
+beyond_roofline = invalid(
+    "beyond-roofline",
+    f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
+    "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
+    "can, and then a message carries several tokens",
+    "it is another model, another machine, or a client that counts tokens that were not generated",
+    Source.ROOFLINE,
+)(partial(_beyond, above=FAR_BEYOND, most=math.inf))
+above_roofline = suspect(
+    "above-roofline",
+    f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
+    "not say of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
+    "check how the weights are stored (--model-config, or the checkpoint's own headers)",
+    Source.ROOFLINE,
+)(partial(_beyond, above=bound.TOLERANCE, most=FAR_BEYOND))
 
 
 def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:

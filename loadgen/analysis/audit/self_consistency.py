@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 from loadgen.analysis.audit.rounding import Interval
@@ -140,7 +141,7 @@ def concurrency_not_held(run: AuditedRun) -> Evidence | None:
 @invalid(
     "nothing-measured",
     "0 requests, 0 s, 0 output tokens, or a mean or median TTFT or E2EL of 0",
-    "the client counts empty answers as successes: look at its errors",
+    "the client counts empty answers as successes: check its errors",
 )
 def nothing_measured(run: AuditedRun) -> Evidence | None:
     """No request, no time, or a latency of nothing."""
@@ -163,28 +164,6 @@ def unstreamed(run: AuditedRun) -> Evidence | None:
     return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
 
 
-@suspect(
-    "failures",
-    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely the "
-    "slowest ones, so P99 of the others is too low",
-    "fix what failed, then measure again",
-)
-def failures(run: AuditedRun) -> Evidence | None:
-    """Some requests failed."""
-    return _failed(run, FAILED, MANY_FAILED)
-
-
-@invalid(
-    "many-failures",
-    f"more than {percent(MANY_FAILED)} of the requests failed: percentiles of the surviving requests are not "
-    "meaningful",
-    "fix what failed, then measure again",
-)
-def many_failures(run: AuditedRun) -> Evidence | None:
-    """Too many requests failed for the others to describe the server."""
-    return _failed(run, MANY_FAILED, math.inf)
-
-
 def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
     n, asked = run.requests, run.reported.load.requests
     failed = run.figure("failed")
@@ -193,6 +172,20 @@ def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
     if n is None or not failed or not above < failed / (n + failed) <= most:
         return None
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"
+
+
+failures = suspect(
+    "failures",
+    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely the "
+    "slowest ones, so P99 of the others is too low",
+    "fix what failed, then measure again",
+)(partial(_failed, above=FAILED, most=MANY_FAILED))
+many_failures = invalid(
+    "many-failures",
+    f"more than {percent(MANY_FAILED)} of the requests failed: percentiles of the surviving requests are not "
+    "meaningful",
+    "fix what failed, then measure again",
+)(partial(_failed, above=MANY_FAILED, most=math.inf))
 
 
 @suspect(
@@ -296,7 +289,7 @@ def bursts(run: AuditedRun) -> Evidence | None:
     "measure the client: `loadgen selftest`",
 )
 def client_untold(run: AuditedRun) -> Evidence | None:
-    """So many streams that the client's own delay is in the figures, and its size is not reported."""
+    """Many streams: the client's own delay is in the figures, and its size is not reported."""
     streams = max(run.reported.load.max_concurrency or 0.0, run.concurrency or 0.0)
     if streams <= STREAMS or run.reported.run is not None:
         return None
