@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
+from loadgen.protocol.address import host_of, is_loopback
 from loadgen.validity.calibration import HELD_PERCENT
 from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
 from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
@@ -85,8 +85,7 @@ def _late(run: RunEvidence) -> bool:
 def _starved(run: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
     environment = run.facts.environment
-    local = (urlsplit(run.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
-    if not local or environment.get("sched_autogroup") != "1":
+    if not is_loopback(host_of(run.facts.server.url)) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
 

@@ -133,8 +133,3 @@ def json(verdict: Verdict) -> dict[str, Any]:
         "not_looked_at": [doubt.code for doubt in verdict.unchecked],
         "not_judged": [asdict(broken) for broken in verdict.failed],
     }
-
-
-def table() -> str:
-    """Every doubt as Markdown, gravest first, as docs/validity.md has it."""
-    return rule.table(DOUBTS, "doubt")

@@ -40,7 +40,7 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.rule import Rule, Severity, Source
+from loadgen.validity.rule import Rule, Severity, Source, table
 
 VALIDITY = Path(__file__).parent.parent.parent / "docs" / "validity.md"
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
@@ -383,7 +383,7 @@ def test_a_doubt_says_when_it_holds_and_what_to_do(doubt: Rule[RunEvidence]) -> 
 
 
 def test_the_page_of_validity_lists_every_doubt_as_the_code_has_it() -> None:
-    assert verdict.table() in VALIDITY.read_text("utf-8")
+    assert table(DOUBTS, "doubt") in VALIDITY.read_text("utf-8")
 
 
 def test_the_page_of_validity_shows_evidence_as_it_reads() -> None:

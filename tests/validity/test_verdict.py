@@ -11,7 +11,7 @@ import pytest
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.rule import Finding, Rule, Severity, Source
+from loadgen.validity.rule import Finding, Rule, Severity, Source, table
 from loadgen.validity.sections import Broken
 from loadgen.validity.verdict import Level, Verdict
 
@@ -124,7 +124,7 @@ def test_the_json_has_everything() -> None:
 
 def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
     severities = (Severity.INVALID, Severity.SUSPECT, Severity.NOTE)
-    sections = verdict.table().split("## ")[1:]
+    sections = table(DOUBTS, "doubt").split("## ")[1:]
     assert [section.splitlines()[0] for section in sections] == ["Invalid", "Suspect", "Note"]
     for section, severity in zip(sections, severities, strict=True):
         rows = [line for line in section.splitlines() if line.startswith("| `")]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from loadgen.analysis.audit import peer_checks, roofline_checks, self_consistency
 from loadgen.analysis.audit.subject import AuditedRun
-from loadgen.validity import rule
 from loadgen.validity.rule import Rule
 
 CHECKS: tuple[Rule[AuditedRun], ...] = (
@@ -47,8 +46,3 @@ CHECKS: tuple[Rule[AuditedRun], ...] = (
 )
 OF_OURS = frozenset({"warm-cache", "duplicate", "requests-differ"})  # applied to our own runs too
 SAME_AS = {"warm-cache": "prefix-cache"}  # a doubt of our verdict: where it holds, the check is not repeated
-
-
-def table() -> str:
-    """Every check as Markdown, gravest first, as docs/audit.md has it."""
-    return rule.table(CHECKS, "doubt", "###")

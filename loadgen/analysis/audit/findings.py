@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
 from loadgen.analysis.audit.subject import AuditedRun, pages
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
-from loadgen.roofline import bound, machines, models
+from loadgen.roofline import estimate, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
@@ -114,10 +115,11 @@ def _computed(run: Reported, machine: Machine | None, config: Path | None, model
     if on is None:
         problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
         return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
+    name = model or run.name
+    if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
+        return f"the shape of {name} is unknown: pass --model-config, or --model NAME"
     stored = models.suffix(run.name) if model and not models.suffix(model) else ""
     try:
-        return bound.ceiling(model or run.name, on, quantization=stored, config=config)
+        return estimate.ceiling(name, on, quantization=stored, config=config)
     except UsageError as error:
-        return str(error).replace(
-            "pass --model-config, its config.json", "pass --model-config, or --model NAME"
-        )
+        return str(error)

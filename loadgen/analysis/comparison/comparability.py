@@ -69,11 +69,6 @@ def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
 
 
-def table() -> str:
-    """Every rule as Markdown, as docs/comparing.md has it."""
-    return rule.table(COMPARABILITY, "what", "###")
-
-
 def prompt_tokens(run: Reported) -> float | None:
     """Mean length of the prompts as counted; None where it is not reported."""
     return _per_request(run, "total_input_tokens", run.load.input_len)
