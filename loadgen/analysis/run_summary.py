@@ -59,6 +59,8 @@ class Reported(msgspec.Struct, frozen=True):
     joules_per_token: float | None = None
     level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
     doubts: tuple[str, ...] = ()  # their names, the grave ones
+    simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
+    speed_formula: str = ""  # what a speed table's tokens per second are over
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
@@ -107,6 +109,7 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
         level=verdict["level"],
         doubts=tuple(one["name"] for one in verdict["doubts"] if one["severity"] != "note"),
+        simulated=server.simulated,
         remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,
         fingerprint=facts.fingerprint,
@@ -175,10 +178,15 @@ def _machine(environment: Mapping[str, str]) -> str:
     return next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
 
 
+def simulation(preset: str) -> str:
+    """The remark on a run that the embedded engine answered."""
+    return f"SIMULATED with the timing of {preset}: no model ran"
+
+
 def _remarks(facts: Facts) -> Iterator[str]:
     """Where what is told is not what it seems to be."""
     if facts.server.simulated:
-        yield f"SIMULATED with the timing of {facts.server.simulated}: no model ran"
+        yield simulation(facts.server.simulated)
     if facts.partial:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:

@@ -52,7 +52,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
         message = error.get("message") if isinstance(error, dict) else error
         if not isinstance(message, str):
             message = self.body[: 8 * _LONGEST_MESSAGE].decode("utf-8", "replace")
-        return untrusted.text(" ".join(message[: 8 * _LONGEST_MESSAGE].split()), _LONGEST_MESSAGE)
+        return untrusted.line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
 
 
 async def ask(
@@ -105,7 +105,7 @@ def _described(error: Exception) -> str:
         return f"has a TLS certificate that {_certificate(refusal)}"
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
-    message = untrusted.text(" ".join(str(error).split()), _LONGEST_MESSAGE)
+    message = untrusted.line(str(error), _LONGEST_MESSAGE)
     return f"does not answer: {message or type(error).__name__}"
 
 

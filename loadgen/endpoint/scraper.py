@@ -22,7 +22,7 @@ from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse, select
 from loadgen.endpoint.server_counters import ServerWindow, window
 from loadgen.errors import LoadgenError
-from loadgen.telemetry.sensor import LOOKING
+from loadgen.telemetry.sensor import SAMPLING_SHARE
 
 _SCRAPES_PER_S = 5
 _ANSWER_S = 3.0
@@ -95,7 +95,7 @@ class MetricsScraper:
                 while True:
                     lines = await self._scrape(client, SAMPLED)
                     self._keep((clock.now_ns() - began_ns) / 1e9, lines)
-                    await asyncio.sleep(max(self.every_s, self.least_s / LOOKING))
+                    await asyncio.sleep(max(self.every_s, self.least_s / SAMPLING_SHARE))
 
         # If no socket can be opened, the run goes on without samples.
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):

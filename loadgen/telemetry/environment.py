@@ -37,7 +37,7 @@ def describe() -> dict[str, str]:
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "memory": _memory(),
     }
-    facts.update((name, said) for name, path in _SETTINGS.items() if (said := _first_line(Path(path))))
+    facts.update((name, line) for name, path in _SETTINGS.items() if (line := _first_line(Path(path))))
     facts.update((name, version) for name in _PACKAGES if (version := _version(name)))
     return facts
 
@@ -66,12 +66,12 @@ def git_state(root: Path = _ROOT) -> str:
         return ""
     command = ("git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty=+dirty")
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             (*command, "--exclude=*"), env=bare_variables(), capture_output=True, timeout=_GIT_S, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return "" if said.returncode else said.stdout.decode("utf-8", "replace").strip()
+    return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
 
 def _platform() -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.roofline import preset
-from loadgen.roofline.bound import ceiling
 from loadgen.roofline.ceiling import Ceiling, Weights
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.machines import machine, of_bandwidth
 from loadgen.roofline.models import models
