@@ -28,16 +28,16 @@ SILENT_TOKENS: Final = 1 << 20
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
-    """A stream's messages up to the first that says something went wrong."""
+    """A stream's messages up to the first that reports an error."""
 
     kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
     finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
-    why: str  # what the server says of it
+    why: str  # the server's text on it
     usage: Usage | None  # the last one
     usage_at: list[int]  # messages with choices that bring usage along
     own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
     ids: bool  # some message lists its token ids
-    remarks: list[int]  # messages without choices: `dialect.remark` tells what they say
+    remarks: list[int]  # messages without choices: `openai.remark` reads them
     fault: str | None
 
     @property
@@ -76,7 +76,7 @@ def weigh(messages: Sequence[Message]) -> StreamSummary:
 
 
 def too_many(total: int, body_bytes: int) -> str:
-    """What is wrong with a count of an answer's tokens that its bytes cannot have carried; "" if they can.
+    """What is wrong with a token count that the answer's bytes cannot have carried; "" if they can.
 
     A token leaves a byte at least, but for those that are not shown.
     """
@@ -86,7 +86,7 @@ def too_many(total: int, body_bytes: int) -> str:
 
 
 def without_usage(weighed: StreamSummary) -> StreamSummary:
-    """The same, but for a usage that is not to be believed."""
+    """The same without its usage, which cannot be true."""
     return msgspec.structs.replace(weighed, usage=None, usage_at=[], own_usage=False)
 
 
@@ -104,7 +104,7 @@ def count(messages: Sequence[Message], weighed: StreamSummary) -> Count:
     """Tokens per message, from the best that the server offers.
 
     In this order: its token ids, its running usage, one token a message where their number is the
-    usage's, else the usage spread evenly. A zero count beside text is no count.
+    usage's, else the usage spread evenly. A count of zero next to text does not count.
     """
     total = weighed.usage.completion_tokens if weighed.usage else None
     if total == 0 and TOKEN in weighed.kinds:
@@ -123,7 +123,7 @@ def count(messages: Sequence[Message], weighed: StreamSummary) -> Count:
 
 
 def spread(total: int, messages: int) -> Int64:
-    """`total` tokens over so many messages as evenly as whole numbers go, int64[messages].
+    """`total` tokens over `messages` messages as evenly as whole numbers go, int64[messages].
 
     The first message always carries one: text cannot have come from none.
     """

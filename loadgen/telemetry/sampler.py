@@ -23,7 +23,7 @@ WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
 
 
 class Sensed(BaseModel):
-    """Memory, energy, heat and clocks over the measured window; of what is None, `missing` says why."""
+    """Memory, energy, heat and clocks over the measured window; `missing` has the reason for each None."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
