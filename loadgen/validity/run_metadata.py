@@ -16,7 +16,7 @@ from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.sampler import Sensed
+from loadgen.telemetry.sampler import SensorSummary
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import Profile, check_body
@@ -111,7 +111,9 @@ class Facts(BaseModel):
     launched: Launched | None = None  # None: it was there before
     checkpoint: Checkpoint | None = None  # what the model's files say
     as_run: AsRun | None = None  # what the engine says it makes of them
-    sensed: Sensed | None = None  # memory, power and heat of this machine; None: the server is elsewhere
+    sensed: SensorSummary | None = (
+        None  # memory, power and heat of this machine; None: the server is elsewhere
+    )
     cache_reset: str = ""  # what became of the prefix cache before the run; "": nobody touched it
     traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # how true this client was when it last measured itself

@@ -204,6 +204,6 @@ def _length_without_special(shape: PromptShape, tokenizer: Tokenizer) -> int:
 def _check_room(shape: PromptShape, tokenizer: Tokenizer, shortest: int) -> None:
     if shape.prefix_len + shortest < 1:
         raise UsageError(
-            f"--random-input-len {shape.input_len}: no room is left after the "
-            f"{tokenizer.num_special_tokens_to_add()} tokens that the tokenizer adds to every prompt: give more"
+            f"--random-input-len {shape.input_len}: no prompt is left after the "
+            f"{tokenizer.num_special_tokens_to_add()} tokens that the tokenizer adds to each: give more"
         )
