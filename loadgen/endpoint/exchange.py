@@ -130,11 +130,3 @@ def _certificate(refused: ssl.SSLCertVerificationError) -> str:
             f"is another host's ({said}): check --base-url, or {_TO_CERTIFICATES} (--ca-cert does not help)"
         )
     return f"nobody known has signed ({said}): {_TO_AUTHORITIES}"
-
-
-def shown_url(url: str) -> str:
-    """Scheme, host, port and path of a URL, whatever it is: no credentials, no query."""
-    front = url.partition("?")[0].partition("#")[0]
-    scheme, slashes, rest = front.rpartition("//")
-    authority, slash, path = rest.partition("/")
-    return untrusted.text(f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}")

@@ -106,7 +106,17 @@ def json_object(raw: bytes) -> dict[str, Any]:
         value = json_value(raw)
     except ValueError:
         return {}
+    return mapping(value)
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A JSON object; an empty one of anything else."""
     return value if isinstance(value, dict) else {}
+
+
+def listed(value: object) -> list[Any]:
+    """A JSON list; an empty one of anything else."""
+    return value if isinstance(value, list) else []
 
 
 def file_bytes(place: Path, most_bytes: int) -> bytes:

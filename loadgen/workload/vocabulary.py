@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
+from loadgen.workload import model_files
 
 T = TypeVar("T")
 
@@ -257,7 +258,7 @@ def _size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
 
 
 def _read_object(path: Path) -> dict[str, object]:
-    return _read(path, dict[str, object]) if path.is_file() else {}
+    return model_files.read(path)[1] if path.is_file() else {}
 
 
 def _read(path: Path, shape: type[T]) -> T:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Record, Records
-from loadgen.roofline.bound import ceiling
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import of_bandwidth
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.calibration import Calibration, Error

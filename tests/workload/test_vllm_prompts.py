@@ -260,6 +260,7 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
         load_tokenizer(str(tmp_path / "nothing"), "text-vllm")
 
 
+@pytest.mark.slow
 def test_loading_says_nothing_and_importing_this_module_does_not_import_transformers() -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (
