@@ -257,5 +257,5 @@ def test_another_machine_or_software_is_another_environment(change: dict[str, st
     assert (before == after) is same
 
 
-def test_headroom_is_of_messages_however_many_tokens_they_held_in_the_self_test() -> None:
+def test_headroom_counts_messages_not_the_tokens_in_them() -> None:
     assert calibrated(tokens_per_message=4).headroom(50_000.0) == 0.5

@@ -253,7 +253,7 @@ def test_a_doubt_is_found_with_its_figures_where_it_holds(name: str) -> None:
     assert names(case) == {name} | company
 
 
-def test_first_tokens_stamped_as_late_as_later_ones_are_told_of_however_few_the_messages() -> None:
+def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
     case = run(firsts_shared(9.0))
     assert BY_DOUBT["reads-late"].find(case) == (
         "0.909 % of messages coalesced into a read, read lag 9 ms mean of these, 0.75 ms of all, 9 ms max"

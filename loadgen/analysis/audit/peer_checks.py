@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.analysis.audit import known_prompts as workloads
+from loadgen.analysis.audit.known_prompts import LEAST_MISSING
 from loadgen.analysis.audit.subject import AuditedRun, fractions, source_file
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
@@ -145,7 +145,7 @@ def prompts_off(run: AuditedRun) -> Evidence | None:
 
 @note(
     "known-prompts",
-    f"the input tokens lack at least {workloads.LEAST_MISSING} of whole lengths and are exactly those of a "
+    f"the input tokens lack at least {LEAST_MISSING} of whole lengths and are exactly those of a "
     "seed known here: everyone who measures with it sends the same prompts",
     "check whether an earlier run had them too; use a seed of your own",
 )

@@ -163,7 +163,7 @@ def test_no_published_speed_is_impossible_and_only_transformers_is_slow() -> Non
     assert max(one.roofline or 0.0 for one in findings) < 0.75
 
 
-def test_the_desk_cards_rows_are_possible_but_one_whose_storage_is_not_told() -> None:
+def test_the_desk_card_has_one_row_above_the_roofline() -> None:
     with (PUBLISHED / "rtx_pro_6000_speed.csv").open(encoding="utf-8", newline="") as file:
         speeds = {row["model"]: float(row["tok_s"]) for row in csv.DictReader(file)}
     load = Load(max_concurrency=1)
