@@ -146,7 +146,7 @@ class RunEvidence:
     @cached_property
     def sent(self) -> Bool:
         """Which requests were sent, bool[requests]."""
-        return self.records.sent_ns > 0
+        return self.records.sent
 
     @property
     def window(self) -> ServerWindow | None:

@@ -92,10 +92,12 @@ def line(
     used = [run for run in valid if held.takes(run)]
     shown = used or valid or list(runs)
     why = _why_not(runs, valid, used, held)
+    unlike = bool(valid and not used and not held.missing)
     effects = {}
     for one in () if is_baseline else figures:
         if any(told(run, one.key) is not None for run in shown):
-            effects[one.key] = Effect(Call.NONE, _NAN, why=why) if why else _effect(used, held, one)
+            none = Effect(Call.NONE, _NAN, unlike=unlike, why=why)
+            effects[one.key] = none if why else _effect(used, held, one)
     return Line(
         name,
         tuple(runs),
