@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
-from loadgen.protocol.address import host_of, is_loopback
+from loadgen.protocol.address import is_this_machine
 from loadgen.validity.calibration import HELD_PERCENT
 from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
 from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
@@ -85,7 +85,7 @@ def _late(run: RunEvidence) -> bool:
 def _starved(run: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
     environment = run.facts.environment
-    if not is_loopback(host_of(run.facts.server.url)) or environment.get("sched_autogroup") != "1":
+    if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
 

@@ -343,5 +343,5 @@ def test_records_keep_the_servers_times_and_older_files_have_none(tmp_path: Path
     assert loaded.sent_ns.tolist() == records.sent_ns.tolist()
     del older["sent_ns"]
     np.savez(path, allow_pickle=False, **older)
-    with pytest.raises(ValueError, match="column sent_ns is not there"):
+    with pytest.raises(ValueError, match="column sent_ns is missing"):
         Records.load(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -125,27 +124,6 @@ class AuditedRun:
         """Whether requests were due at a finite rate."""
         rate = self.reported.load.request_rate_per_s
         return rate is not None and rate != float("inf")
-
-    @cached_property
-    def output_len(self) -> float | None:
-        """Tokens of an answer, mean."""
-        return self._mean("total_output_tokens", self.reported.load.output_len)
-
-    @cached_property
-    def input_len(self) -> float | None:
-        """Tokens of a prompt, mean."""
-        return self._mean("total_input_tokens", self.reported.load.input_len)
-
-    def _mean(self, key: str, reported: float | None) -> float | None:
-        """A total's mean over the answered requests, else what the load reports."""
-        total, n = self.figure(key), self.requests
-        return (
-            total / n
-            if total is not None and n
-            else reported
-            if reported is not None and math.isfinite(reported)
-            else None
-        )
 
     @property
     def one_token_a_message(self) -> bool:
