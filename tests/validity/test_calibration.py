@@ -226,7 +226,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_no_fault(
 ) -> None:
     cache.parent.parent.write_text("a file where the directory would be")
     assert calibration.remember([calibrated()]) is False
-    assert caplog.text.count("the self-test is not kept: ") == 1
+    assert caplog.text.count("the self-test's result is not stored: ") == 1
 
 
 def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
