@@ -34,7 +34,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
     from loadgen.session import launched_server, session  # of few tests
-    from loadgen_servers import running
+    from loadgen_servers.process import running
 
     given: list[int] = []
 

@@ -18,10 +18,10 @@ CODE = sorted(
     [*ROOT.glob("loadgen/**/*.py"), *ROOT.glob("servers/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
 )
 TESTS = sorted(ROOT.glob("tests/**/*.py"))
-PACKAGE = [path for path in CODE if path.parent.name != "benchmarks"]
+PACKAGE = [path for path in CODE if not path.is_relative_to(ROOT / "benchmarks")]
 TEXT = [
     path
-    for pattern in ("*.md", "*.toml", "docs/**/*.md", "profiles/*.toml", "benchmarks/*.c", ".ci/*")
+    for pattern in ("*.md", "*.toml", "docs/**/*.md", "profiles/*.toml", "benchmarks/**/*.c", ".ci/*")
     for path in sorted(ROOT.glob(pattern))
     if path.is_file()
 ]

@@ -163,7 +163,7 @@ def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
     prompts: type[TextVllm] | type[TextVllm09],
 ) -> None:
     assert prompts(PromptShape(2, 20, 1), Letters(added=1), 0).input_lens.tolist() == [19, 19]
-    with pytest.raises(UsageError, match="nothing is left"):
+    with pytest.raises(UsageError, match="no room is left"):
         prompts(PromptShape(2, 1, 1), Letters(added=1), 0)
 
 
