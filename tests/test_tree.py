@@ -70,8 +70,8 @@ PACKAGES = {
         "verb",
     ],
     "page": [
-        "panel", "ink", "series", "words", "charts", "account", "document", "plots", "vector", "hypertext",
-        "markdown",
+        "panel", "ink", "series", "words", "charts", "account", "document", "drawing", "plots", "vector",
+        "hypertext", "markdown",
         "sheet", "terminal", "forms", "verb",
     ],
     "campaign": [

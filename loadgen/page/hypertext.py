@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
@@ -14,7 +15,7 @@ from loadgen.comparison.shape import Call, Comparison
 from loadgen.page import vector, words
 from loadgen.page.account import Entry, Table
 from loadgen.page.document import Document
-from loadgen.page.ink import DARK, LIGHT, Ink
+from loadgen.page.ink import DARK, LIGHT
 from loadgen.page.panel import Panel
 
 _HERE = Path(__file__).parent
@@ -67,9 +68,9 @@ def _drawn(panel: Panel, place: str) -> Markup:
     return Markup(vector.inline(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 
-def _variables(ink: Ink, theme: str) -> Markup:
-    said = "".join(f"{name}:{colour};" for name, colour in ink.named().items())
-    return Markup(said + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
+def _variables(colours: Mapping[str, str], theme: str) -> Markup:
+    variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
+    return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
 
 
 def statistics(found: Comparison) -> Table | None:
