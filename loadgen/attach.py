@@ -11,6 +11,7 @@ import psutil
 from msgspec.structs import replace
 
 from loadgen import checkpoint, live, plan, signals
+from loadgen.address import is_loopback
 from loadgen.checkpoint import Checkpoint
 from loadgen.credentials import Credentials, credentials
 from loadgen.endpoint import Access, Inquiry
@@ -20,7 +21,6 @@ from loadgen.local import Local
 from loadgen.measure import Watch, measure
 from loadgen.places import place
 from loadgen.plan import Seed, Subject
-from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.roofline import preset
 from loadgen.run import Session

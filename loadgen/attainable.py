@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen import block
-from loadgen.block import STREAMED
+from loadgen import vllm_keys
 from loadgen.facts import Facts
 from loadgen.metrics import Metrics
 from loadgen.roofline import bound
@@ -15,6 +14,7 @@ from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.subject import Flags, Subject, roofline
 from loadgen.sensing import WITH_SERVER
+from loadgen.vllm_keys import STREAMED
 
 
 def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
@@ -52,7 +52,7 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
         output_len=metrics.total_output_tokens / completed,
         max_concurrency=facts.profile.max_concurrency,
     )
-    return block.figures(metrics, replace(facts.block(), selected=selected)), load
+    return vllm_keys.figures(metrics, replace(facts.block(), selected=selected)), load
 
 
 def lines(facts: Facts, metrics: Metrics) -> list[str]:

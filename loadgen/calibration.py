@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,13 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from loadgen import untrusted
 from loadgen.arrays import Int64
 from loadgen.peaks import peak_concurrency
-from loadgen.printing import printed
 from loadgen.ranks import median, percentiles
 from loadgen.record import Records
 
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
 # What moves the client's figures; the rest of the environment may change under a calibration.
 _DECIDING = ("cpu", "cpus", "machine", "platform", "python", "loadgen", "httpx", "httptools", "numpy")
+_LOG = logging.getLogger("loadgen")
+_LOG.addHandler(logging.NullHandler())  # a library prints nothing of its own accord
 _MOST_BYTES = 1 << 20  # of the cache; each self-test has half a kilobyte
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -209,7 +210,7 @@ def remember(found: Iterable[Calibration]) -> bool:
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink()
-        printed(f"loadgen: the self-test is not kept: {path}: {error.strerror}", sys.stderr)
+        _LOG.warning("the self-test is not kept: %s: %s", path, error.strerror)
         return False
     return True
 
@@ -225,5 +226,5 @@ def _read() -> _Cache:
         why = error.strerror or type(error).__name__
     except ValidationError as error:
         why = f"it is damaged: {error.errors()[0]['msg']}"
-    printed(f"loadgen: earlier self-tests are ignored: {path}: {why}", sys.stderr)
+    _LOG.warning("earlier self-tests are ignored: %s: %s", path, why)
     return _Cache()

@@ -14,7 +14,7 @@ from loadgen import __version__, signals
 from loadgen.bounds import shown
 from loadgen.errors import ExitCode, LoadgenError, UsageError
 from loadgen.plain_text import plain
-from loadgen.printing import flushed, printed
+from loadgen.printing import flushed, printed, warnings_printed
 
 _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
@@ -160,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb, *arguments = _readable(words)
         if verb not in VERBS:
             raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
-        return VERBS[verb](arguments)
+        with warnings_printed():
+            return VERBS[verb](arguments)
     except LoadgenError as error:
         printed(f"loadgen: {plain(str(error))}", sys.stderr)
         return error.exit_code

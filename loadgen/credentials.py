@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -117,11 +116,3 @@ def _values(arguments: Iterable[str]) -> Iterable[str]:
                 yield value
         elif hiding:
             yield word
-
-
-def host_of(base_url: str) -> str:
-    """The host that a base URL names; "" where it names none."""
-    try:
-        return urlsplit(base_url).hostname or ""
-    except ValueError:
-        return ""

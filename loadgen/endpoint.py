@@ -19,11 +19,11 @@ import msgspec
 from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock, engines, exchange, untrusted
+from loadgen.address import is_loopback
 from loadgen.engines import Engine
 from loadgen.errors import MeasureError, UsageError
 from loadgen.exchange import Answer, shown_url
 from loadgen.job import Target
-from loadgen.portable import is_loopback
 from loadgen.secrecy import Secrets
 
 _ANSWER_S = 10.0

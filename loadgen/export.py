@@ -18,11 +18,11 @@ from loadgen.csv_text import csv_text
 from loadgen.errors import ExitCode, UsageError
 from loadgen.failure import FailureKind
 from loadgen.files import write_whole
-from loadgen.flags import Parser, refuse_unknown
 from loadgen.metrics import PerRequest
 from loadgen.printing import encodable, printed
 from loadgen.record import UNKNOWN
 from loadgen.result import Result
+from loadgen.spelling import Parser, refuse_unknown
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096

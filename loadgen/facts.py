@@ -8,7 +8,6 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadgen.as_run import AsRun
-from loadgen.block import BlockFacts
 from loadgen.calibration import Calibration
 from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
@@ -20,6 +19,7 @@ from loadgen.roofline.ceiling import Ceiling
 from loadgen.sensing import Sensed
 from loadgen.server_settings import ServerSettings
 from loadgen.steady import Trim
+from loadgen.vllm_keys import BlockFacts
 from loadgen.window import ServerWindow
 
 # 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -16,24 +16,16 @@ from loadgen.errors import UsageError
 from loadgen.launch_flags import Launching, add_launch_flags, joined, launching
 from loadgen.refused_flags import ONLY_RANDOM, OTHER_DATASETS, REFUSED
 from loadgen.sendable import check_headers, check_path, check_request_id_prefix
+from loadgen.spelling import Parser, refuse_unknown
 from loadgen.stop_flags import add_stop_flags
 from loadgen.stop_rules import DRAIN_S, Tolerance
 
 _MOST_REPEATS = 10_000
-_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _LONGEST = 20  # digits that are looked at
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
-
-
-class Parser(argparse.ArgumentParser):
-    """Argparse whose errors are this tool's."""
-
-    def error(self, message: str) -> NoReturn:
-        said = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
-        raise UsageError(f"{said}; {self.prog} --help lists the flags")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -150,17 +142,6 @@ def _refuse(argv: Sequence[str]) -> None:
         reason = REFUSED.get(flag, ONLY_RANDOM if flag.startswith(OTHER_DATASETS) else None)
         if reason is not None:
             raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {reason}")
-
-
-def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
-    """Raises UsageError for what a parser does not know, with the nearest of what it does."""
-    from loadgen.server_settings import nearest
-
-    flag = word.split("=", 1)[0]
-    if not flag.startswith("-"):
-        raise UsageError(f"unexpected argument {word!r}; {parser.prog} --help lists the flags")
-    known = [option for action in parser._actions for option in action.option_strings]
-    raise UsageError(f"unknown flag {flag}{nearest(flag, known)}; {parser.prog} --help lists the flags")
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:

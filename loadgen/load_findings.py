@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from loadgen import steady
-from loadgen.block import percentile_name
 from loadgen.evidence import Case, least_samples, percent
+from loadgen.vllm_keys import percentile_name
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens asked for

@@ -11,12 +11,12 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any
 
 import httpx
 
 from loadgen import clock
+from loadgen.address import is_loopback
 from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.channel import Outbox
 from loadgen.deadlines import Deadlines, closed_while_idle, unanswered
@@ -30,17 +30,6 @@ _SHOWN_BYTES = 40  # of what is no HTTP
 _KEPT_READS = 16  # of an answer that was too long
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine: then no proxy of the environment is meant for it."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    # To connect to 0.0.0.0 or :: is to connect to this machine.
-    return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
 @dataclass

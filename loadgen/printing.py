@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 
@@ -34,6 +38,25 @@ def flushed(stream: TextIO | None) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+class Warnings(logging.Handler):
+    """What the package logs as a warning, as the command's own lines on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one warning."""
+        printed(f"loadgen: {record.getMessage()}", sys.stderr)
+
+
+@contextmanager
+def warnings_printed() -> Iterator[None]:
+    """Within it, warnings of the package are printed; as a library it logs and prints nothing."""
+    log, handler = logging.getLogger("loadgen"), Warnings(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def encodable(text: str, encoding: str | None) -> str:

@@ -33,7 +33,8 @@ from loadgen.bounds import (
 )
 from loadgen.errors import UsageError
 from loadgen.places import place
-from loadgen.server_settings import ServerSettings, nearest, refusal
+from loadgen.server_settings import ServerSettings, refusal
+from loadgen.spelling import nearest
 
 Rung = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=MOST_INT)]

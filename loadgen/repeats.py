@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen.block import percentile_name
 from loadgen.distribution import Distribution
 from loadgen.metrics import Metrics
 from loadgen.steady import Steady, Unsteady
+from loadgen.vllm_keys import percentile_name
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond so many nobody is told how many it takes

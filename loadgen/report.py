@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
-from loadgen import as_run, attainable, block, fingerprint, reconcile, sensing, steady, verdict
+from loadgen import as_run, attainable, block, fingerprint, reconcile, sensing, steady, verdict, vllm_keys
 from loadgen.block import Layout
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
@@ -68,8 +68,8 @@ def _block(result: Result, wanted: Wanted) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    told = {"backend": result.facts.profile.backend, **block.beside(metrics)}
-    yield block.render({**told, **block.figures(metrics, facts)}, layout)
+    told = {"backend": result.facts.profile.backend, **vllm_keys.beside(metrics)}
+    yield block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
 
 
 def _judged(result: Result, wanted: Wanted) -> list[str]:

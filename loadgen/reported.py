@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen import bounds, engines
-from loadgen.block import Figures
 from loadgen.cell import Cell
 from loadgen.facts import Facts
 from loadgen.fingerprint import Fingerprint
 from loadgen.metrics import SELECTABLE
+from loadgen.model_names import split_name
 from loadgen.result import Result
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.rows import split_name
+from loadgen.vllm_keys import Figures
 
 OURS = "loadgen"
 

@@ -16,6 +16,7 @@ import msgspec
 
 from loadgen import bounds
 from loadgen.errors import UsageError
+from loadgen.model_names import split_name
 from loadgen.speed import FORMULAS, OUTPUT, TOTAL
 
 THROUGHPUT = TOTAL  # the tokens of Tokens/s in a throughput row, see ThroughputRow
@@ -26,11 +27,6 @@ _DIRECTORY = Path(__file__).parent / "published"
 _PAGES = {"qwen3_h20_speed": TOTAL, "qwen2_5_a100_speed": OUTPUT}
 _MOST_DIGITS = 12  # of a count
 _MISPRINTED = {129042: 129024}  # in Qwen3's tables; its text and every other page say 129024
-_SPLIT = re.compile(
-    r"(.+?)-(BF16|FP16|(?:NV|MX)?FP[48](?:-dynamic)?|AWQ(?:-(?:INT4|4bit))?|GPTQ(?:-(?:Int[48]|[48]bit))?"
-    r"|INT[48]|W\d+A\d+)",
-    re.IGNORECASE,
-)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -157,18 +153,6 @@ def legend(settings: Iterable[Setting], known: Mapping[str, Setting] = SETTINGS)
     last = max((int(name.split()[1]) for name in known if re.fullmatch(r"Setting \d+", name)), default=0)
     new = [setting for setting in given if setting not in names]
     return names | {setting: f"Setting {number}" for number, setting in enumerate(new, last + 1)}
-
-
-def split_name(model: str) -> tuple[str, str]:
-    """A path's or a hub name's base name and quantization; "" where the name has none.
-
-    `/models/Qwen3-8B-FP8` is ("Qwen3-8B", "FP8"), `Qwen/Qwen3-8B` is ("Qwen3-8B", "").
-    """
-    parts = [part for part in re.split(r"[/\\]", model) if part] or [""]
-    cached = next((part for part in parts if part.startswith("models--")), None)  # …/snapshots/<commit>
-    name = cached.split("--")[-1] if cached else parts[-1]
-    match = _SPLIT.fullmatch(name)
-    return (match[1], match[2]) if match else (name, "")
 
 
 def published(

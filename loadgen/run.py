@@ -28,6 +28,7 @@ from loadgen import (
     server_log,
     signals,
 )
+from loadgen.address import is_loopback
 from loadgen.cell import Cell
 from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
@@ -55,7 +56,6 @@ from loadgen.local import Local
 from loadgen.measure import Manner, Outcome, Watch, measure, never
 from loadgen.observe import Observer
 from loadgen.plan import Plan, Seed, Subject
-from loadgen.portable import is_loopback
 from loadgen.profile import Profile
 from loadgen.record import Records
 from loadgen.result import Result

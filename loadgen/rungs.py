@@ -10,8 +10,9 @@ from msgspec.structs import asdict, replace
 from loadgen import engines
 from loadgen.checkpoint import Checkpoint
 from loadgen.facts import Facts
+from loadgen.model_names import split_name
 from loadgen.result import Result
-from loadgen.rows import Memory, Row, Setting, ThroughputRow, rounded, split_name
+from loadgen.rows import Memory, Row, Setting, ThroughputRow, rounded
 from loadgen.speed import FORMULAS
 from loadgen.verdict import Level
 

@@ -24,7 +24,6 @@ from loadgen.dialect import DIALECTS
 from loadgen.endpoint import Access
 from loadgen.environment import describe
 from loadgen.errors import MeasureError, UsageError
-from loadgen.flags import Parser
 from loadgen.job import Health
 from loadgen.live import Silent
 from loadgen.measure import Manner, Outcome, Watch, measure
@@ -33,6 +32,7 @@ from loadgen.printing import printed
 from loadgen.profile import Profile
 from loadgen.prompts import Prompts
 from loadgen.runner import TRANSPORTS
+from loadgen.spelling import Parser
 from loadgen_servers.embedded import NULL, Embedded, EngineFailed
 
 _TTFT_MS = 50.0

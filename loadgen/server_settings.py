@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from loadgen.bounds import MOST_SEED, MOST_TOKENS, shown
 from loadgen.errors import UsageError
+from loadgen.spelling import nearest
 
 _MOST_GPUS = 1024
 
@@ -75,9 +75,3 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str
         return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
     said = item["msg"].lower().removeprefix("value error, ")
     return f"{origin}: {inside}{key} = {shown(item['input'])}: {said}"
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """`, did you mean 'x'?` where some known word is close, else nothing."""
-    close = difflib.get_close_matches(word, list(known), 1, 0.5)
-    return f", did you mean {close[0]!r}?" if close else ""

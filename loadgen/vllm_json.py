@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen import block
+from loadgen import vllm_keys
 from loadgen.arrays import Int64
-from loadgen.block import BlockFacts, percentile_name
 from loadgen.errors import UsageError
 from loadgen.metrics import DEFINITIONS_VERSION, Ask, Metrics, PerRequest
 from loadgen.plain_text import file_name
 from loadgen.record import Records
 from loadgen.sections import Broken, guarded
+from loadgen.vllm_keys import BlockFacts, percentile_name
 
 OURS = "loadgen"
 
@@ -78,7 +78,7 @@ def vllm_result(metrics: Metrics, records: Records, ask: Ask, facts: ResultFacts
     reached is 0, as theirs.
     """
     each = PerRequest.of(records, ask)
-    traffic = block.traffic(facts.traffic)
+    traffic = vllm_keys.traffic(facts.traffic)
     return {
         "date": facts.date,
         "endpoint_type": facts.backend,
@@ -91,10 +91,10 @@ def vllm_result(metrics: Metrics, records: Records, ask: Ask, facts: ResultFacts
         "request_rate": traffic["request_rate"],
         "burstiness": _strict(facts.burstiness),
         "max_concurrency": traffic["max_concurrency"],
-        **block.throughputs(metrics),
+        **vllm_keys.throughputs(metrics),
         **_requests(records, each, facts.save_detailed),
-        **block.peaks(metrics),
-        **block.latencies(metrics, facts.traffic),
+        **vllm_keys.peaks(metrics),
+        **vllm_keys.latencies(metrics, facts.traffic),
         OURS: _ours(metrics, records, facts),
     }
 

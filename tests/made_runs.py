@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen import block, profile, result
+from loadgen import profile, result, vllm_keys
 from loadgen.cell import Cell
 from loadgen.comparison.shape import Call, Comparison, Effect, Figure, Line, Summary
 from loadgen.facts import Client, Facts, Server
@@ -112,7 +112,7 @@ def reported(of: Result, name: str = "", **changes: Any) -> Reported:
     )
     told: dict[str, Any] = {
         "name": name or facts.server.model,
-        "figures": block.figures(metrics, facts.block()),
+        "figures": vllm_keys.figures(metrics, facts.block()),
         "load": load,
         "source": "runs/made",
         "engine": "vLLM 1",

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.block import LAYOUTS, BlockFacts, Layout, beside, figures, layout, render
+from loadgen.block import LAYOUTS, Layout, layout, render
 from loadgen.errors import UsageError
 from loadgen.metrics import Ask, Metrics, compute
 from loadgen.others import blocks
 from loadgen.record import Record, Records
+from loadgen.vllm_keys import BlockFacts, beside, figures
 
 RESULTS = Path(__file__).parent / "data" / "results"
 RECORDED = json.loads((RESULTS / "vllm_bench_serve.json").read_text())

@@ -205,7 +205,7 @@ def test_a_later_one_replaces_its_own_kind_only() -> None:
     ],
 )
 def test_a_damaged_cache_is_ignored_with_a_line(
-    content: bytes | None, cache: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes | None, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.parent.mkdir(parents=True)
     if content is None:
@@ -213,20 +213,20 @@ def test_a_damaged_cache_is_ignored_with_a_line(
     else:
         cache.write_bytes(content)
     assert calibration.remembered("wire", "here") is None
-    said = capsys.readouterr().err
-    assert said.startswith(f"loadgen: earlier self-tests are ignored: {cache}: ")
-    assert said.count("\n") == 1
+    (warning,) = caplog.messages
+    assert warning.startswith(f"earlier self-tests are ignored: {cache}: ")
+    assert "\n" not in warning
     if content is not None:
         assert calibration.remember([calibrated()])
         assert calibration.remembered("wire", "here") == calibrated()
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_no_fault(
-    cache: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.parent.parent.write_text("a file where the directory would be")
     assert calibration.remember([calibrated()]) is False
-    assert "loadgen: the self-test is not kept: " in capsys.readouterr().err
+    assert caplog.text.count("the self-test is not kept: ") == 1
 
 
 def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

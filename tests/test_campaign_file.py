@@ -143,7 +143,8 @@ def test_the_thor_page_is_whole() -> None:
 
 
 def test_the_h20_ladder_has_every_row_of_the_page() -> None:
-    from loadgen.rows import read_csv, split_name
+    from loadgen.model_names import split_name
+    from loadgen.rows import read_csv
 
     page = read_csv(profile.shipped_directory().parent / "loadgen/published/qwen3_h20_speed.csv")
     published = {

@@ -231,14 +231,14 @@ def binary(place: Path) -> None:
 def test_a_cache_that_is_none_is_ignored_with_a_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     made: Callable[[Path], None],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calibration.cache_path().parent.mkdir(parents=True)
     made(calibration.cache_path())
     assert calibration.remembered("wire", "here") is None
-    assert capsys.readouterr().err.count("earlier self-tests are ignored") == 1
+    assert caplog.text.count("earlier self-tests are ignored") == 1
 
 
 NUMBERS = [

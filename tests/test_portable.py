@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from loadgen.address import is_loopback
 from loadgen.dialect import Completions
 from loadgen.failure import FailureKind
 from loadgen.job import Limits
-from loadgen.portable import is_loopback
 from loadgen.record import Record
 from scripted_server import (
     DONE,

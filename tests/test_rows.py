@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
+from loadgen.model_names import split_name
 from loadgen.rows import (
     SETTINGS,
     SETTINGS_TO_32B,
@@ -22,7 +23,6 @@ from loadgen.rows import (
     read_csv,
     rounded,
     shipped,
-    split_name,
 )
 from loadgen.speed import OUTPUT, TOTAL
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.block import BlockFacts
 from loadgen.errors import UsageError
 from loadgen.failure import Failure, FailureKind
 from loadgen.metrics import Ask, compute
 from loadgen.record import Record, Records
 from loadgen.vllm_json import ResultFacts, parse_metadata, vllm_result, write_result
+from loadgen.vllm_keys import BlockFacts
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "results" / "vllm_bench_serve.json").read_text())
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from loadgen.audit import render
 from loadgen.audit.findings import audit
 from loadgen.errors import MeasureError, UsageError
-from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
+from loadgen.flags import add_roofline_flags
 from loadgen.others import sources
 from loadgen.places import place
 from loadgen.plain_text import json_text, plain
 from loadgen.printing import printed
 from loadgen.roofline import architecture, machines
+from loadgen.spelling import Parser, refuse_unknown
 from loadgen.verdict import Level
 
 STRICT = 3

@@ -21,7 +21,8 @@ from loadgen.errors import UsageError
 from loadgen.flags import Options, bench_parser, parse
 from loadgen.places import place as expanded
 from loadgen.profile import Profile
-from loadgen.server_settings import ServerSettings, nearest
+from loadgen.server_settings import ServerSettings
+from loadgen.spelling import nearest
 
 _NONE = Trust()
 

@@ -14,11 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen import profile
-from loadgen.credentials import DEFAULT_VARIABLE, NO_KEY, api_key, host_of
+from loadgen.address import host_of, is_loopback
+from loadgen.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
 from loadgen.environment import command_line
 from loadgen.errors import UsageError
 from loadgen.flags import Options
-from loadgen.portable import is_loopback
 
 
 class Asking(Protocol):

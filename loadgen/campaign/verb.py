@@ -24,9 +24,10 @@ from loadgen.campaign.store import Store, StoreError
 from loadgen.campaign.trust import Trust
 from loadgen.credentials import api_key
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.flags import Parser, add_key_flags, refuse_unknown
+from loadgen.flags import add_key_flags
 from loadgen.plain_text import plain
 from loadgen.printing import printed
+from loadgen.spelling import Parser, refuse_unknown
 
 _HERE = ""  # --resume without a directory: the latest
 

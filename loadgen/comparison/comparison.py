@@ -17,7 +17,7 @@ from loadgen.comparison.shape import Comparison, Effect, Figure, Line
 from loadgen.errors import UsageError
 from loadgen.reported import Load, Reported
 from loadgen.roofline.models import suffix
-from loadgen.server_settings import nearest
+from loadgen.spelling import nearest
 
 MARGIN = 0.02  # within ± 2 % two speeds are one
 _SPEED = "speed_tok_s"  # of speed tables and ladders

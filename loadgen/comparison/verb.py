@@ -16,11 +16,12 @@ from loadgen.comparison.ceilings import Hardware
 from loadgen.comparison.comparison import MARGIN, Ask
 from loadgen.comparison.shape import Comparison
 from loadgen.errors import UsageError
-from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
+from loadgen.flags import add_roofline_flags
 from loadgen.others import sources
 from loadgen.places import place
 from loadgen.plain_text import json_text, plain
 from loadgen.printing import printed
+from loadgen.spelling import Parser, refuse_unknown
 from loadgen.tables import Table
 
 _MOST_TROUBLES = 10  # that are told one by one

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from loadgen import block, report, result
 from loadgen.errors import UsageError
-from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
+from loadgen.flags import add_roofline_flags
 from loadgen.places import place
 from loadgen.printing import printed
+from loadgen.spelling import Parser, refuse_unknown
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
 _PAGE = "report.html"

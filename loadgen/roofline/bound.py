@@ -6,9 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen.block import Figures
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.known import ceiling
+from loadgen.vllm_keys import Figures
 
 __all__ = [
     "Decode",
