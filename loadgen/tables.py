@@ -90,17 +90,14 @@ def _shape(speed: str, memory: tuple[str, str]) -> Shape:
     return Shape(tuple(Column(*pair) for pair in titles.items()), 2, frozenset({memory[0]}))
 
 
-def _keys(*keys: str) -> Shape:
-    return Shape(tuple(Column(key, key) for key in keys))
-
-
 QWEN3 = _shape("Speed (tokens/s)", ("gpu_memory_mb", "GPU Memory (MB)"))
 QWEN2_5 = _shape("Speed(tokens/s)", ("gpu_memory_gb", "GPU Memory(GB)"))
 TERMINAL = _shape("Speed (tokens/s)", ("gpu_memory_gb", "GPU Memory (GB)"))
-_LEFT = ("model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s")
-CSV = _keys(*_LEFT, "gpu_memory_mb", "note", "formula", "output_length", "setting")
-QWEN3_CSV = _keys(*_LEFT, "gpu_memory_mb", "note")
-QWEN2_5_CSV = _keys(*_LEFT, "gpu_memory_gb", "note")
+_CSV_KEYS = (
+    "model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s", "gpu_memory_mb",
+    "note", "formula", "output_length", "setting",
+)  # fmt: skip
+CSV = Shape(tuple(Column(key, key) for key in _CSV_KEYS))
 THROUGHPUT = Shape(
     (
         Column("model", "Model"),

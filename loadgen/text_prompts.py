@@ -118,7 +118,6 @@ _FORMATS: dict[str, type[TextVllm] | type[TextVllm09]] = {
     TextVllm.format: TextVllm,
     TextVllm09.format: TextVllm09,
 }
-TEXT_FORMATS = tuple(_FORMATS)
 
 
 def text_prompts(prompt_format: str, shape: Shape, tokenizer: str | None, seed: int) -> Prompts:

@@ -256,7 +256,7 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
                 full()
             write_whole(path, write)
 
-        monkeypatch.setattr("loadgen.result.write_whole", some)
+        monkeypatch.setattr("loadgen.files.write_whole", some)
     else:
         owner, name = {"records": (Records, "save"), "log": (Session, "keep")}[how]
         monkeypatch.setattr(owner, name, full)

@@ -10,17 +10,16 @@ import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from pydantic import ValidationError
 
-from loadgen import result
+from loadgen import files, result
 from loadgen.campaign import record
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import Record
 from loadgen.cell import Cell
 from loadgen.errors import UsageError
-from loadgen.files import write_whole
 from loadgen.vllm_json import OURS
 
 RECORD, LOCK, LADDER = "campaign.json", "campaign.lock", "ladder.json"
@@ -204,12 +203,7 @@ def _names(directory: Path, suffix: str = "") -> set[str]:
 
 
 def _replace(path: Path, told: object) -> None:
-    data = (json.dumps(told, allow_nan=False, indent=1) + "\n").encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    write_whole(path, write)
+    files.write_text(path, json.dumps(told, allow_nan=False, indent=1) + "\n")
 
 
 def _made(directory: Path) -> None:
