@@ -21,6 +21,7 @@ from loadgen.page.panel import Panel
 from loadgen.page.words import Number, number
 from loadgen.reported import Reported
 from loadgen.result import Result
+from loadgen.vllm_keys import percentile_name
 
 Entry = Number | str
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
@@ -191,7 +192,7 @@ def _energy(run: Result) -> Iterator[Tile]:
 
 def _latencies(metrics: Metrics) -> Table:
     columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "least"), ("median_ms", "median")]
-    ranks = {rank: block.percentile_name(rank) for rank in metrics.e2el.percentiles_ms}
+    ranks = {rank: percentile_name(rank) for rank in metrics.e2el.percentiles_ms}
     rows = []
     for key, name in _ROWS:
         latency: Distribution = getattr(metrics, key)
