@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
+from loadgen import layout
 from loadgen.distribution import Distribution
 from loadgen.metrics import Metrics
 from loadgen.steady import Steady, Unsteady
@@ -18,8 +18,7 @@ from loadgen.vllm_keys import percentile_name
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond so many nobody is told how many it takes
-_WIDTH = 80
-_ROW = "{:<34}{:>12}{:>10}{:>7}{:>10}{:>7}"
+_WIDTHS = (-34, 12, 10, 7, 10, 7)
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 # 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
 # fmt: off
@@ -89,13 +88,13 @@ def render(found: Sequence[Spread]) -> list[str]:
     if not found:
         return []
     most = max(spread.runs for spread in found)
-    rows = [_ROW.format(*_row(spread, most)) for spread in found]
+    rows = [layout.aligned(_row(spread, most), _WIDTHS) for spread in found]
     return [
-        f" {most} runs ".center(_WIDTH, "="),
-        _ROW.format("", "mean", "std", "CV %", "95 %: ±", "± %"),
+        f" {most} runs ".center(layout.WIDTH, "="),
+        layout.aligned(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
         *rows,
-        *textwrap.wrap(_verdict(found), _WIDTH, subsequent_indent="  ", break_on_hyphens=False),
-        "=" * _WIDTH,
+        *layout.wrapped(_verdict(found)),
+        "=" * layout.WIDTH,
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -15,13 +14,12 @@ from loadgen.block import Layout
 from loadgen.calibration import Calibration
 from loadgen.facts import Facts
 from loadgen.health import ClientHealth
+from loadgen.layout import wrapped
 from loadgen.metrics import Metrics, compute
 from loadgen.plain_text import plain
 from loadgen.profile import Profile
 from loadgen.result import Result
 from loadgen.sections import Broken, guarded
-
-_WIDTH = 80
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -56,10 +54,11 @@ def _made(section: Section, result: Result, wanted: Wanted) -> list[str]:
 
     def make() -> list[str]:
         lines = section.lines(result, wanted)
-        return [_wrapped(line) if section.wrapped else line for line in lines]
+        return [part for line in lines for part in (wrapped(line) if section.wrapped else [line])]
 
     lines = guarded(section.name, make, none, broken)
-    return lines + [_wrapped(f"section {one.name} failed: {one.why}; please report it") for one in broken]
+    failures = (f"section {one.name} failed: {one.why}; please report it" for one in broken)
+    return lines + [part for line in failures for part in wrapped(line)]
 
 
 def _block(result: Result, wanted: Wanted) -> Iterator[str]:
@@ -74,12 +73,6 @@ def _block(result: Result, wanted: Wanted) -> Iterator[str]:
 
 def _judged(result: Result, wanted: Wanted) -> list[str]:
     return verdict.explain(result.verdict) if wanted.explain else verdict.lines(result.verdict)
-
-
-def _wrapped(line: str) -> str:
-    return "\n".join(
-        textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    )
 
 
 def _heading(result: Result, wanted: Wanted) -> Iterator[str]:
@@ -250,7 +243,7 @@ def _reconciled(result: Result, wanted: Wanted) -> Iterator[str]:
     if window is None:
         return
     if window.trouble:
-        yield _wrapped(f"server's own figures: none: {window.trouble}")
+        yield from wrapped(f"server's own figures: none: {window.trouble}")
         return
     yield f"the server's own figures ({window.names}), of the same run:"
     yield from reconcile.render(result.reconciled)
@@ -283,7 +276,7 @@ SECTIONS = (
     Section("client", _client),
     Section("calibration", _calibration),
     Section("notes", _notes),
-    Section("steady-state", _steady, wrapped=False),
+    Section("steady-state", _steady),
     Section("reconciliation", _reconciled, wrapped=False),
     Section("roofline", _roofline),
     Section("sensors", _sensed),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from loadgen.profile import Profile
 from loadgen.record import Records
 
 _SECOND_NS = 1_000_000_000
-_WIDTH = 80
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
@@ -110,21 +108,19 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
 
 
 def lines(found: Steady | Unsteady) -> list[str]:
-    """The steady part as the report says it, two lines of at most 80 columns, more where figures are huge."""
+    """The steady part as the report has it: one line, or two."""
     if isinstance(found, Unsteady):
-        return _wrapped(f"steady state: none: {found.why}")
+        return [f"steady state: none: {found.why}"]
     means = [
         f"{name} {latency.mean_ms:.2f}"
         for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot), ("E2EL", found.e2el))
         if latency.n
     ]
+    held = f"steady state: {found.begin_s:.1f} to {found.end_s:.1f} s ({100 * found.share:.0f} %)"
+    rates = f"{found.output_throughput_per_s:.1f} tok/s, {found.request_throughput_per_s:.2f} req/s"
     return [
-        *_wrapped(
-            f"steady state: {found.begin_s:.1f} to {found.end_s:.1f} s ({100 * found.share:.0f} %), "
-            f"{found.mean_concurrency:.2f} under way, {found.output_throughput_per_s:.1f} tok/s, "
-            f"{found.request_throughput_per_s:.2f} req/s"
-        ),
-        *_wrapped(f"  {found.whole} requests wholly in it" + f": mean {', '.join(means)} ms" * bool(means)),
+        f"{held}, {found.mean_concurrency:.2f} under way, {rates}",
+        f"  {found.whole} requests wholly in it" + f": mean {', '.join(means)} ms" * bool(means),
     ]
 
 
@@ -139,10 +135,6 @@ def json(found: Steady | Unsteady) -> dict[str, Any]:
 def _latency(latency: Distribution) -> dict[str, Any] | None:
     percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
     return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def ran_out(records: Records, profile: Profile) -> str:

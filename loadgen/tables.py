@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html as hypertext
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
@@ -15,10 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.csv_text import csv_text
+from loadgen.layout import WIDTH, aligned, wrapped
+from loadgen.plain_text import printable
 from loadgen.rows import GENERATED, Row, Setting, ThroughputRow, legend, published, rounded
 from loadgen.speed import converted
 
-WIDTH = 80  # of a terminal
 _GAP = "  "
 
 
@@ -209,13 +209,8 @@ def _cells(row: Row, names: Mapping[Setting, str]) -> dict[str, str]:
 def _table(rows: Sequence[Mapping[str, str]], shape: Shape, notes: Sequence[str]) -> Table:
     left_out = {key for key in shape.optional if not any(row[key].strip("-") for row in rows)}
     columns = tuple(column for column in shape.columns if column.key not in left_out)
-    body = tuple(tuple(_plain(row[column.key]) for column in columns) for row in rows)
-    return Table(columns, body, shape.spanned, tuple(map(_plain, notes)))
-
-
-def _plain(cell: str) -> str:
-    """One printable line: a note may quote a server's log."""
-    return "".join(letter if letter.isprintable() else "�" for letter in " ".join(cell.split()))
+    body = tuple(tuple(printable(" ".join(row[column.key].split())) for column in columns) for row in rows)
+    return Table(columns, body, shape.spanned, tuple(printable(" ".join(note.split())) for note in notes))
 
 
 def html(table: Table) -> str:
@@ -296,27 +291,19 @@ def text(table: Table, width: int = WIDTH) -> str:
     while sum(widths) + len(_GAP) * len(widths) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     numbers = [all(re.fullmatch(r"[\d.]+|-|", cell) for cell in cells) for _, *cells in across]
+    sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
-        wrapped = [textwrap.wrap(cell, one) for cell, one in zip(row, widths, strict=True)]
-        padded = [
-            [cell.rjust(one) if number else cell.ljust(one) for cell in part or [""]]
-            for part, one, number in zip(wrapped, widths, numbers, strict=True)
-        ]
-        deep = zip_longest(*padded)
-        filled = (
-            [" " * one if cell is None else cell for cell, one in zip(cells, widths, strict=True)]
-            for cells in deep
-        )
-        return [(_GAP * head + _GAP.join(cells)).rstrip() for cells in filled]
+        parts = [wrapped(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
+        return [_GAP * head + aligned(cells, sides, _GAP) for cells in zip_longest(*parts, fillvalue="")]
 
     drawn = [*lines(titles), *lines(["-" * one for one in widths])]
     for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
         if any(begun[:head]):
-            drawn += textwrap.wrap(whole[0], width)
+            drawn += wrapped(whole[0], "", width, True)
         drawn += lines(row)
     for note in table.notes:
-        drawn += textwrap.wrap(note, width, subsequent_indent=_GAP)
+        drawn += wrapped(note, _GAP, width, True)
     return "\n".join(drawn) + "\n"
 
 

@@ -14,6 +14,7 @@ from comparison_samples import HIGH, cells, failed, run, thor
 from loadgen.comparison import export, render
 from loadgen.comparison.comparison import Ask, compare
 from loadgen.comparison.shape import Comparison, Figure, Summary
+from loadgen.layout import middle_cut
 from loadgen.reported import Load
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
@@ -44,7 +45,7 @@ def test_the_text_can_be_read(found: list[Comparison]) -> None:
     assert lines[4].split() == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79", "16.00", "0.500"]
     assert lines[5].split() == ["Qwen3-8B-FP8", "2.00×", "(1.99–2.01)", "faster"]
     assert lines[6].split()[:3] == ["200.2", "±2.2", "+"]
-    assert lines[7].split()[0] == render.middle(LONG, 44)
+    assert lines[7].split()[0] == middle_cut(LONG, 44)
     assert lines[9].split() == ["Qwen3-8B-AWQ", "no", "verdict"]
     assert lines[11].split() == ["Qwen3-8B-GGUF", "failed"]
     assert "marks:" in lines
@@ -127,7 +128,7 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     ],
 )
 def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: str) -> None:
-    assert render.middle(name, width) == shown
+    assert middle_cut(name, width) == shown
     assert len(shown) <= width
 
 

@@ -24,6 +24,7 @@ from loadgen.as_run import AsRun
 from loadgen.doubts import DOUBTS, Doubt
 from loadgen.evidence import Case
 from loadgen.fingerprint import Fingerprint
+from loadgen.layout import wrapped
 from loadgen.report import SECTIONS, Section
 from loadgen.result import Result
 from loadgen.sections import Broken, guarded, reason
@@ -146,7 +147,7 @@ def text(lines: dict[str, str]) -> str:
 
 
 def told(name: str) -> str:
-    return report._wrapped(f"section {name} failed: {WHY}; please report it")
+    return "\n".join(wrapped(f"section {name} failed: {WHY}; please report it"))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)

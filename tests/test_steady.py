@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from loadgen import profile
 from loadgen.errors import UsageError
@@ -185,14 +184,11 @@ def test_another_margin_is_refused_by_its_flag(text: str) -> None:
         Trim.parse("", text)
 
 
-def test_the_report_says_the_window_in_eighty_columns() -> None:
-    said = lines(found(TWO, 2))
-    assert said == [
+def test_the_report_has_the_window_in_two_lines() -> None:
+    assert lines(found(TWO, 2)) == [
         "steady state: 0.1 to 0.9 s (62 %), 1.96 under way, 11.2 tok/s, 3.75 req/s",
         "  2 requests wholly in it: mean TTFT 195.00, TPOT 125.00, E2EL 445.00 ms",
     ]
-    huge = replace(found(TWO, 2), output_throughput_per_s=1e9, request_throughput_per_s=1e7, end_s=1e6)
-    assert max(len(line) for line in lines(huge)) <= 80
 
 
 def test_a_window_without_whole_requests_has_rates_alone() -> None:

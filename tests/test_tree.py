@@ -28,7 +28,7 @@ TEXT = [
 # that is not to their own left.
 # fmt: off
 ORDER = [
-    "__init__", "errors", "places", "bounds", "plain_text", "csv_text", "sendable",
+    "__init__", "errors", "places", "bounds", "plain_text", "layout", "csv_text", "sendable",
     "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
     "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
     "spill", "record", "journal",

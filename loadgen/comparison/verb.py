@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from loadgen.comparison.comparison import MARGIN, Ask
 from loadgen.comparison.shape import Comparison
 from loadgen.errors import UsageError
 from loadgen.flags import add_roofline_flags
+from loadgen.layout import wrapped
 from loadgen.others import sources
 from loadgen.places import place
 from loadgen.plain_text import json_text, plain
@@ -141,7 +141,7 @@ def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:
 
 
 def _title(title: str, form: str) -> str:
-    return f"### {tables.markdown_text(title)}\n" if form == _MARKDOWN else textwrap.fill(title, render.WIDTH)
+    return f"### {tables.markdown_text(title)}\n" if form == _MARKDOWN else "\n".join(wrapped(title, ""))
 
 
 def _drawn(found: Sequence[Comparison], given: argparse.Namespace) -> list[tuple[str, str, Table]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from loadgen.layout import middle_cut
 from loadgen.page.ink import DASHES, MARKERS, SERIES
 from loadgen.page.panel import Bar, Curve, Floats, Form, Panel, Spans
 
@@ -216,7 +217,7 @@ def _bars(bars: Sequence[Bar], top: float) -> Iterator[Outline | Text]:
     for row, bar in enumerate(bars):
         upper, lower, name_y = (top + _BAR * (row + share) for share in (0.45, 0.79, 0.29))
         middle = (upper + lower) / 2
-        yield Text(_EDGE, name_y, _cut(bar.name, _LONGEST - len(bar.text)), "text")
+        yield Text(_EDGE, name_y, middle_cut(bar.name, _LONGEST - len(bar.text)), "text")
         yield Text(WIDTH - _RIGHT, name_y, bar.text, anchor="end")
         yield Outline(_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
         colour = SERIES[0] if row == 0 or not bars[0].name else SERIES[5]
@@ -251,15 +252,7 @@ def _legend(rows: Sequence[Sequence[tuple[str, Outline]]], top: float) -> Iterat
         for place, (name, sample) in enumerate(row):
             left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
             yield msgspec.structs.replace(sample, points=sample.points + np.array([left, baseline - 3.5]))
-            yield Text(left + 27, baseline, _cut(name), "text")
-
-
-def _cut(name: str, most: int = _LONGEST) -> str:
-    """A name that fits, its middle left out: what tells checkpoints apart stands at the end."""
-    if len(name) <= most:
-        return name
-    end = most * 3 // 5
-    return f"{name[: most - end - 1]}…{name[-end:]}"
+            yield Text(left + 27, baseline, middle_cut(name, _LONGEST), "text")
 
 
 def _at(x_values: Floats, y_values: Floats, x: _Axis, y: _Axis) -> Floats:

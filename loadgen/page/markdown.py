@@ -11,7 +11,8 @@ from loadgen.page import words
 from loadgen.page.account import Account
 from loadgen.page.document import Compared, Document
 from loadgen.page.words import Number
-from loadgen.tables import Table
+from loadgen.plain_text import printable
+from loadgen.tables import Table, markdown_text
 
 _FENCE = re.compile(r"`{3,}")
 
@@ -160,6 +161,4 @@ def _fenced(text: str) -> list[str]:
 
 def _cell(text: str) -> str:
     """One line of text that is no markup."""
-    plain = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
-    plain = re.sub(r"[\\*`|\[\]#]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", plain)
-    return html.escape(plain, quote=False)
+    return markdown_text(printable(" ".join(text.split()))).replace("#", r"\#")

@@ -12,6 +12,7 @@ import plotext
 from loadgen.page import series
 from loadgen.page.drawing import log_ticks
 from loadgen.page.panel import Curve, Floats, Form, Panel
+from loadgen.plain_text import printable
 from loadgen.reported import Reported
 from loadgen.result import Result
 
@@ -55,7 +56,8 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
         if curve.form is not Form.POINTS:
             signal.lines()
         if curve.name and len(named) > 1 and panel.y_top:
-            signal.label(_sayable(curve.name, plain))
+            name = printable(curve.name)
+            signal.label(name.encode("ascii", "replace").decode() if plain else name)
         figure.draw(signal)
     scale = " (logarithmic)" if panel.x_log else ""
     figure.title(f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}")
@@ -64,12 +66,6 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
     said = figure.build().string(plain)
     lines = [line.rstrip() for line in str(said).translate(_ASCII if plain else {}).splitlines()]
     return "\n".join(lines) + "\n"
-
-
-def _sayable(name: str, plain: bool) -> str:
-    """A name that commands no terminal."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return shown.encode("ascii", "replace").decode() if plain else shown
 
 
 def _points(curve: Curve) -> tuple[Floats, Floats]:
