@@ -1,0 +1,61 @@
+"""Plots: a panel as a picture in a file, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from loadgen.analysis.report.drawing import DOTS_OPACITY, Outline, Text, draw
+from loadgen.analysis.report.palette import LIGHT
+from loadgen.analysis.report.panel import Panel
+
+_DOTS_PER_INCH = 144  # of 72 CSS pixels
+_SETTINGS: Any = {"text.parse_math": False, "text.usetex": False, "font.family": ["DejaVu Sans"]}
+_ALIGNED = {"start": "left", "middle": "center", "end": "right"}
+
+
+def save_png(panel: Panel, path: Path) -> None:
+    """Write the panel as a picture, on white and with its title; raises OSError."""
+    drawing = draw(panel, titled=True)
+    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
+        figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72, facecolor=LIGHT["paper"])
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.set_xlim(0, drawing.width)
+        axes.set_ylim(drawing.height, 0)
+        for shape in drawing.shapes:
+            if isinstance(shape, Text):
+                _text(axes, shape)
+            else:
+                _outline(axes, shape)
+        figure.savefig(path, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
+
+
+def _text(axes: Axes, text: Text) -> None:
+    axes.text(
+        text.x, text.y, text.text, color=LIGHT[text.colour], size=text.size, ha=_ALIGNED[text.anchor],
+        va="baseline", weight="bold" if text.bold else "normal",
+    )  # fmt: skip
+
+
+def _outline(axes: Axes, outline: Outline) -> None:
+    x, y = outline.points.T
+    if outline.fill:
+        axes.fill(x, y, color=LIGHT[outline.fill], linewidth=0)
+    if outline.dots:
+        axes.plot(x, y, color=LIGHT[outline.stroke], linestyle="none", marker="o", alpha=DOTS_OPACITY,
+                  markersize=outline.width, markeredgewidth=0)  # fmt: skip
+    elif outline.stroke:
+        axes.plot(x, y, color=LIGHT[outline.stroke], linewidth=outline.width, solid_capstyle="butt",
+                  dash_capstyle="butt", solid_joinstyle="round", **_dashes(outline))  # fmt: skip
+
+
+def _dashes(outline: Outline) -> dict[str, Any]:
+    return {"dashes": tuple(np.array(outline.dash) / outline.width)} if outline.dash else {}
