@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import asdict
@@ -15,6 +14,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE
 from loadgen.metrics.vllm_keys import Figures, peaks, statistics, throughputs, traffic
 from loadgen.protocol import engines
+from loadgen.protocol.address import is_this_machine
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
@@ -60,6 +60,8 @@ class Reported(msgspec.Struct, frozen=True):
     joules_per_token: float | None = None
     level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
     doubts: tuple[str, ...] = ()  # their names, the grave ones
+    simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
+    speed_formula: str = ""  # what a speed table's tokens per second are over
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
@@ -126,7 +128,7 @@ def _ours(
     facts: Facts, figures: Figures, verdict: tuple[str, tuple[str, ...]], source: str, run: Result | None
 ) -> Reported:
     environment, sensed, server = facts.environment, facts.sensed, facts.server
-    ours = _is_here(server.url)  # else it is the client's machine that we know
+    ours = is_this_machine(server.url)  # else it is the client's machine that we know
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
@@ -143,6 +145,7 @@ def _ours(
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
         level=verdict[0],
         doubts=verdict[1],
+        simulated=server.simulated,
         remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,
         fingerprint=facts.fingerprint,
@@ -191,20 +194,19 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
     )
 
 
-def _is_here(url: str) -> bool:
-    """Whether a server is on the client's machine."""
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def _machine(environment: Mapping[str, str]) -> str:
     return next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
+
+
+def simulation(preset: str) -> str:
+    """The remark on a run that the embedded engine answered."""
+    return f"SIMULATED with the timing of {preset}: no model ran"
 
 
 def _remarks(facts: Facts) -> Iterator[str]:
     """Where what is told is not what it seems to be."""
     if facts.server.simulated:
-        yield f"SIMULATED with the timing of {facts.server.simulated}: no model ran"
+        yield simulation(facts.server.simulated)
     if facts.partial:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:

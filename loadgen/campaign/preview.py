@@ -12,9 +12,9 @@ from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start
 from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust, program
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import aligned, counted, wrapped
-from loadgen.telemetry.environment import hide
 
 _NO_BREAK = "\u00a0"
 

@@ -14,7 +14,7 @@ from loadgen.roofline.identify import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
 from loadgen.telemetry import throttling
-from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.sampler import Sampler
 from loadgen.validity import calibration, run_roofline
 from loadgen.validity.run_metadata import Facts
 from loadgen.validity.sections import Broken, guarded
@@ -83,7 +83,7 @@ def counted(observer: Observer | None, outcome: Outcome) -> dict[str, Any]:
     return {} if observer is None or outcome.interrupted else {"window": observer.after()}
 
 
-def sensed(sensing: Sensing | None, outcome: Outcome) -> dict[str, Any]:
+def sensed(sensing: Sampler | None, outcome: Outcome) -> dict[str, Any]:
     """What the sensors read while the load ran."""
     health = outcome.health
     return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}

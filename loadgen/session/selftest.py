@@ -37,7 +37,7 @@ from loadgen.workload import plan, profile
 from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import Prompts
-from loadgen_servers.embedded import NULL, Embedded, EngineFailed
+from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 
 _TTFT_MS = 50.0
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens

@@ -18,7 +18,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import Observer
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
@@ -45,8 +45,8 @@ from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.stop_rules import StopRules
 from loadgen.telemetry import discovery, throttling
-from loadgen.telemetry.environment import HIDDEN, command_line, describe, git_state, hide
-from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.environment import describe, git_state
+from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target
 from loadgen.validity.campaign_cell import Cell
@@ -231,12 +231,12 @@ class Session(msgspec.Struct, frozen=True):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
-    def _sensing(self) -> Sensing | None:
+    def _sensing(self) -> Sampler | None:
         """The sensors of this machine, where the server is on it, and its power at rest."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
-        sensing = Sensing(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        sensing.rest(_IDLE_S)
+        sensing = Sampler(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing.sample_idle(_IDLE_S)
         return sensing
 
     def _traced(self) -> AbstractContextManager[Trace | None]:
@@ -252,7 +252,7 @@ class Session(msgspec.Struct, frozen=True):
         display: Display,
         journal: Journal,
         observer: Observer | None,
-        sensing: Sensing | None,
+        sensing: Sampler | None,
     ) -> Outcome:
         """The measured run, the server's counters and this machine's sensors sampled meanwhile."""
         title = made.profile.name or "bench"
@@ -307,7 +307,7 @@ class Session(msgspec.Struct, frozen=True):
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
 
-    def _facts(self, made: Plan, started: datetime, sensing: Sensing | None) -> Facts:
+    def _facts(self, made: Plan, started: datetime, sensing: Sampler | None) -> Facts:
         """What is known before the first request."""
         local = self.local
         return Facts(
@@ -335,7 +335,7 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
         )
 
-    def _environment(self, sensing: Sensing | None) -> dict[str, str]:
+    def _environment(self, sensing: Sampler | None) -> dict[str, str]:
         """This machine and our own software; of its GPUs too where the server is on it."""
         own = {**describe(), "git": git_state()}
         seen = discovery.facts(sensing.sensors) if sensing is not None else {}

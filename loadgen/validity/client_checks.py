@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
+from loadgen.protocol.address import is_this_machine
 from loadgen.validity.calibration import HELD_PERCENT
 from loadgen.validity.evidence import RunEvidence, percent
 
@@ -65,8 +65,7 @@ def _late(case: RunEvidence) -> bool:
 def _starved(case: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares by session, not by need."""
     environment = case.facts.environment
-    local = (urlsplit(case.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
-    if not local or environment.get("sched_autogroup") != "1":
+    if not is_this_machine(case.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs, by session (sched_autogroup)"
 
@@ -182,7 +181,6 @@ class _Clock(msgspec.Struct, frozen=True):
 
 def _clock(case: RunEvidence) -> _Clock:
     records, least_ns = case.records, int(STEP_MS * 1e6)
-    impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
     begun = case.each.first_ns != UNKNOWN
     early = case.each.first_ns[begun] < records.sent_ns[begun] - least_ns
     wrong = {*np.flatnonzero(begun)[early].tolist()}
@@ -192,7 +190,7 @@ def _clock(case: RunEvidence) -> _Clock:
         wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
     return _Clock(
         step_ms=case.facts.client.clock_step_ms,
-        impossible=0 if impossible is None else int(impossible.clip(0).sum()),
+        impossible=int(records.impossible_stamps.clip(0).sum()),  # -1: of an earlier version
         reads=case.metrics.health.reads,
         backwards=len(wrong),
         answers=int(np.count_nonzero(begun)),

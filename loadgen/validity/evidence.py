@@ -156,7 +156,7 @@ class RunEvidence:
     @cached_property
     def sent(self) -> Bool:
         """Which requests left, bool[requests]."""
-        return self.records.sent_ns > 0
+        return self.records.sent
 
     @property
     def window(self) -> ServerWindow | None:

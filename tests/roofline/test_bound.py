@@ -11,8 +11,9 @@ import pytest
 from loadgen.results.speed_formulas import OUTPUT, converted
 from loadgen.results.speed_rows import SpeedRow, shipped
 from loadgen.roofline import bound
-from loadgen.roofline.bound import Lengths, ceiling
+from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import machine, of_bandwidth
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
@@ -108,7 +109,7 @@ def test_a_server_that_speculates_may_decode_so_fast_and_not_prefill() -> None:
 def test_a_fallback_is_named_by_the_median_gap_of_a_high_load(name: str) -> None:
     said = bound.fallback(on_thor(name), *block(name))
     assert said == (
-        "88.76 ms a token (median ITL) is 25.6 % of the roofline: 22.8 ms for 6.21 GB at 273 GB/s; it read "
+        "88.76 ms a token (median ITL) is 25.6 % of the roofline: 22.8 ms for 6.21 GB at 273 GB/s; effective bandwidth "
         "70 GB/s"
         if name == "Qwen3-8B-GGUF high"
         else ""
@@ -245,5 +246,5 @@ def test_a_report_has_the_best_and_what_was_reached() -> None:
     ]
     high = bound.lines(on_thor("Qwen3-8B high"), *block("Qwen3-8B high"))
     assert "a step of 6.94 requests" in high[0]
-    assert high[0].endswith("203 GB/s; others' prefill is in it")
+    assert high[0].endswith("203 GB/s; includes the prefill of other requests")
     assert bound.lines(QWEN, {}, LOADED) == []

@@ -205,7 +205,7 @@ def test_a_null_server_that_does_not_start_is_one_line(
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     assert cli.main(["selftest"]) == MeasureError.exit_code
     said = capsys.readouterr().err
-    assert said == "loadgen: the null server did not start: it ended without a word\n"
+    assert said == "loadgen: the null server did not start: it ended without output\n"
 
 
 @pytest.mark.realtime

@@ -12,7 +12,7 @@ from loadgen.analysis.audit.checks import CHECKS, ROOFLINE, Check
 from loadgen.analysis.audit.subject import AuditedRun, pages
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
-from loadgen.roofline import bound, machines, models
+from loadgen.roofline import estimate, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.validity.doubts import DOUBTS, Doubt, Severity
@@ -121,7 +121,7 @@ def _looked_up(one: Reported, machine: Machine | None, config: Path | None, mode
         return f"{told}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
     stored = models.suffix(one.name) if model and not models.suffix(model) else ""
     try:
-        return bound.ceiling(model or one.name, on, quantization=stored, config=config)
+        return estimate.ceiling(model or one.name, on, quantization=stored, config=config)
     except UsageError as error:
         return str(error).replace(
             "pass --model-config, its config.json", "pass --model-config, or --model NAME"

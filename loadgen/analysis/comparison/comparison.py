@@ -202,8 +202,8 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
 def _remarks(group: Group, baseline: str, held: Held, found: Sequence[Line]) -> Iterator[str]:
     """What holds for the whole table."""
     every = [run for line in found for run in line.runs]
-    if any(run.run is not None and run.run.facts.server.simulated for run in every):
-        yield f"{lines.SIMULATED}: the embedded engine answered with a preset's timing; no model ran"
+    if any(run.simulated for run in every):
+        yield "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
     if len(found) == 1:
         yield "one row: there is nothing to compare it with under this load; name another run"
     elif held.missing:

@@ -17,6 +17,7 @@ from loadgen.analysis.report.formatting import Number, number
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint import answer_check, engine_config
+from loadgen.endpoint.secrecy import HIDDEN
 from loadgen.metrics import steady_state
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics
@@ -24,7 +25,6 @@ from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import report, result_block
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sampler
-from loadgen.telemetry.environment import HIDDEN
 from loadgen.validity import run_roofline
 
 Entry = Number | str

@@ -13,7 +13,8 @@ from builders.published_runs import run
 from loadgen.analysis.audit.checks import CHECKS, ROOFLINE
 from loadgen.analysis.audit.findings import RunFindings, audit
 from loadgen.analysis.run_summary import Load, Reported
-from loadgen.roofline import bound, machines
+from loadgen.roofline import machines
+from loadgen.roofline.estimate import ceiling
 from loadgen.validity.doubts import DOUBTS, Severity
 from loadgen.validity.verdict import Level
 from results.test_run_directory import made
@@ -84,7 +85,7 @@ def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
 
 
 def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> None:
-    own = bound.ceiling("Qwen3-8B", H20)
+    own = ceiling("Qwen3-8B", H20)
     as_told, moved = (audit([alone(30.0, ceiling=own)], machine, None)[0].ceiling for machine in (None, THOR))
     assert as_told == own
     assert moved == own.model_copy(update={"machine": THOR})
@@ -185,7 +186,7 @@ def test_a_verdict_without_its_arrivals_is_told_by_name() -> None:
 def test_our_own_runs_are_asked_what_their_verdict_could_not_know() -> None:
     fast = replace(alone(8.88), run=made(), told_by="loadgen")
     assert "beyond-roofline" in names(audit([fast], THOR, None)[0])  # no ceiling was known when it ran
-    known = bound.ceiling("Qwen3-8B-FP8", THOR)
+    known = ceiling("Qwen3-8B-FP8", THOR)
     judged = replace(alone(8.88), run=made(ceiling=known), told_by="loadgen")
     (finding,) = audit([judged], THOR, None)
     assert "beyond-roofline" not in names(finding) - {one.doubt.name for one in judged.run.verdict.found}  # type: ignore[union-attr]
