@@ -1,4 +1,4 @@
-"""What loadgen and its tests use of nvidia-ml-py by name; `telemetry.nvml.Gpus` takes the module as a value."""
+"""What the sensors use of nvidia-ml-py, typed; the package ships no types."""
 
 NVML_ERROR_DRIVER_NOT_LOADED: int
 

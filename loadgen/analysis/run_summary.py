@@ -96,7 +96,7 @@ def of_run(directory: Path, run: Result) -> Reported:
     figures = {key: top[key] for key in _KEYS}
     for key in SELECTABLE:
         figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
-    verdict = run.verdict.level.value, tuple(one.doubt.name for one in run.verdict.grave)
+    verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
     return _ours(
         facts, _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms), verdict, str(directory), run
     )

@@ -275,7 +275,8 @@ def _impossible_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> str
     return (
         f"{prompt.tokens:.0f} tokens prefilled in {prompt.ttft_ms:.4g} ms: "
         f"{_digits(prompt.flop / _TERA)} TFLOP in that time are {_digits(prompt.flop_per_s / _TERA)} "
-        f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in {ceiling.weights.computes}"
+        f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in "
+        f"{ceiling.weights.computes}"
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -50,7 +49,7 @@ from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target
 from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_metadata import Client, Facts, LateFacts, Server
 from loadgen.validity.sections import Broken, guarded
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan, Seed
@@ -171,16 +170,7 @@ class Session(msgspec.Struct, frozen=True):
         warmed = self._warm_up(made, manner, display)
         if self.options.selftest:
             calibrate.at_the_pace_of(made.profile, manner.transport, warmed)
-        known = self._facts(made, started, sensing).model_copy(
-            update={
-                "warmups": len(warmed),
-                "warmup_failures": int((~warmed.ok).sum()),
-                "cache_reset": reset,
-                "request_id_prefix": manner.request_id_prefix,
-                "under_way": True,
-            }
-        )
-        known = self._masked(known)
+        known = self._masked(self._facts(made, manner, started, sensing, warmed, reset))
         journal.facts(known.dumped())
         before = throttling.snapshot() if is_loopback(self.root.host) else None
         observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
@@ -208,7 +198,7 @@ class Session(msgspec.Struct, frozen=True):
         """The facts without secrets: they are written as they are."""
         return Facts.model_validate(self.access.secrets.mask(known.model_dump()))
 
-    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
+    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
         """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
         if not self.options.fingerprint:
             return {}
@@ -307,8 +297,16 @@ class Session(msgspec.Struct, frozen=True):
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
 
-    def _facts(self, made: Plan, started: datetime, sensing: Sampler | None) -> Facts:
-        """What is known before the first request."""
+    def _facts(
+        self,
+        made: Plan,
+        manner: TransportOptions,
+        started: datetime,
+        sensing: Sampler | None,
+        warmed: Records,
+        reset: str,
+    ) -> Facts:
+        """What is known before the first request of the run itself."""
         local = self.local
         return Facts(
             started=started,
@@ -323,9 +321,14 @@ class Session(msgspec.Struct, frozen=True):
             ids_source=made.ids_source,
             server=self._server(made),
             tokenizer=self.options.tokenizer,
-            client=Client(transport=transport(self.options)),
+            warmups=len(warmed),
+            warmup_failures=int((~warmed.ok).sum()),
+            client=Client(transport=manner.transport),
             environment=self._environment(sensing),
+            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
+            under_way=True,
+            request_id_prefix=manner.request_id_prefix,
             label=self.options.label,
             metadata=self.options.metadata,
             cell=self.cell,
@@ -333,6 +336,7 @@ class Session(msgspec.Struct, frozen=True):
             repeated_prompts=plan.repeated_prompts(made),
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
+            cache_reset=reset,
         )
 
     def _environment(self, sensing: Sampler | None) -> dict[str, str]:
@@ -341,7 +345,7 @@ class Session(msgspec.Struct, frozen=True):
         seen = discovery.facts(sensing.sensors) if sensing is not None else {}
         return {name: said for name, said in {**own, **seen}.items() if said}
 
-    def _server_side(self) -> dict[str, Any]:
+    def _server_side(self) -> LateFacts:
         """What the engine says that it runs."""
         local, engine = self.local, self.served.engine
         says = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}

@@ -109,8 +109,8 @@ def test_a_server_that_speculates_may_decode_so_fast_and_not_prefill() -> None:
 def test_a_fallback_is_named_by_the_median_gap_of_a_high_load(name: str) -> None:
     said = bound.fallback(on_thor(name), *block(name))
     assert said == (
-        "88.76 ms a token (median ITL) is 25.6 % of the roofline: 22.8 ms for 6.21 GB at 273 GB/s; effective bandwidth "
-        "70 GB/s"
+        "88.76 ms a token (median ITL) is 25.6 % of the roofline: 22.8 ms for 6.21 GB at 273 GB/s; "
+        "effective bandwidth 70 GB/s"
         if name == "Qwen3-8B-GGUF high"
         else ""
     )

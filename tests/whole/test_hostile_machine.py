@@ -275,8 +275,8 @@ def test_what_is_divided_by_is_not_0(name: str) -> None:
 def test_a_client_that_held_no_load_is_beyond_its_capacity() -> None:
     known = measured(0, capacity_streams=0)
     case = run(calibration=known)
-    said = beyond_capacity(case)
-    assert said.endswith("messages/s; no load that it tried had a P99 gap error under 5 % (self-test)")
-    assert headroom(case) == ""
+    said = beyond_capacity.find(case) or ""
+    assert said.endswith("messages/s; no load of the self-test had a P99 gap error under 5 %")
+    assert headroom.find(case) is None
     assert (known.headroom(100.0), known.share(100.0), known.share(0.0)) == (0.0, float("inf"), 0.0)
     assert "  capacity          no load that was tried was held" in selftest.table(known)

@@ -155,9 +155,9 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "latencies": _latencies(run.metrics),
         "beside": _beside(run),
         "doubts": tuple(
-            ShownDoubt(one.doubt.severity.name.lower(), one.doubt.name, one.evidence, one.doubt.condition,
-                 one.doubt.remedy)
-            for one in run.verdict.found
+            ShownDoubt(rule.severity.word, rule.code, finding.evidence, rule.condition, rule.remedy)
+            for finding in run.verdict.findings
+            for rule in [finding.rule]
         ),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
         "notes": tuple(" ".join(note.split()) for note in notes),
