@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from loadgen.endpoint import engine_logs
 from loadgen.roofline.checkpoint import Checkpoint
 
-_WIDTH = 80
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 # An engine's word for a method, and how the words of the checkpoints begin that it may run.
 _RUNS = {
@@ -71,19 +69,14 @@ def merged(*parts: AsRun) -> AsRun:
 
 
 def render(as_run: AsRun, checkpoint: Checkpoint | None = None) -> list[str]:
-    """Lines of at most 80 columns: what runs, how large it is, what differs from the checkpoint's word."""
+    """What runs, how large it is, what differs from the checkpoint's word."""
     lines = [
         ("runs", ", ".join(_runs(as_run, checkpoint))),
         ("model", ", ".join(_model(as_run, checkpoint))),
         *(("differs", one) for one in _differences(as_run, checkpoint)),
         *(("it says", one) for one in as_run.remarks),
     ]
-    wrapped = (
-        textwrap.wrap(f"{name}: {said}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        for name, said in lines
-        if said
-    )
-    return [line for lines in wrapped for line in lines]
+    return [f"{name}: {text}" for name, text in lines if text]
 
 
 def _runs(as_run: AsRun, checkpoint: Checkpoint | None) -> list[str]:
