@@ -18,7 +18,7 @@ from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.sampler import Sensed
+from loadgen.telemetry.sampler import SensorSummary
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import Profile, check_body
@@ -89,7 +89,7 @@ class LateFacts(TypedDict, total=False):
     throttled: tuple[str, ...]
     traced: str
     window: ServerWindow | None
-    sensed: Sensed | None
+    sensed: SensorSummary | None
     as_run: EngineConfig | None
     calibration: Calibration | None
     fingerprint: Fingerprint | None
@@ -140,7 +140,9 @@ class Facts(BaseModel):
     launched: Launched | None = None  # None: it was running before
     checkpoint: Checkpoint | None = None  # what the model's files declare
     as_run: EngineConfig | None = None  # the configuration that the engine reports
-    sensed: Sensed | None = None  # memory, power and heat of this machine; None: the server is elsewhere
+    sensed: SensorSummary | None = (
+        None  # this machine's memory, power and heat; None: the server is elsewhere
+    )
     cache_reset: str = ""  # how the prefix cache was reset before the run; "": it was not
     traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # this client's error when it last measured itself

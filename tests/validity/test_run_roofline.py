@@ -10,14 +10,14 @@ from loadgen.results import report
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags, ModelIdentity
-from loadgen.telemetry.sampler import WITH_SERVER, Sensed
+from loadgen.telemetry.sampler import WITH_SERVER, SensorSummary
 from loadgen.validity import run_roofline
 from loadgen.validity.run_metadata import Server
 
 SERVER = Server(
     url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
 )
-SENSED = Sensed(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
 
 
 def test_the_facts_say_what_ran_on_what() -> None:

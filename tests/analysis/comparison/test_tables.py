@@ -104,7 +104,7 @@ def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> 
 
 def test_a_model_nobody_knows() -> None:
     assert needed("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == Need(4.0, "files, no KV")
-    assert needed("x", [run("x", 1.0)]).how == "model not known"
+    assert needed("x", [run("x", 1.0)]).how == "unknown model"
 
 
 def test_what_fits_of_the_rtx_page() -> None:
