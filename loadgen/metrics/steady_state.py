@@ -15,7 +15,6 @@ from loadgen.metrics.columns import Columns
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
-from loadgen.protocol.printable import wrapped
 from loadgen.workload.profile import Profile
 
 _SECOND_NS = 1_000_000_000
@@ -112,23 +111,19 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
 
 
 def lines(part: Steady | Unsteady) -> list[str]:
-    """The steady part in the report's words, two lines of at most 80 columns, more where figures are huge."""
+    """The steady part as the report has it: one line, or two."""
     if isinstance(part, Unsteady):
-        return wrapped(f"steady state: none: {part.why}")
+        return [f"steady state: none: {part.why}"]
     means = [
         f"{name} {latency.mean_ms:.2f}"
         for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
         if latency.n
     ]
+    span = f"{part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %)"
+    rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
-        *wrapped(
-            f"steady state: {part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %), "
-            f"{part.mean_concurrency:.2f} under way, {part.output_throughput_per_s:.1f} tok/s, "
-            f"{part.request_throughput_per_s:.2f} req/s"
-        ),
-        *wrapped(
-            f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means)
-        ),
+        f"steady state: {span}, concurrency {part.mean_concurrency:.2f}, {rates}",
+        f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means),
     ]
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from typing import Any
 
-WIDTH = 80  # columns of what is printed
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # C0 and C1 but for line feed and tab, DEL, marks that turn the direction of writing, separators of lines and
 # paragraphs, halves of a surrogate pair.
@@ -27,17 +25,17 @@ def plain(text: str) -> str:
     return _COMMAND.sub(REPLACEMENT, text)
 
 
+def printable(text: str) -> str:
+    """Text of one line: blanks of any kind are spaces, every other letter that cannot be printed U+FFFD."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else REPLACEMENT for c in text)
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """Strict JSON that a terminal can be shown: control characters are escapes, lone surrogates U+FFFD.
 
     Raises ValueError of NaN and infinities, TypeError of what JSON has no word for.
     """
     return _COMMAND.sub(_escaped, json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent))
-
-
-def wrapped(line: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
-    """A line in pieces of at most `width` columns, broken at blanks, all but the first of them indented."""
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def file_name(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypedDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
@@ -90,7 +90,7 @@ class LateFacts(TypedDict, total=False):
     traced: str
     window: ServerWindow | None
     sensed: SensorSummary | None
-    as_run: AsRun | None
+    as_run: EngineConfig | None
     calibration: Calibration | None
     fingerprint: Fingerprint | None
     ceiling: Ceiling | None
@@ -139,7 +139,7 @@ class Facts(BaseModel):
     window: ServerWindow | None = None  # the server's counters over the run; None: not scraped
     launched: Launched | None = None  # None: it was running before
     checkpoint: Checkpoint | None = None  # what the model's files declare
-    as_run: AsRun | None = None  # the configuration that the engine reports
+    as_run: EngineConfig | None = None  # the configuration that the engine reports
     sensed: SensorSummary | None = (
         None  # this machine's memory, power and heat; None: the server is elsewhere
     )

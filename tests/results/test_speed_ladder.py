@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics.record import Record, Records
 from loadgen.results import speed_ladder, speed_tables
 from loadgen.results.run_directory import Result
@@ -221,8 +221,8 @@ def test_transformers_is_called_as_the_pages_call_it() -> None:
     ("facts", "gpu_num"),
     [
         ({"launched": launched("vllm", settings=ServerSettings(tensor_parallel=4))}, 4),
-        ({"as_run": AsRun(tensor_parallel=2)}, 2),
-        ({"launched": launched("vllm"), "as_run": AsRun()}, 1),
+        ({"as_run": EngineConfig(tensor_parallel=2)}, 2),
+        ({"launched": launched("vllm"), "as_run": EngineConfig()}, 1),
     ],
 )
 def test_gpus_are_those_that_share_the_model(facts: dict[str, Any], gpu_num: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import made_cases as made
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.results import report
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
@@ -25,7 +25,7 @@ def test_the_facts_say_what_ran_on_what() -> None:
         server=SERVER,
         environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB", "gpu_mig": "on"},
         checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
-        as_run=AsRun(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
+        as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
     ).facts
     assert run_roofline.subject(facts) == ModelIdentity(
         model="Qwen/Qwen3-8B",
