@@ -73,6 +73,12 @@ class Reported(msgspec.Struct, frozen=True):
         return None if value is None else float(value)
 
     @property
+    def sent(self) -> float | None:
+        """Requests: as many as planned, else as were answered."""
+        planned = self.load.requests
+        return self.figure("completed") if planned is None else float(planned)
+
+    @property
     def input_len(self) -> float | None:
         """Tokens of a prompt, mean: of the answered requests, else as the load reports."""
         return self._mean("total_input_tokens", self.load.input_len)

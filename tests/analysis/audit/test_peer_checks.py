@@ -53,7 +53,7 @@ def test_runs_that_are_alike_are_let_be() -> None:
         (
             run("d", loaded(requests=80), completed=80),
             "requests-differ",
-            "80 requests, the others under this load 40",
+            "requests: 80, the others under this load 40",
         ),
         (
             run("d", loaded(max_concurrency=8)),
