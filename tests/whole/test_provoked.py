@@ -342,7 +342,7 @@ def test_metrics_that_are_none_cost_the_servers_own_figures_and_nothing_else(
     assert ours["window"]["trouble"].endswith(trouble)
     assert (code, ours["verdict"]["level"], ours["reconciliation"]) == (0, "VALID", [])
     assert "Successful requests:                     8" in report
-    assert "server's own figures: none: " in report
+    assert "server-reported figures: none: " in report
 
 
 @pytest.mark.parametrize(
