@@ -65,6 +65,7 @@ class Reported(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
+    file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
 

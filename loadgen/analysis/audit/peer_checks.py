@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from loadgen.analysis.audit.known_prompts import LEAST_MISSING
-from loadgen.analysis.audit.subject import AuditedRun, fractions, source_file
+from loadgen.analysis.audit.subject import AuditedRun, fractions
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
 from loadgen.validity.evidence import percent
@@ -216,7 +216,7 @@ def _below_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | Non
         if not left_ms or left_ms <= times * ttft_ms:
             continue
         if _as_long(run, other) and not _of_its_own(run, other):
-            load = other.reported.load.name or source_file(other.reported)
+            load = other.reported.load.name or other.reported.file or other.reported.source
             return f"{load} leaves {left_ms:.0f} ms for each prompt ({left_ms / ttft_ms:.1f} times that)"
     return None
 
