@@ -65,6 +65,7 @@ class Reported(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
+    file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
 
@@ -72,6 +73,12 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
+
+    @property
+    def sent(self) -> float | None:
+        """Requests: as many as planned, else as were answered."""
+        planned = self.load.requests
+        return self.figure("completed") if planned is None else float(planned)
 
     @property
     def input_len(self) -> float | None:
