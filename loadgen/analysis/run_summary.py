@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,6 +13,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE
 from loadgen.metrics.vllm_keys import Figures
 from loadgen.protocol import engines
+from loadgen.protocol.address import is_this_machine
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
@@ -92,7 +92,7 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
     """A run of ours from its result as JSON; raises KeyError or TypeError where that is damaged."""
     figures, verdict = _figures(stored), stored["loadgen"]["verdict"]
     environment, sensed, server = facts.environment, facts.sensed, facts.server
-    ours = _is_here(server.url)  # else it is the client's machine that we know
+    ours = is_this_machine(server.url)  # else it is the client's machine that we know
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
@@ -172,12 +172,6 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
         asked_input_len=profile.input_len,
         seed=facts.seed,
     )
-
-
-def _is_here(url: str) -> bool:
-    """Whether a server is on the client's machine."""
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _machine(environment: Mapping[str, str]) -> str:

@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.secrecy import HIDDEN, Secrets
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
-from loadgen.telemetry.environment import HIDDEN, hide
 
 _WORKLOAD = "belongs in a profile: all checkpoints get the same requests"
 _WHOLE = "applies to the whole campaign: write it above the tables"
@@ -145,21 +144,9 @@ def _several(value: Any, origin: str) -> list[str]:
 
 def without_secrets(flags: Flags) -> dict[str, Any]:
     """The flags as they may be stored: no header's value, nothing that resembles a key."""
-    secrets = Secrets.of(tables=(flags,))
-    shown = {key: _hidden(key, secrets.mask(value)) for key, value in flags.items()}
+    shown: dict[str, Any] = Secrets.of(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]
         names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(pair))[0] for pair in pairs]
         shown["header"] = dict.fromkeys(names, HIDDEN)
     return shown
-
-
-def _hidden(key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _hidden(name, item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_hidden("", item) for item in value]
-    if not isinstance(value, str) or value == HIDDEN:
-        return value
-    hidden = hide(f"{key}={value}") if key else hide(value)
-    return hidden.removeprefix(f"{key}=") if key else hidden

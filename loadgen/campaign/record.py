@@ -15,8 +15,8 @@ from loadgen.campaign.arms import Arm
 from loadgen.campaign.file import CampaignOptions, File
 from loadgen.campaign.keys import without_secrets
 from loadgen.campaign.matrix import Start
+from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
-from loadgen.telemetry.environment import hide
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
@@ -90,9 +90,9 @@ def made(
 
 def _written(place: str) -> dict[str, Any]:
     settings = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
-    environment = (settings.get("server") or {}).get("environment") or {}
-    for name, value in environment.items():
-        environment[name] = hide(f"{name}={value}").removeprefix(f"{name}=")
+    server = settings.get("server") or {}
+    if "environment" in server:
+        server["environment"] = Secrets().mask(server["environment"], names_too=True)
     return settings
 
 

@@ -20,11 +20,11 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.exchange import ControlAnswer, shown_url
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.exchange import ControlAnswer
+from loadgen.endpoint.secrecy import Secrets, shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
-from loadgen.protocol.address import is_loopback
+from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.protocol.engines import Engine
 from loadgen.transport.job import Target
 
@@ -107,7 +107,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
                 base_url=self.base_url,
                 headers=dict(self.headers),
                 verify=tls if tls is not None else False,
-                trust_env=not is_loopback(urlsplit(self.base_url).hostname or ""),
+                trust_env=not is_this_machine(self.base_url),
                 timeout=timeout_s,
                 follow_redirects=False,
                 # transformers serve resets a kept connection after a 500 (/v1/models without a hub cache).
@@ -125,7 +125,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         """Where requests for `path` go; raises MeasureError when the name does not resolve."""
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = port_of(self.base_url)
         try:
             found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from loadgen.endpoint.secrecy import hide
 from loadgen.protocol import untrusted
-from loadgen.telemetry.environment import hide
 
 _HEAD_CHARS = 4_000_000  # start-up is at a log's head; behind it a line for each request
 _MOST_REMARKS = 5

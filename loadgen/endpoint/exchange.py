@@ -52,7 +52,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
         error = untrusted.json_object(self.body).get("error")
         said = error.get("message") if isinstance(error, dict) else error
         whole = said if isinstance(said, str) else self.body[: 8 * _SAID].decode("utf-8", "replace")
-        return untrusted.text(" ".join(whole[: 8 * _SAID].split()), _SAID)
+        return untrusted.line(whole[: 8 * _SAID], _SAID)
 
 
 async def ask(
@@ -107,7 +107,7 @@ def _fault(error: Exception) -> str:
         return f"is behind a certificate that {_certificate(refused)}"
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be asked: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
-    said = untrusted.text(" ".join(str(error).split()), _SAID)
+    said = untrusted.line(str(error), _SAID)
     return f"does not answer: {said or type(error).__name__}"
 
 
@@ -130,11 +130,3 @@ def _certificate(refused: ssl.SSLCertVerificationError) -> str:
             f"is another host's ({said}): check --base-url, or {_TO_CERTIFICATES} (--ca-cert does not help)"
         )
     return f"nobody known has signed ({said}): {_TO_AUTHORITIES}"
-
-
-def shown_url(url: str) -> str:
-    """Scheme, host, port and path of a URL, whatever it is: no credentials, no query."""
-    front = url.partition("?")[0].partition("#")[0]
-    scheme, slashes, rest = front.rpartition("//")
-    authority, slash, path = rest.partition("/")
-    return untrusted.text(f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}")

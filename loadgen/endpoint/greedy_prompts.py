@@ -24,9 +24,9 @@ from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
 from loadgen.protocol import sse
-from loadgen.protocol.error_text import NOT_JSON, Hide, as_is
 from loadgen.protocol.openai import Chat, Count
 from loadgen.protocol.sglang import Generate
+from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.workload.plan import ModelTarget, Plan

@@ -22,7 +22,7 @@ from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.prometheus import SAMPLED, Selection, Snapshot, parse, select
 from loadgen.endpoint.server_counters import ServerWindow, window
 from loadgen.errors import LoadgenError
-from loadgen.telemetry.sensor import LOOKING
+from loadgen.telemetry.sensor import SAMPLING_SHARE
 
 _LOOKS_PER_S = 5
 _ANSWER_S = 3.0
@@ -95,7 +95,7 @@ class Observer:
                 while True:
                     selection = await self._look(client, SAMPLED)
                     self._keep((clock.now_ns() - began_ns) / 1e9, selection)
-                    await asyncio.sleep(max(self.every_s, self.least_s / LOOKING))
+                    await asyncio.sleep(max(self.every_s, self.least_s / SAMPLING_SHARE))
 
         # Where there is not even a socket for it, the run goes on without samples.
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):

@@ -85,8 +85,8 @@ def _p99_of_waits(records: Records, which: int) -> float:
         for block in records.blocks():
             yield _waits(block)[which], None
 
-    found = Distribution.of_pieces(pieces, (99,))
-    return found.percentiles_ms[99] if found.n else 0.0
+    distribution = Distribution.of_pieces(pieces, (99,))
+    return distribution.percentiles_ms[99] if distribution.n else 0.0
 
 
 def _waits(block: MessageBlock) -> tuple[Int64, Float64]:

@@ -11,12 +11,13 @@ from loadgen.arrays import Int64
 from loadgen.metrics.record import UNKNOWN, Record
 from loadgen.metrics.token_counts import StreamSummary, count, too_many, weigh, without_usage
 from loadgen.protocol import sse, sse_fast
-from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
 from loadgen.protocol.http1 import HttpBody, unframe
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
+from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
 
+LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
 _MS_NS = 1e6
@@ -37,14 +38,23 @@ class DecodedStream(msgspec.Struct, frozen=True):
 class Decoder:
     """Decodes the captures of one run, which share a dialect and whether they were streamed.
 
-    `hide` masks the secrets in every text that is kept of what a server wrote.
+    `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
+    each prompt and answer of the plan, int64[requests] each.
     """
 
-    def __init__(self, dialect: Dialect, streamed: bool, keep_text: bool = False, hide: Hide = as_is) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        streamed: bool,
+        keep_text: bool = False,
+        hide: Hide = as_is,
+        planned: tuple[Int64, Int64] | None = None,
+    ) -> None:
         self.dialect = dialect
         self.streamed = streamed
         self.keep_text = keep_text
         self.hide = hide
+        self.planned = planned
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -53,6 +63,8 @@ class Decoder:
         did. A connection that broke after the last event was whole is not a failure.
         """
         record, arrival_ns, lag_ns = _timed(capture)
+        if self.planned is not None:
+            record.planned_input, record.planned_output = (int(lens[record.index]) for lens in self.planned)
         stream = self._plain(capture)
         answer = stream.answer if stream else _unframed(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
@@ -70,7 +82,8 @@ class Decoder:
         if len(arrival_ns) and not given_up:
             record.end_ns = int(arrival_ns[-1])
         if settled is not None:
-            detail = kept(settled.detail, self.hide, LONGEST_DETAIL) or f"{settled.kind}: no cause is known"
+            # Masked before it is cut: half a secret would no longer be found.
+            detail = line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
             record.failure = Failure(settled.kind, detail)
         return record
 
@@ -116,16 +129,16 @@ class Decoder:
         return None, ended
 
     def _reason(self, reason: str) -> str:
-        return kept(reason, self.hide, LONGEST_REASON) if reason else ""
+        return line(self.hide(reason), LONGEST_REASON) if reason else ""
 
     def _plain(self, capture: Capture) -> DecodedStream | None:
         """A stream in the form that servers send; None for any other answer."""
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
-        found = sse_fast.read(capture.raw, capture.read_ends())
-        if found is None:
+        parsed = sse_fast.read(capture.raw, capture.read_ends())
+        if parsed is None:
             return None
-        answer, events = found
+        answer, events = parsed
         messages = self._messages(events)
         return None if messages is None else DecodedStream(answer, events, messages)
 
@@ -163,20 +176,20 @@ class Decoder:
         failure, _ = self._whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
-        return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
+        return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
-        line = sse.one_line(answer.body)
+        json = sse.one_line(answer.body)
         try:
-            messages = self.dialect.messages(line)
+            messages = self.dialect.messages(json)
         except NOT_JSON as error:
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {_readable(answer.body)}"), False
-        weighed = _weighed(messages, line)
+        weighed = _weighed(messages, json)
         counted = weighed.usage.completion_tokens if weighed.usage else None
         malformed = too_many(counted or 0, len(answer.body))
         if malformed:
@@ -204,7 +217,7 @@ def _weighed(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSum
     weighed = weigh(messages)
     if not weighed.remarks:
         return weighed
-    written = [line for line in bytes(lines).split(b"\n") if line.strip()]
+    written = [json for json in bytes(lines).split(b"\n") if json.strip()]
     for at in weighed.remarks:
         fault = remark(written[at])
         if fault is not None:
@@ -294,22 +307,22 @@ def _in_one_piece(answer: HttpBody) -> bool:
 
 def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     if answer.status:
-        said = words(answer.body).strip()
+        why = error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
         status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
-        return Failure(FailureKind.HTTP_STATUS, f"{status}: {said}" if said else status)
+        return Failure(FailureKind.HTTP_STATUS, f"{status}: {why}" if why else status)
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
 
 
-def _settle(transport: Failure | None, found: Failure | None, whole: bool) -> Failure | None:
+def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
     """Of what the transport knows and what the bytes say, the one that explains more."""
     if transport is None:
-        return found
-    if found is not None and found.kind in _TELLING and transport.kind in _OUTRANKED:
-        return found
-    if found is None and whole and transport.kind is FailureKind.TRUNCATED:
+        return decoded
+    if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
+        return decoded
+    if decoded is None and whole and transport.kind is FailureKind.TRUNCATED:
         return None  # only the end of the framing is missing: nothing of the answer is
     return transport
 
@@ -347,7 +360,7 @@ def _text(messages: Sequence[Message]) -> str:
 
 def _named_fault(data: bytes | None) -> str:
     """What an event says that is an error by its name; "" where there is none."""
-    return "" if data is None else words(data).strip() or "an error event without data"
+    return "" if data is None else error_text(data).strip() or "an error event without data"
 
 
 def _truncation(answer: HttpBody, done: bool, messages: int) -> str:

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics import archive
-from loadgen.metrics.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, release, words_of
+from loadgen.metrics.columns import (
+    BOUNDS,
+    LATER,
+    Columns,
+    Words,
+    check,
+    chosen,
+    decoded,
+    encoded,
+    release,
+    words_of,
+)
 from loadgen.metrics.files import write_whole
 from loadgen.metrics.spill import SPILLED, joined_messages
 from loadgen.transport.failure import Failure, FailureKind
@@ -90,29 +101,19 @@ class MessageBlock(msgspec.Struct, frozen=True):
     tokens: Int64
 
 
-class Records(msgspec.Struct, frozen=True):
-    """Every request of a run, sorted by plan index.
+class Records(Columns, frozen=True, kw_only=True):
+    """Every request of a run, sorted by plan index: each scalar of Record is a column, int64[requests].
 
-    `columns[name]` is int64[requests] for each scalar of Record; the messages of request i are
-    `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all requests].
+    The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all
+    requests].
     """
 
-    columns: dict[str, Int64]
     start: Int64
     arrival_ns: Int64
     tokens: Int64
     failures: list[Failure | None]
     finish_reasons: list[str]
     texts: list[str | None]
-
-    def __len__(self) -> int:
-        return len(self.failures)
-
-    def __getattr__(self, name: str) -> Int64:
-        try:
-            return self.columns[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
     @property
     def ok(self) -> Bool:
@@ -163,7 +164,7 @@ class Records(msgspec.Struct, frozen=True):
         rows = sorted(records, key=lambda record: record.index)
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
         return cls(
-            columns={name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
+            **{name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
             start=_starts(counts),
             arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),
             tokens=np.concatenate([_NONE, *(r.tokens for r in rows)]),
@@ -197,7 +198,7 @@ class Records(msgspec.Struct, frozen=True):
         )
         where = order.tolist()
         return cls(
-            columns=columns,
+            **columns,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
@@ -210,7 +211,7 @@ class Records(msgspec.Struct, frozen=True):
         """Everything of these records, texts too, as one message that `unpack` reads."""
         return _ENCODER.encode(
             _Frame(
-                scalars=np.stack([self.columns[name] for name in BOUNDS]).astype("<i8").tobytes(),
+                scalars=np.stack([*self.columns.values()]).astype("<i8").tobytes(),
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
                 tokens=self.tokens.astype(_narrowest(self.tokens)).tobytes(),
@@ -234,8 +235,8 @@ class Records(msgspec.Struct, frozen=True):
         counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
-        found = cls(
-            columns=_scalars(frame.scalars, requests),
+        records = cls(
+            **_scalars(frame.scalars, requests),
             start=_starts(counts),
             arrival_ns=arrival_ns,
             tokens=_widened(frame.tokens, len(arrival_ns)),
@@ -243,8 +244,8 @@ class Records(msgspec.Struct, frozen=True):
             finish_reasons=[decoded(reason) for reason in frame.finish_reasons],
             texts=[None if text is None else decoded(text) for text in frame.texts],
         )
-        check(found.columns, found.start, found.arrival_ns, found.tokens)
-        return found
+        check(records.columns, records.start, records.arrival_ns, records.tokens)
+        return records
 
     def save(self, path: Path) -> None:
         """Write every column to an uncompressed `.npz`, whole or not at all; texts are not part of it.
@@ -273,7 +274,7 @@ class Records(msgspec.Struct, frozen=True):
         stored = archive.read(path, _STORED)
         needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
         if missing := [name for name in needed if name not in stored]:
-            raise ValueError(f"column {missing[0]} is not there")
+            raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
         scalars = {
             name: stored[name].astype(np.int64, copy=False) if name in stored else _unknown(requests)
@@ -283,7 +284,7 @@ class Records(msgspec.Struct, frozen=True):
         check(scalars, start, arrival_ns, tokens)
         kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
         return cls(
-            columns=scalars,
+            **scalars,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
@@ -317,7 +318,7 @@ class _Rows(msgspec.Struct):
     def of(cls, parts: Iterable[Records]) -> _Rows:
         rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
         for part in parts:
-            rows.tables.append(np.stack([part.columns[name] for name in BOUNDS]))
+            rows.tables.append(np.stack([*part.columns.values()]))
             counts.append(np.diff(part.start))
             rows.failures += part.failures
             rows.finish_reasons += map(sys.intern, part.finish_reasons)
@@ -343,11 +344,11 @@ def _widened(data: bytes, messages: int) -> Int64:
 
 def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     """The scalar columns of a frame; those that are younger than it are unknown."""
-    known = len(data) // (8 * requests) if requests else len(BOUNDS)
-    if len(data) != 8 * requests * known or not _FIRST_FRAMES <= known <= len(BOUNDS):
+    columns = len(data) // (8 * requests) if requests else len(BOUNDS)
+    if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
         raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
     table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
-    table[:known] = np.frombuffer(data, "<i8").reshape(known, requests)
+    table[:columns] = np.frombuffer(data, "<i8").reshape(columns, requests)
     return dict(zip(BOUNDS, table, strict=True))
 
 
@@ -362,9 +363,9 @@ def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[st
         raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
     if column.dtype.kind == "U":
         return list(map(str, column.tolist()))
-    if column.dtype != np.int64 or not all(known in stored for known in _SHARED_WORDS):
+    if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
         raise ValueError(f"column {name} holds no words")
-    return chosen(words_of(*(stored[known] for known in _SHARED_WORDS)), column)
+    return chosen(words_of(*(stored[part] for part in _SHARED_WORDS)), column)
 
 
 def _failures(kinds: list[str], details: list[str]) -> list[Failure | None]:

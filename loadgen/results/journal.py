@@ -171,7 +171,7 @@ class Journal:
             write()
         except OSError as error:
             self.error = f"{self.path}: {error.strerror or error}"
-            self.warn(f"the journal cannot be written, measuring goes on in memory: {self.error}")
+            self.warn(f"cannot write the journal, measuring continues in memory: {self.error}")
             return False
         return True
 
@@ -217,7 +217,7 @@ def _frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
     size = os.fstat(file.fileno()).st_size
     magic = file.read(len(MAGIC))
     if magic != MAGIC[: len(magic)]:
-        raise ValueError("it is no journal of this version")
+        raise ValueError("it is not a journal of this version")
     end = len(magic)
     while len(head := file.read(_FRAME.size)) == _FRAME.size:
         kind, checksum, length = _FRAME.unpack(head)

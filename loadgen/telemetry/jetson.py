@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.protocol import untrusted
-from loadgen.telemetry.sensor import Absent, Key, Questions, Reading
+from loadgen.telemetry.sensor import Absent, Key, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
 # A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.
@@ -43,10 +43,10 @@ class Rail(msgspec.Struct, frozen=True):
 
 def board(root: Path = Path("/")) -> Board | Absent | None:
     """The Jetson's own sensors; Absent where it is one and shows none; None on another machine."""
-    found = Board(root)
-    if found.rails or found.clocks or (found.zones and found.model):
-        return found
-    return Absent(f"{found.model} shows no sensor under /sys") if "Jetson" in found.model else None
+    here = Board(root)
+    if here.rails or here.clocks or (here.zones and here.model):
+        return here
+    return Absent(f"{here.model} shows no sensor under /sys") if "Jetson" in here.model else None
 
 
 class Board:
@@ -69,9 +69,9 @@ class Board:
             for cooler in coolers
             if (kind := _text(cooler / "type")).endswith("throttle-alert")
         }
-        known = {rail.label for rail in self.rails if rail.known}
-        whole = [label for label in _TOTALS if label in known][:1]
-        self.total = whole or sorted(known - {under for under, over in _UNDER.items() if over in known})
+        labels = {rail.label for rail in self.rails if rail.known}
+        whole = [label for label in _TOTALS if label in labels][:1]
+        self.total = whole or sorted(labels - {under for under, over in _UNDER.items() if over in labels})
 
     def facts(self) -> dict[str, str]:
         """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
@@ -85,40 +85,38 @@ class Board:
             "jetson_power_mode": self._power_mode(),
             "power_rails": " + ".join(self.total),
         }
-        return {name: untrusted.text(said) for name, said in facts.items() if said}
+        return {name: untrusted.text(text) for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """One look: a file each; the monitors' are read over I²C."""
-        asked = Questions("the board", OSError, ValueError)
+        """The values now: a file each; the monitors' are read over I²C."""
+        queries = Queries("the board", OSError, ValueError)
         values: dict[Key, float] = {}
         for rail in self.rails:
-            watts = asked.ask(f"rail {rail.label}", rail.watts)
+            watts = queries.get(f"rail {rail.label}", rail.watts)
             if watts is not None:
                 values["board_w" if rail.label in self.total else "rail_w", rail.label] = watts
         if self.rails and not self.total:
-            asked.refuse("its total power", "its monitors do not say which rails they are on")
+            queries.refuse("its total power", "its monitors do not name their rails")
         if not self.rails:
-            asked.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
+            queries.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
         for zone, path in self.zones.items():
-            temperature = asked.ask(f"temperature {zone}", partial(_number, path))
+            temperature = queries.get(f"temperature {zone}", partial(_number, path))
             if temperature is not None:
                 values["temperature_c", zone] = temperature / 1e3
         for name, path in self.clocks.items():
-            hertz = asked.ask(f"clock {name}", partial(_number, path))
+            hertz = queries.get(f"clock {name}", partial(_number, path))
             if hertz is not None:
                 values["sm_mhz", name] = hertz / 1e6
         for path in self.memory_clocks:
-            hertz = asked.ask("memory clock", partial(_number, path))
+            hertz = queries.get("memory clock", partial(_number, path))
             if hertz is not None:
                 values["memory_mhz", _MEMORY_CLOCK] = hertz / 1e6
-        states = {kind: asked.ask(kind, partial(_number, path)) for kind, path in self.alerts.items()}
-        told = [
-            (kind.removesuffix("-throttle-alert"), state)
-            for kind, state in states.items()
-            if state is not None
+        states = {kind: queries.get(kind, partial(_number, path)) for kind, path in self.alerts.items()}
+        alerts = {kind: state for kind, state in states.items() if state is not None}
+        held = [
+            (kind.removesuffix("-throttle-alert"), "throttle alert") for kind in alerts if alerts[kind] > 0
         ]
-        held = tuple((where, "throttle alert") for where, state in told if state > 0) if told else None
-        return Reading(values, held, asked.missing)
+        return Reading(values, tuple(held) if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""

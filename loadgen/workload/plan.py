@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Chat, Completions, Dialect
 from loadgen.protocol.sglang import Generate
-from loadgen.workload.arrival import NS_PER_S, arrival, within
+from loadgen.workload.arrival import NS_PER_S, Arrival, within
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import (
     Prompts,
@@ -165,10 +165,10 @@ def _schedule(profile: Profile, stream: RandomStream) -> tuple[Int64 | None, int
     duration, most = profile.duration, profile.most_prompts
     notes = []
     if duration is not None:
-        notes.append(f"requests are sent for {duration:g} s; those under way then are finished")
+        notes.append(f"requests are sent for {duration:g} s; those still running then are finished")
     if profile.held_concurrency is not None:
         return None, most, notes
-    process = arrival(profile.request_rate, profile.burstiness)
+    process = Arrival(profile.request_rate, profile.burstiness)
     if duration is None:
         return process.offsets_ns(most, arrival_rng(stream)), most, notes
     offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
@@ -184,14 +184,14 @@ def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     wanted = _BACKENDS.get(profile.backend)
     path = subject.endpoint or _APIS[wanted or "/completions"]().path
     path = path if path.startswith("/") else f"/{path}"
-    found = next((ending for ending in _APIS if path.endswith(ending)), None)
-    if found is None:
-        raise UsageError(f"--endpoint {path}: ends in none of {', '.join(_APIS)}")
-    if wanted not in (None, found):
+    api = next((ending for ending in _APIS if path.endswith(ending)), None)
+    if api is None:
+        raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_APIS)}")
+    if wanted not in (None, api):
         raise UsageError(f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}")
-    if found == "/chat/completions" and subject.engine.max_tokens_field:
+    if api == "/chat/completions" and subject.engine.max_tokens_field:
         return Chat(limit_field=subject.engine.max_tokens_field), path
-    return _APIS[found](), path
+    return _APIS[api](), path
 
 
 def _prompts(

@@ -168,8 +168,8 @@ class _LoadingErrors:
         # comparison by type, which a handler's clause cannot make.
         expected = (OSError, ValueError, LookupError, TypeError, ImportError)
         if kind is Exception or isinstance(error, expected):
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({said})") from error
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({why})") from error
 
 
 @contextmanager
@@ -221,6 +221,6 @@ def _length_without_special(shape: PromptShape, tokenizer: Tokenizer) -> int:
 
 def _nothing_left(shape: PromptShape, tokenizer: Tokenizer) -> UsageError:
     return UsageError(
-        f"--random-input-len {shape.input_len}: nothing is left of it beside the "
-        f"{tokenizer.num_special_tokens_to_add()} tokens that this tokenizer adds to every prompt; give more"
+        f"--random-input-len {shape.input_len}: no room is left for a prompt after the "
+        f"{tokenizer.num_special_tokens_to_add()} tokens that this tokenizer adds to every prompt: give more"
     )

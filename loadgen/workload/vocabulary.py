@@ -34,11 +34,11 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if len(self.allowed) == 0:
             raise UsageError(f"no token id is left to draw prompts from ({self.source})")
 
-    def below(self, bound: int, said: str) -> Vocabulary:
+    def below(self, bound: int, bounded_by: str) -> Vocabulary:
         """The same ids under `bound`, with `said` added to the source; itself where all are."""
         if int(self.allowed[-1]) < bound:
             return self
-        return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {said}")
+        return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {bounded_by}")
 
 
 def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: int | None) -> Vocabulary:
@@ -53,18 +53,20 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
     if vocab_size is not None and vocab_size < 1:
         raise UsageError(f"--vocab-size {vocab_size}: give the number of token ids of the model, at least 1")
     missing: list[str] = []
-    found = _of_tokenizer(tokenizer, vocab_size, missing)
+    vocabulary = _of_tokenizer(tokenizer, vocab_size, missing)
     of_model = _of_model(model_root, vocab_size, missing)
-    if found is None:
-        found = of_model
+    if vocabulary is None:
+        vocabulary = of_model
     elif of_model is not None:
         size = _declared_size(locate(model_root or ""))
-        found = found if size is None else found.below(size, f"below the model's vocab_size {size}")
-    if found is None:
-        found = default_vocabulary() if vocab_size is None else from_vocab_size(vocab_size)
+        vocabulary = (
+            vocabulary if size is None else vocabulary.below(size, f"below the model's vocab_size {size}")
+        )
+    if vocabulary is None:
+        vocabulary = default_vocabulary() if vocab_size is None else from_vocab_size(vocab_size)
     elif vocab_size is not None:
-        found = found.below(vocab_size, f"below --vocab-size {vocab_size}")
-    return Vocabulary(found.allowed, "; ".join([found.source, *missing]))
+        vocabulary = vocabulary.below(vocab_size, f"below --vocab-size {vocab_size}")
+    return Vocabulary(vocabulary.allowed, "; ".join([vocabulary.source, *missing]))
 
 
 def from_vocab_size(vocab_size: int) -> Vocabulary:
@@ -264,4 +266,6 @@ def _read(path: Path, shape: type[T]) -> T:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not the JSON it should be ({error}); is the download complete?") from error
+        raise UsageError(
+            f"{path}: not JSON of the expected form ({error}): check that the download is complete"
+        ) from error

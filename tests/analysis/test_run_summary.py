@@ -60,7 +60,7 @@ def test_a_run_tells_load_verdict_and_where_it_is_from() -> None:
     assert (known.source, known.told_by, known.engine) == ("runs/r", "loadgen", "vLLM 1")
     assert (known.plan_digest, known.started, known.run) == ("abc", WHEN, run)
     assert known.level == run.verdict.level.value
-    assert known.doubts == tuple(one.doubt.name for one in run.verdict.grave)
+    assert known.doubts == tuple(one.rule.code for one in run.verdict.grave)
 
 
 def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:

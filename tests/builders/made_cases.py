@@ -108,8 +108,7 @@ def uncounted(rows: Rows, tokens: int) -> Rows:
 def contradicted(reads: int) -> RunEvidence:
     """A run in which so many reads had a kernel timestamp that cannot be."""
     case = run()
-    case.records.columns["impossible_stamps"] = np.zeros(REQUESTS, np.int64)
-    case.records.columns["impossible_stamps"][0] = reads
+    case.records.impossible_stamps[0] = reads
     return case
 
 

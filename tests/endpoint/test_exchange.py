@@ -12,7 +12,7 @@ from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_por
 from loadgen.endpoint import control, exchange
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlAnswer as Exchanged
-from loadgen.endpoint.exchange import shown_url
+from loadgen.endpoint.secrecy import shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines
 

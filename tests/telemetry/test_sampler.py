@@ -73,7 +73,7 @@ def test_energy_is_of_the_window(
 @pytest.mark.parametrize(
     ("series", "missing"),
     [
-        pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read once",), id="once"),
+        pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read only once",), id="once"),
         pytest.param({GPU: [5, 9, 2, 4]}, ("energy of GPU 0: its counter went backwards",), id="backwards"),
         pytest.param(
             {GPU: [1, 2, 3, None], ("sm_mhz", "GPU 0"): [100] * 20},
@@ -175,12 +175,14 @@ def test_memory_is_the_peak_and_the_median_of_the_second_half_of_the_window() ->
             MemoryUse(
                 peak_bytes=3 * GIB,
                 steady_bytes=2 * GIB,
-                how="NVML, all processes, less the 2.00 GiB before it",
+                how="NVML, all processes, less the 2.00 GiB in use before it",
             ),
         ),
         (
             9 * GIB,
-            MemoryUse(peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB before it"),
+            MemoryUse(
+                peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB in use before it"
+            ),
         ),
     ],
 )
@@ -281,7 +283,7 @@ JETSON = Sensed(
         "gpu-thermal": SampleSpread(min=50, mean=55, max=60),
     },
     held_back={"gpu: throttle alert": 0.25},
-    missing=("GPU 0 does not tell power: Not Supported",),
+    missing=("GPU 0 does not report power: Not Supported",),
 )
 
 
@@ -295,7 +297,7 @@ JETSON = Sensed(
                 "memory: server 12.34 GiB of GPU memory at peak (steady 12.30; NVML, by process), "
                 "host RSS 3.20 GiB",
                 "energy: 1,234 J, 61.2 W mean (idle 18.0), 0.096 J per output token (NVML energy counter)",
-                "GPU: 54 °C at most, SM 1,980 MHz mean; no throttling",
+                "GPU: 54 °C max, SM 1,980 MHz mean; no throttling",
             ],
             id="a server's GPU",
         ),
@@ -303,11 +305,11 @@ JETSON = Sensed(
             JETSON,
             0,
             [
-                "memory: PSS 2.00 GiB, 90.00 GiB of the machine's in use",
+                "memory: PSS 2.00 GiB, 90.00 GiB of the machine in use",
                 "energy: 400 J, 40.0 W mean (rail VIN, sampled every 0.5 s), "
                 "of it VDD_GPU 200 J, VIN_SYS_5V0 50 J",
-                "GPU: 60 °C at most; gpu: throttle alert in 25 % of samples",
-                "not read: GPU 0 does not tell power: Not Supported",
+                "GPU: 60 °C max; gpu: throttle alert in 25 % of samples",
+                "not read: GPU 0 does not report power: Not Supported",
             ],
             id="a Jetson, no token",
         ),
@@ -316,7 +318,7 @@ JETSON = Sensed(
                 duration_s=1, period_s=0.5, samples=0, cpu_ms_per_sample=0, missing=("no NVIDIA GPU", "b")
             ),
             10,
-            ["memory: not known", "energy: not known", "not read: no NVIDIA GPU; b"],
+            ["memory: unknown", "energy: unknown", "not read: no NVIDIA GPU; b"],
             id="nothing",
         ),
     ],

@@ -124,7 +124,7 @@ def test_what_differs_from_the_log_is_counted_and_not_measured(
 ) -> None:
     seen = compare(Records.of([found]), logged((MS, [5 * MS, 6 * MS])))
     assert (seen.failed, seen.unlike, seen.messages) == counts
-    assert seen.trouble == ("timeout: late" if seen.failed else "")
+    assert seen.first_error == ("timeout: late" if seen.failed else "")
     assert len(seen.gap[0]) == len(seen.gap[1]) == max(0, seen.messages - 1)
 
 

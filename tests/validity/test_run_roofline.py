@@ -67,6 +67,6 @@ def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
     text = " ".join(report.render(Result(case.facts, case.records)).split())
     assert "roofline: 700 tok/s at best (15.2 GB a step of 5.33 requests, this machine at 2000 GB/s)" in text
     without = case.facts.model_copy(update={"ceiling": None, "no_ceiling": "pass --hardware KEY"})
-    assert "\nroofline: none: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
+    assert "\nroofline: unknown: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
     silent = without.model_copy(update={"no_ceiling": ""})
     assert "roofline" not in report.render(Result(silent, case.records))

@@ -255,7 +255,7 @@ def doubts(ours: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_doubt_is_provoked_by_a_run() -> None:
-    assert {doubt.name for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
+    assert {doubt.code for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
 
 
 def on_a_machine_that_runs(attempt: Callable[[], Ran], may: Set[str]) -> Ran:

@@ -163,7 +163,7 @@ def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
     prompts: type[TextVllm] | type[TextVllm09],
 ) -> None:
     assert prompts(PromptShape(2, 20, 1), Letters(added=1), 0).input_lens.tolist() == [19, 19]
-    with pytest.raises(UsageError, match="nothing is left"):
+    with pytest.raises(UsageError, match="no room is left"):
         prompts(PromptShape(2, 1, 1), Letters(added=1), 0)
 
 
@@ -259,6 +259,7 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
         load_tokenizer(str(tmp_path / "nothing"), "text-vllm")
 
 
+@pytest.mark.slow
 def test_loading_says_nothing_and_importing_this_module_does_not_import_transformers() -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (

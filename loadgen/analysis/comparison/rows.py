@@ -10,13 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import comparability, pairs, statistics
-from loadgen.analysis.comparison.comparability import Severity
 from loadgen.analysis.comparison.model import Call, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.repeats import t_quantile
 from loadgen.roofline import bound
+from loadgen.validity.rule import Severity
 
 FIGURES = (
     Figure("output_throughput", "tok/s", True),
@@ -134,7 +134,8 @@ def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
 
 
 def _said(run: Reported, like: Reported, severity: Severity) -> list[str]:
-    return [one.said for one in comparability.differences(run, like) if one.item.severity is severity]
+    found = comparability.differences(run, like)
+    return [finding.evidence for finding in found if finding.rule.severity is severity]
 
 
 def _why_not(

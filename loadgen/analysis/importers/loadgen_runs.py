@@ -146,7 +146,7 @@ def _facts(stored: Any, source: str) -> Facts:
     if version not in FORMATS:
         raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
     try:
-        return Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
+        return Facts.stored(ours)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{source} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

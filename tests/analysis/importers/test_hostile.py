@@ -55,6 +55,7 @@ SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [HEADER, ""], ids=["page", "file"])
 @pytest.mark.parametrize("piece", SLOW.values(), ids=SLOW)
 def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
