@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE
-from loadgen.metrics.vllm_keys import Figures
+from loadgen.metrics.vllm_keys import Figures, peaks, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
 from loadgen.results.run_directory import Result
@@ -72,6 +73,23 @@ class Reported(msgspec.Struct, frozen=True):
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
 
+    @property
+    def input_len(self) -> float | None:
+        """Tokens of a prompt, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_input_tokens", self.load.input_len)
+
+    @property
+    def output_len(self) -> float | None:
+        """Tokens of an answer, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_output_tokens", self.load.output_len)
+
+    def _mean(self, key: str, otherwise: float | None) -> float | None:
+        total, completed = self.figure(key), self.figure("completed")
+        if total is not None and completed:
+            return total / completed
+        mean = bounds.figure(otherwise)
+        return None if mean is None else float(mean)
+
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.
 _NAMES = {"client_queue_time": "queue_time", "e2el_including_client_queue": "e2el_intended"}
@@ -85,12 +103,47 @@ _KEYS = (
 
 def of_run(directory: Path, run: Result) -> Reported:
     """A run of ours; its figures are every one that a layout can show."""
-    return of_json(run.facts, run.json(), str(directory), run)
+    metrics, facts = run.metrics, run.facts
+    top = {
+        **traffic(facts.block()),
+        **throughputs(metrics),
+        **peaks(metrics),
+        "backend": facts.profile.backend,
+    }
+    figures = {key: top[key] for key in _KEYS}
+    for key in SELECTABLE:
+        figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
+    verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
+    return _ours(
+        facts, _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms), verdict, str(directory), run
+    )
 
 
 def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
-    """A run of ours from its result as JSON; raises KeyError or TypeError where that is damaged."""
-    figures, verdict = _figures(stored), stored["loadgen"]["verdict"]
+    """A run of ours from its result file; raises KeyError or TypeError where that is damaged."""
+    latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
+    figures = {key: stored[key] for key in _KEYS}
+    for key in SELECTABLE:
+        latency = latencies[_NAMES.get(key, key)]
+        figures |= {f"{word}_{key}_ms": latency[f"{word}_ms"] for word in ("mean", "median", "std")}
+        figures |= {f"p{rank}_{key}_ms": value for rank, value in latency["percentiles_ms"].items()}
+    doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
+    figures = _derived(figures, latencies["e2el"], latencies["itl"]["max_ms"])
+    return _ours(facts, figures, (verdict["level"], doubts), source, run)
+
+
+def _derived(figures: dict[str, Any], e2el: Mapping[str, Any], max_itl_ms: object) -> dict[str, Any]:
+    """The figures under vLLM's keys, what only SGLang prints too; None where a number is out of bounds."""
+    if (duration_s := figures["duration"]) and e2el["n"]:
+        figures["input_throughput"] = figures["total_input_tokens"] / duration_s
+        figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
+    figures["max_itl_ms"] = max_itl_ms
+    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
+
+
+def _ours(
+    facts: Facts, figures: Figures, verdict: tuple[str, tuple[str, ...]], source: str, run: Result | None
+) -> Reported:
     environment, sensed, server = facts.environment, facts.sensed, facts.server
     ours = is_this_machine(server.url)  # else it is the client's machine that we know
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
@@ -107,8 +160,8 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
-        level=verdict["level"],
-        doubts=tuple(one["name"] for one in verdict["doubts"] if one["severity"] != "note"),
+        level=verdict[0],
+        doubts=verdict[1],
         simulated=server.simulated,
         remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,
@@ -141,22 +194,6 @@ def full_name(base: str, quantization: str) -> str:
 def short_name(model: str) -> str:
     """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
     return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
-
-
-def _figures(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Under vLLM's keys what vLLM has, whatever was selected; then what only SGLang prints."""
-    own = stored["loadgen"]["metrics"]
-    figures = {key: stored[key] for key in _KEYS}
-    for key in SELECTABLE:
-        one = own[_NAMES.get(key, key)]
-        figures |= {f"{word}_{key}_ms": one[f"{word}_ms"] for word in ("mean", "median", "std")}
-        figures |= {f"p{rank}_{key}_ms": value for rank, value in one["percentiles_ms"].items()}
-    duration_s, e2el = figures["duration"], own["e2el"]
-    if duration_s and e2el["n"]:
-        figures["input_throughput"] = figures["total_input_tokens"] / duration_s
-        figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
-    figures["max_itl_ms"] = own["itl"]["max_ms"]
-    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
 
 
 def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -15,8 +14,8 @@ from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
+from loadgen.protocol.layout import aligned, counted, wrapped
 
-_WIDTH = 80
 _NO_BREAK = "\u00a0"
 
 
@@ -38,18 +37,17 @@ class Preview(msgspec.Struct, frozen=True):
 
     def _matrix(self) -> Iterator[str]:
         title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
-        yield textwrap.fill(title, _WIDTH, subsequent_indent="  ")
+        yield from wrapped(title)
         cells = [planned for start in self.starts for planned in start.planned]
         started = sum(not start.arm.attached for start in self.starts)
-        yield (
-            f"{_count(len(self.arms), 'arm')} (checkpoint on server), {_count(self.file.repeats, 'repeat')}: "
-            f"{_count(len(cells), 'cell')}, {_count(started, 'start')} of a server"
-        )
+        arms, repeats = counted(len(self.arms), "arm"), counted(self.file.repeats, "repeat")
+        starts = counted(started, "start")
+        yield f"{arms} (checkpoint on server), {repeats}: {counted(len(cells), 'cell')}, {starts} of a server"
         if over := sum(planned.id in self.done for planned in cells):
             yield f"{over} are done, {len(cells) - over} are left"
-        widest = max(len(arm.name) for arm in self.arms)
+        widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
-            yield f"  {arm.name:<{widest}}  {', '.join(one.name for one in arm.profiles)}"
+            yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
             if _is_not_there(arm):
                 yield f"    {arm.options.model} does not exist: its cells would fail"
         if unset := sorted({name for arm in self.arms for name in arm.missing}):
@@ -69,8 +67,7 @@ class Preview(msgspec.Struct, frozen=True):
                 turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
         for label, order in turns.items():
             text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
-            filled = textwrap.fill(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-            yield filled.replace(_NO_BREAK, " ")
+            yield from (line.replace(_NO_BREAK, " ") for line in wrapped(text, "    "))
 
     def _called(self, arm: Arm) -> str:
         """The checkpoint alone if all are on one server."""
@@ -118,7 +115,3 @@ def _is_not_there(arm: Arm) -> bool:
     model = arm.options.model or ""
     whole = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
     return whole and not os.path.exists(model)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from loadgen.campaign import record
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
-from loadgen.metrics.files import write_whole
+from loadgen.metrics import files
 from loadgen.results import run_directory
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import Cell
@@ -205,12 +205,7 @@ def _names(directory: Path, suffix: str = "") -> set[str]:
 
 
 def _replace(path: Path, value: object) -> None:
-    data = (json.dumps(value, allow_nan=False, indent=1) + "\n").encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    write_whole(path, write)
+    files.write_text(path, json.dumps(value, allow_nan=False, indent=1) + "\n")
 
 
 def _made(directory: Path) -> None:

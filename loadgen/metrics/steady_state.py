@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from loadgen.metrics.record import Records
 from loadgen.workload.profile import Profile
 
 _SECOND_NS = 1_000_000_000
-_WIDTH = 80
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
@@ -80,7 +78,7 @@ def _margin(flag: str, text: str) -> Margin:
 def steady(
     records: Records, asked_concurrency: int | None, trim: Trim, ask: MetricOptions
 ) -> Steady | Unsteady:
-    """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
+    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open."""
     held = held_ns(records, asked_concurrency)
     if isinstance(held, Unsteady):
         return held
@@ -113,28 +111,24 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
 
 
 def lines(part: Steady | Unsteady) -> list[str]:
-    """The steady part as the report says it, two lines of at most 80 columns, more where figures are huge."""
+    """The steady part as the report has it: one line, or two."""
     if isinstance(part, Unsteady):
-        return _wrapped(f"steady state: none: {part.why}")
+        return [f"steady state: none: {part.why}"]
     means = [
         f"{name} {latency.mean_ms:.2f}"
         for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
         if latency.n
     ]
+    span = f"{part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %)"
+    rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
-        *_wrapped(
-            f"steady state: {part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %), "
-            f"{part.mean_concurrency:.2f} under way, {part.output_throughput_per_s:.1f} tok/s, "
-            f"{part.request_throughput_per_s:.2f} req/s"
-        ),
-        *_wrapped(
-            f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means)
-        ),
+        f"steady state: {span}, concurrency {part.mean_concurrency:.2f}, {rates}",
+        f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means),
     ]
 
 
 def json(part: Steady | Unsteady) -> dict[str, Any]:
-    """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
+    """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
     return {
         name: _latency(value) if isinstance(value, Distribution) else value
         for name, value in asdict(part).items()
@@ -144,10 +138,6 @@ def json(part: Steady | Unsteady) -> dict[str, Any]:
 def _latency(latency: Distribution) -> dict[str, Any] | None:
     percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
     return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def ran_out(records: Records, profile: Profile) -> str:

@@ -72,18 +72,18 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
 
     vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
     A run that was not streamed shows E2EL whatever was selected. A distribution of nothing is None
-    (vLLM's 0.00 would be a latency that nobody had), and its section is left out.
+    (vLLM's 0.00 would be a latency that no request had), and its section is left out.
     """
     shown = set(facts.selected) if metrics.streamed else {*facts.selected, "e2el"}
     if facts.max_concurrency is None:
         shown -= {"client_queue_time", "e2el_including_client_queue"}
     if math.isinf(facts.request_rate_per_s):
         shown.discard("e2el_including_client_queue")
-    statistics: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for key, distribution in metrics.selectable.items():
         if key in shown:
-            statistics.update(_statistics(key, distribution))
-    return statistics
+            values |= statistics(key, distribution)
+    return values
 
 
 def beside(metrics: Metrics) -> dict[str, Any]:
@@ -105,7 +105,8 @@ def percentile_name(percentile: float) -> str:
     return str(int(percentile)) if percentile == int(percentile) else str(percentile)
 
 
-def _statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
+def statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
+    """Mean, median, std and percentiles of one metric under its keys; None each where it has no values."""
     values: dict[str, float | None] = {
         f"mean_{key}_ms": distribution.mean_ms,
         f"median_{key}_ms": distribution.median_ms,

@@ -1,4 +1,4 @@
-"""Plain text: what a server, a file or a name says, without what would command a terminal or break a file."""
+"""Printable: text from outside without what would command a terminal or break a file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def plain(text: str) -> str:
     Line feeds and tabs stay; what comes back can be printed, and written as UTF-8.
     """
     return _COMMAND.sub(REPLACEMENT, text)
+
+
+def printable(text: str) -> str:
+    """Text of one line: blanks of any kind are spaces, every other letter that cannot be printed U+FFFD."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else REPLACEMENT for c in text)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

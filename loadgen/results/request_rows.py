@@ -138,14 +138,9 @@ def _write_jsonl(some: Iterator[list[Row]], file: IO[bytes]) -> None:
 
 
 def _write_csv(some: Iterator[list[Row]], file: IO[bytes]) -> None:
-    file.write(csv_text([list(COLUMNS)]).encode())
+    file.write(csv_text([COLUMNS]).encode())
     for rows_ in some:
-        file.write(csv_text([_cell(row[name]) for name in COLUMNS] for row in rows_).encode())
-
-
-def _cell(value: Any) -> Any:
-    """A value as the other forms spell it: JSON's true and false."""
-    return str(value).lower() if isinstance(value, bool) else value
+        file.write(csv_text(row.values() for row in rows_).encode())
 
 
 def _write_parquet(some: Iterator[list[Row]], file: IO[bytes]) -> None:

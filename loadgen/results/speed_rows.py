@@ -78,7 +78,7 @@ def _vllm(gpu_memory_utilization: float, max_model_len: int, enforce_eager: bool
     )
 
 
-# "Setting 1" is two things on one page: under Qwen2.5-72B this, as under Qwen2-72B, ...
+# "Setting 1" is two things on the Qwen2.5 page: this is that of 72B (and of Qwen2-72B).
 SETTINGS: Mapping[str, Setting] = {
     "Default Setting": _vllm(0.9, 32768, False),
     "Setting 1": _vllm(0.98, 4096, True),
@@ -86,12 +86,6 @@ SETTINGS: Mapping[str, Setting] = {
     "Setting 3": _vllm(1.0, 8192, True),
     "Setting 4": _vllm(0.9, 65536, False),
     "Setting 5": _vllm(0.9, 131072, False),
-}
-# ... and under Qwen2.5-32B and the smaller ones this.
-SETTINGS_TO_32B: Mapping[str, Setting] = {
-    "Default Setting": _vllm(0.9, 32768, False),
-    "Setting 1": _vllm(1.0, 32768, True),
-    "Setting-64k": _vllm(0.9, 65536, False),
 }
 
 
@@ -146,13 +140,12 @@ def rounded(value: float) -> Decimal:
     return Decimal(f"{value:.2f}")
 
 
-def legend(settings: Iterable[Setting], known: Mapping[str, Setting] = SETTINGS) -> dict[Setting, str]:
-    """The name of each setting in a legend's order: a page's own first, new ones numbered after them."""
+def legend(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """The name of each setting in a legend's order: the page's own first, new ones numbered after them."""
     given = dict.fromkeys(settings)
-    names = {setting: name for name, setting in known.items() if setting in given}
-    last = max((int(name.split()[1]) for name in known if re.fullmatch(r"Setting \d+", name)), default=0)
+    names = {setting: name for name, setting in SETTINGS.items() if setting in given}
     new = [setting for setting in given if setting not in names]
-    return names | {setting: f"Setting {number}" for number, setting in enumerate(new, last + 1)}
+    return names | {setting: f"Setting {number}" for number, setting in enumerate(new, len(SETTINGS))}
 
 
 def published(

@@ -258,7 +258,7 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
                 full()
             write_whole(path, write)
 
-        monkeypatch.setattr("loadgen.results.run_directory.write_whole", some)
+        monkeypatch.setattr("loadgen.metrics.files.write_whole", some)
     else:
         owner, name = {"records": (Records, "save"), "log": (Session, "keep")}[how]
         monkeypatch.setattr(owner, name, full)

@@ -17,7 +17,7 @@ from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
 from loadgen.endpoint import scraper
 from loadgen.endpoint.discovery import ServerAddress
-from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Records
@@ -75,7 +75,7 @@ def test_the_drop_in_command_gives_the_known_block_and_the_servers_totals(
     totals = _totals(read_json(_run_directory(tmp_path) / "result.json"))
     assert totals == (32 * 256, 32 * 64)
     assert _deltas(vllm, before, totals) == totals
-    assert "tokens: counted by the server's own usage" in finished.out
+    assert "tokens: as reported by the server in usage" in finished.out
 
 
 def test_the_result_file_has_every_key_of_vllms(vllm: Engine, model: Path, tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def telling_vllm(
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
-    observer = Observer(ServerAddress(engine.base_url), None, "qwen3")
-    assert observer.before(rest_s=10.0) == ""
+    observer = MetricsScraper(ServerAddress(engine.base_url), None, "qwen3")
+    assert observer.before(idle_s=10.0) == ""
     with observer.sampling():
         finished = loadgen([*arguments, "--no-observe"], directory)
     assert finished.code == 0, finished.err
@@ -256,7 +256,7 @@ def test_the_report_sets_the_servers_counts_beside_ours_and_they_are_equal(
     assert rows["requests finished"] == (32, 32)
     assert rows["generated tokens"] == (32 * 64, 32 * 64)
     assert rows["prompt tokens"] == (32 * 256, 32 * 256)
-    assert "the server's own figures (vllm), of the same run:" in finished.out
+    assert "server-reported figures (vllm) of the same run:" in finished.out
     counted = {"tokens-differ", "tokens-far-off", "foreign-requests", "prefix-cache", "counters-reset"}
     assert counted & doubts.keys() == set()
 

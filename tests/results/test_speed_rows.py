@@ -13,7 +13,6 @@ from loadgen.errors import UsageError
 from loadgen.results.speed_formulas import OUTPUT, TOTAL
 from loadgen.results.speed_rows import (
     SETTINGS,
-    SETTINGS_TO_32B,
     Memory,
     Setting,
     SpeedRow,
@@ -151,7 +150,6 @@ def test_settings_are_numbered_as_the_pages_number_them_and_new_ones_after() -> 
         (SGLANG, "Setting 6"),
         (EAGER, "Setting 7"),
     ]
-    assert legend([EAGER, SGLANG], SETTINGS_TO_32B) == {EAGER: "Setting 1", SGLANG: "Setting 2"}
     assert legend([]) == {}
 
 

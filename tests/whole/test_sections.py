@@ -12,8 +12,9 @@ from msgspec.structs import asdict, replace
 from builders.made_cases import failed, run
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics import steady_state
+from loadgen.protocol.layout import wrapped
 from loadgen.results import report, result_block
 from loadgen.results.report import SECTIONS, Section
 from loadgen.results.run_directory import Result
@@ -123,7 +124,7 @@ FULL = Result(
     DOUBTFUL.facts.model_copy(
         update={
             "notes": ("a note",),
-            "as_run": AsRun(version="1"),
+            "as_run": EngineConfig(version="1"),
             "cache_reset": "emptied before the run",
             "fingerprint": Fingerprint.none("nobody asked"),
         }
@@ -143,7 +144,7 @@ def text(lines: dict[str, str]) -> str:
 
 
 def told(name: str) -> str:
-    return report._wrapped(f"section {name} failed: {WHY}; please report it")
+    return "\n".join(wrapped(f"section {name} failed: {WHY}; please report it"))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)

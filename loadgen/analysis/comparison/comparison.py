@@ -201,9 +201,7 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
     asked = {run.load.asked_output_len for run in runs if run.load.asked_output_len is not None}
     if asked:
         return float(asked.pop()) if len(asked) == 1 else None
-    longest = max(
-        (tokens for run in runs if (tokens := comparability.output_tokens(run)) is not None), default=None
-    )
+    longest = max((tokens for run in runs if (tokens := run.output_len) is not None), default=None)
     return longest if longest is not None and longest == int(longest) else None
 
 

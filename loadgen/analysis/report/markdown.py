@@ -11,7 +11,8 @@ from loadgen.analysis.report import formatting
 from loadgen.analysis.report.document import Compared, Document
 from loadgen.analysis.report.formatting import Number
 from loadgen.analysis.report.run_section import Account
-from loadgen.results.speed_tables import Table
+from loadgen.protocol.printable import printable
+from loadgen.results.speed_tables import Table, markdown_text
 
 _FENCE = re.compile(r"`{3,}")
 
@@ -164,6 +165,4 @@ def _fenced(text: str) -> list[str]:
 
 def _cell(text: str) -> str:
     """One line of text that is no markup."""
-    plain = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
-    plain = re.sub(r"[\\*`|\[\]#]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", plain)
-    return html.escape(plain, quote=False)
+    return markdown_text(printable(" ".join(text.split()))).replace("#", r"\#")

@@ -45,7 +45,7 @@ def test_the_thor_page_is_one_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Qwen3-8B-FP8                                                   7.08×  no verdict" in said
     assert "not compared: requests: 200, baseline 100" in said
     assert "351 %" in said
-    assert "impossible: 8.88 ms a token" in " ".join(said.split())
+    assert "impossible: 8.88 ms per token" in " ".join(said.split())
 
 
 def test_forms(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_what_cannot_be_done_is_one_line(
 
 @pytest.mark.parametrize(
     ("form", "library"),
-    [("--html", "jinja2"), ("--png", "matplotlib"), ("--svg", "matplotlib"), ("--plot", "plotext")],
+    [("--html", "jinja2"), ("--png", "matplotlib"), ("--plot", "plotext")],
 )
 def test_without_the_extra_one_line_tells_what_to_install(
     runs: Path,
@@ -169,7 +170,7 @@ def test_without_the_extra_one_line_tells_what_to_install(
     )
 
 
-def test_text_csv_and_markdown_need_no_extra(
+def test_text_csv_markdown_and_svg_need_no_extra(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for library in ("matplotlib", "jinja2", "plotext"):
@@ -178,12 +179,21 @@ def test_text_csv_and_markdown_need_no_extra(
     assert cli.main(["report", "runs", "--csv", "-"]) == 0
     assert cli.main(["report", "runs"]) == 0
     assert capsys.readouterr().err == ""
+    assert cli.main(["report", "runs", "--svg", "out"]) == 0
+
+
+def test_where_pictures_cannot_be_written_one_line_names_the_file(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("out/ttft-distribution.svg").mkdir(parents=True)
+    assert cli.main(["report", "runs/run-0", "--svg", "out"]) == 2
+    assert re.search(r"cannot write out/.*\.svg: .*; choose another directory", capsys.readouterr().err)
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for name in ("html", "plots", "inline_svg", "terminal"):
+    for name in ("html", "plots", "terminal"):
         monkeypatch.delitem(sys.modules, f"loadgen.analysis.report.{name}", raising=False)
         monkeypatch.delattr(loadgen.analysis.report, name, raising=False)
 
