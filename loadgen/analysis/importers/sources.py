@@ -83,16 +83,16 @@ def read(places: Sequence[str]) -> Sources:
 
     Raises UsageError if nothing could be read.
     """
-    found = _Found()
+    results = _Found()
     for named in places:
-        found.place(place(named))
-    if not found.reported and not found.failures:
-        first = found.troubles[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
-        more = len(found.troubles) - len(first)
+        results.place(place(named))
+    if not results.reported and not results.failures:
+        first = results.troubles[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
+        more = len(results.troubles) - len(first)
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
-    left = len(found.troubles) - _MOST_TROUBLES
-    troubles = found.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
-    return Sources(tuple(found.reported), tuple(troubles), tuple(found.failures))
+    left = len(results.troubles) - _MOST_TROUBLES
+    troubles = results.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
+    return Sources(tuple(results.reported), tuple(troubles), tuple(results.failures))
 
 
 @dataclass
