@@ -49,9 +49,9 @@ class Preview(msgspec.Struct, frozen=True):
         for arm in self.arms:
             yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
             if _is_not_there(arm):
-                yield f"    {arm.options.model} is not there: its cells would fail"
+                yield f"    {arm.options.model} does not exist: its cells would fail"
         if unset := sorted({name for arm in self.arms for name in arm.missing}):
-            yield f"to be set in the environment before: {', '.join(unset)}"
+            yield f"environment variables to set first: {', '.join(unset)}"
 
     def _order(self) -> Iterator[str]:
         turns: dict[str, list[str]] = {}
@@ -59,7 +59,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield "order: each server is started once, for all its repeats"
             turns["all"] = [self._called(start.arm) for start in self.starts]
         else:
-            yield "order: each repeat starts every server anew, and turns the order about"
+            yield "order: each repeat starts every server again, in reverse order"
             names: dict[int, list[str]] = {}
             for start in self.starts:
                 names.setdefault(start.planned[0].cell.repeat, []).append(self._called(start.arm))
@@ -74,7 +74,7 @@ class Preview(msgspec.Struct, frozen=True):
         return arm.checkpoint if len({one.server for one in self.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
-        yield "commands, each as `loadgen bench` would do the same alone:"
+        yield "commands, each the `loadgen bench` that does the same alone:"
         for arm in self.arms:
             yield f"  {arm.name}"
             yield f"    {arm.command(self.file.repeats, self.seed)}"
@@ -86,14 +86,14 @@ class Preview(msgspec.Struct, frozen=True):
         """What the file would have of this machine and this user, and whether it may."""
         starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
         if starting and not self.trust.starts:
-            yield f"runs programs: {', '.join(starting)}; not without --allow-launch"
+            yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
         hosts = dict.fromkeys(filter(None, (arm.options.base_url for arm in self.arms)))
         if hosts:
             yield f"sends to: {', '.join(map(hide, hosts))}"
         if self.trust.variables:
             yield f"may read from the environment: {', '.join(self.trust.variables)}"
         if barred := sorted({name for arm in self.arms for name in arm.barred}):
-            yield f"reads from the environment: {', '.join(barred)}; not without --allow-env NAME for each"
+            yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
         yield from self.trust.key_lines(self.arms)
 
     def _time(self) -> Iterator[str]:

@@ -225,7 +225,7 @@ def test_a_variable_that_is_not_set_stops_a_run_and_not_a_preview(
     assert cli.main(["campaign", str(path)]) == 2
     assert "NONE not set in the environment: export NONE=…" in capsys.readouterr().err
     assert cli.main(["campaign", str(path), "--dry-run"]) == 0
-    assert "to be set in the environment before: NONE" in capsys.readouterr().out
+    assert "environment variables to set first: NONE" in capsys.readouterr().out
     assert not Path("runs").exists()
 
 

@@ -234,7 +234,7 @@ def test_a_preview_shows_matrix_order_commands_and_time_and_writes_nothing(
     assert cli.main(["campaign", str(path), "--dry-run", "--allow-launch"]) == 0
     out = capsys.readouterr().out
     assert "3 arms (checkpoint on server), 3 repeats: 9 cells, 9 starts of a server" in out
-    assert "/nowhere/m is not there: its cells would fail" in out
+    assert "/nowhere/m does not exist: its cells would fail" in out
     assert "  r0, r2: A on embedded → B on embedded → C on vllm\n" in out
     assert "  r1: C on vllm → B on embedded → A on embedded\n" in out
     assert f"    loadgen bench --preset=instant --profile {tmp_path}/tiny.toml --repeat 3 --seed 7\n" in out

@@ -61,7 +61,7 @@ def test_a_file_of_somebody_elses_starts_nothing_and_says_what_it_would(
     if more:
         assert code == 0
         assert "runs programs: x on " in said.out
-        assert "; not without --allow-launch\n" in said.out
+        assert "; needs --allow-launch\n" in said.out
         assert line.partition(": ")[2] in said.out
     else:
         assert code == 2

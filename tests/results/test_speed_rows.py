@@ -56,7 +56,7 @@ def test_where_nothing_ran_there_is_no_number() -> None:
     ("content", "said"),
     [
         ("model,tok_s\nQwen3-4B,208.1\n", "no column input_length, speed_tok_s"),
-        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: no row of speeds: invalid literal"),
+        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: not a speed row: invalid literal"),
         (f"{HEAD}\nM,,,1,BF16,1,2.0,,\nM,,,1,BF16,1,fast,,\n", "line 3"),
         (f"{HEAD}\nM,,,1,BF16,1,nan,,\n", "speed_tok_s is nan"),
         (f"{HEAD}\nM,,,1,BF16,1,-2,,\n", "speed_tok_s is -2"),
