@@ -73,6 +73,23 @@ class Reported(msgspec.Struct, frozen=True):
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
 
+    @property
+    def input_len(self) -> float | None:
+        """Tokens of a prompt, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_input_tokens", self.load.input_len)
+
+    @property
+    def output_len(self) -> float | None:
+        """Tokens of an answer, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_output_tokens", self.load.output_len)
+
+    def _mean(self, key: str, otherwise: float | None) -> float | None:
+        total, completed = self.figure(key), self.figure("completed")
+        if total is not None and completed:
+            return total / completed
+        mean = bounds.figure(otherwise)
+        return None if mean is None else float(mean)
+
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.
 _NAMES = {"client_queue_time": "queue_time", "e2el_including_client_queue": "e2el_intended"}

@@ -36,15 +36,15 @@ class Preview(msgspec.Struct, frozen=True):
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _matrix(self) -> Iterator[str]:
-        told = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
-        yield from wrapped(told)
+        title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
+        yield from wrapped(title)
         cells = [planned for start in self.starts for planned in start.planned]
         started = sum(not start.arm.attached for start in self.starts)
         arms, repeats = counted(len(self.arms), "arm"), counted(self.file.repeats, "repeat")
         starts = counted(started, "start")
         yield f"{arms} (checkpoint on server), {repeats}: {counted(len(cells), 'cell')}, {starts} of a server"
         if over := sum(planned.id in self.done for planned in cells):
-            yield f"{over} of them are done, {len(cells) - over} are left"
+            yield f"{over} are done, {len(cells) - over} are left"
         widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
             yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
@@ -59,7 +59,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield "order: each server is started once, for all its repeats"
             turns["all"] = [self._called(start.arm) for start in self.starts]
         else:
-            yield "order: each repeat starts every server again, in reverse order"
+            yield "order: each repeat starts every server again, in the reverse order of the repeat before"
             names: dict[int, list[str]] = {}
             for start in self.starts:
                 names.setdefault(start.planned[0].cell.repeat, []).append(self._called(start.arm))
@@ -70,11 +70,11 @@ class Preview(msgspec.Struct, frozen=True):
             yield from (line.replace(_NO_BREAK, " ") for line in wrapped(text, "    "))
 
     def _called(self, arm: Arm) -> str:
-        """Where there is one server its name says nothing."""
+        """The checkpoint alone if all are on one server."""
         return arm.checkpoint if len({one.server for one in self.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
-        yield "commands, each the `loadgen bench` that does the same alone:"
+        yield "commands that would measure the same with `loadgen bench`:"
         for arm in self.arms:
             yield f"  {arm.name}"
             yield f"    {arm.command(self.file.repeats, self.seed)}"
@@ -83,7 +83,7 @@ class Preview(msgspec.Struct, frozen=True):
                 yield f"    {_server(arm) if self.trust.starts else program(arm.options)}"
 
     def _reach(self) -> Iterator[str]:
-        """What the file would have of this machine and this user, and whether it may."""
+        """What the file would run, send and read, and whether it is allowed to."""
         starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
         if starting and not self.trust.starts:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
@@ -102,7 +102,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def _server(arm: Arm) -> str:
-    """The line that starts its server, or why there can be none here."""
+    """The line that starts its server, or why there is none here."""
     from loadgen.session.launched_server import dry_run
 
     try:

@@ -1,4 +1,4 @@
-"""Columns: what those of a run may hold; files and journals are checked for it when they are read."""
+"""Columns: the numbers of a run's requests and their bounds, checked when files and journals are read."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def release(column: NDArray[Any]) -> None:
 
 
 class Words:
-    """Strings that repeat, each kept once: for every one its number, and the different ones as UTF-8.
+    """Strings that repeat, each kept once as UTF-8 and referred to by its number.
 
-    numpy's own strings would take the longest one's room for each, four bytes a character.
+    numpy's own strings would each take the room of the longest, four bytes a character.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ def words_of(stored: NDArray[np.uint8], start: Int64) -> list[str]:
 
 
 def chosen(words: Sequence[str], numbers: Int64) -> list[str]:
-    """The word of each number; raises ValueError where there is none."""
+    """The word of each number; raises ValueError for a number without a word."""
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
         raise ValueError("a word's number is beyond the words")
     return [words[number] for number in numbers.tolist()]

@@ -18,7 +18,7 @@ _MS_NS = 1e6
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """One latency over a run, in milliseconds; of nothing, `n` is 0 and the rest NaN.
+    """One latency over a run, in milliseconds; if empty, `n` is 0 and the rest NaN.
 
     `std_ms` is the population's (ddof 0), percentiles are linear between closest ranks: vLLM's choices.
     """
@@ -43,7 +43,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
-        """That of nanoseconds of which each counts as often as its weight says, 0 not at all."""
+        """That of nanoseconds which each count as often as their weight, 0 not at all."""
         count = int(weights.sum())
         if not count:
             return cls._of_nothing(percentiles)

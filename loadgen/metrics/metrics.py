@@ -1,4 +1,4 @@
-"""Metrics: a run's figures from its Records alone; docs/metrics.md sets each beside vLLM's."""
+"""Metrics: a run's figures from its Records alone; docs/metrics.md compares each with vLLM's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class MetricOptions(msgspec.Struct, frozen=True):
-    """What is wanted of a run, and what its records cannot say themselves.
+    """Which figures a run is to have, and what its records do not hold.
 
     Raises UsageError where an objective cannot be judged.
     """
@@ -44,7 +44,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
 
 
 class FailureTally(msgspec.Struct, frozen=True):
-    """How often requests failed in one way, and what the first of them said."""
+    """How often requests failed in one way, and the first one's error text."""
 
     count: int
     detail: str
@@ -96,13 +96,13 @@ class PerRequest(msgspec.Struct, frozen=True):
         return self.has_ttft & (self.output_tokens > 1)
 
     def tpot_ns(self) -> Float64:
-        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 where there is none."""
+        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without one."""
         after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
         return after_first / np.maximum(self.output_tokens - 1, 1)
 
 
 class Latencies(msgspec.Struct, frozen=True):
-    """The distributions among the fields of Metrics, which says what each is."""
+    """The distributions among the fields of Metrics, which defines each."""
 
     ttft: Distribution
     tpot: Distribution
@@ -145,7 +145,7 @@ class Metrics(msgspec.Struct, frozen=True):
     duration_s: float  # first request sent → last response's end, over every request that was sent
     total_input_tokens: int  # prompt tokens: usage, else the planned length
     planned_inputs: int  # successes whose prompt tokens are the planned length
-    unknown_inputs: int  # successes whose prompt tokens nobody knows: they count 0
+    unknown_inputs: int  # successes whose prompt tokens are unknown: they count 0
     total_output_tokens: int  # completion tokens: usage, else the messages counted
     counted_by_usage: int  # successes whose completion tokens are the server's own count
     exact_tokens: int  # successes whose tokens per message are known, not spread evenly
@@ -218,7 +218,7 @@ def parse_percentile_metrics(text: str) -> tuple[str, ...]:
 
 
 def compute(records: Records, ask: MetricOptions) -> Metrics:
-    """The figures of these records; it takes 200 MiB beside them, however many."""
+    """The figures of these records; it takes 200 MiB on top of them, at any length."""
     each = PerRequest.of(records, ask)
     ok = each.ok
     sent = records.where(records.sent)

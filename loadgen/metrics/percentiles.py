@@ -35,9 +35,9 @@ def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
 
 
 def weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
-    """The percentiles of numbers of which each counts as often as its weight says, 0 not at all.
+    """The percentiles of numbers which each count as often as their weight, 0 not at all.
 
-    Equal to those of `numpy.repeat(values, weights)`, which nobody has to hold.
+    Equal to those of `numpy.repeat(values, weights)`, without holding that.
     """
     order = np.argsort(values)
     ends = np.cumsum(weights[order])

@@ -67,12 +67,12 @@ class Record(msgspec.Struct):
     http_status: int = UNKNOWN  # of the response
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
-    shared_reads: int = 0  # token messages that came in one read with an earlier one
-    shared_lag_ns: int = 0  # user-space stamp minus kernel stamp, over these messages
+    shared_reads: int = 0  # token messages coalesced with an earlier one in a read
+    shared_lag_ns: int = 0  # read lag (user-space minus kernel timestamp), summed over these messages
     reads: int = 0
     unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
     impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
-    lag_sum_ns: int = 0  # user-space stamp minus kernel stamp, over the reads
+    lag_sum_ns: int = 0  # read lag, summed over the reads
     lag_max_ns: int = 0
     finish_reason: str = ""
     failure: Failure | None = None
@@ -85,7 +85,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     scalars: bytes  # int64[columns, requests], in the order of BOUNDS
     counts: bytes  # messages of each request
     arrival_ns: bytes
-    tokens: bytes  # unsigned; their number says how wide
+    tokens: bytes  # unsigned; as wide as their number of bytes gives
     failures: list[tuple[str, bytes] | None]
     finish_reasons: list[bytes]
     texts: list[bytes | None]
@@ -137,7 +137,7 @@ class Records(Columns, frozen=True, kw_only=True):
         return spans
 
     def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:
-        """The messages block by block, or those of some of `spans()`; mapped ones are let go of behind it."""
+        """The messages block by block, or those of some of `spans()`; mapped ones are released after each."""
         for first, last in self.spans() if spans is None else spans:
             begin, end = self.start[first], self.start[last]
             yield MessageBlock(
@@ -223,7 +223,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def unpack(cls, data: bytes) -> Records:
-        """The records that `pack` gave; raises ValueError where these are none, or cannot be a run's."""
+        """The records that `pack` gave; raises ValueError where they are damaged, or cannot be a run's."""
         try:
             frame = _DECODER.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:

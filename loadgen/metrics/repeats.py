@@ -16,7 +16,7 @@ from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.protocol import layout
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
-_MOST_RUNS = 1000  # beyond so many nobody is told how many it takes
+_MOST_RUNS = 1000  # beyond it the number of runs needed is not given
 _WIDTHS = (-34, 12, 10, 7, 10, 7)
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 # 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
@@ -83,7 +83,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def render(figures: Sequence[Spread]) -> list[str]:
-    """The table over runs and what is not stable in it, in 80 columns; nothing of a single run."""
+    """The table over runs and what is not stable in it, in 80 columns; nothing for a single run."""
     if not figures:
         return []
     most = max(spread.runs for spread in figures)

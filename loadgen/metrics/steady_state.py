@@ -78,7 +78,7 @@ def _margin(flag: str, text: str) -> Margin:
 def steady(
     records: Records, asked_concurrency: int | None, trim: Trim, ask: MetricOptions
 ) -> Steady | Unsteady:
-    """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
+    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open."""
     held = held_ns(records, asked_concurrency)
     if isinstance(held, Unsteady):
         return held
@@ -128,7 +128,7 @@ def lines(part: Steady | Unsteady) -> list[str]:
 
 
 def json(part: Steady | Unsteady) -> dict[str, Any]:
-    """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
+    """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
     return {
         name: _latency(value) if isinstance(value, Distribution) else value
         for name, value in asdict(part).items()

@@ -1,4 +1,4 @@
-"""Plain text: what a server, a file or a name says, without what would command a terminal or break a file."""
+"""Printable: text from outside without what would command a terminal or break a file."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """The object that JSON holds; empty where it holds anything else, or is none."""
+    """The object that JSON holds; empty where it holds anything else, or is not JSON."""
     try:
         value = json_value(raw)
     except ValueError:
@@ -132,7 +132,7 @@ def file_bytes(place: Path, most_bytes: int) -> bytes:
 
 
 def file_head(place: Path, most_bytes: int) -> bytes:
-    """The first bytes of a regular file, at most so many; raises OSError where it is another thing."""
+    """The first bytes of a regular file, at most `most_bytes`; raises OSError where it is another thing."""
     try:
         status = os.stat(place)
     except ValueError:  # a null byte in its name

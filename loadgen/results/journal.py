@@ -56,7 +56,7 @@ class Journal:
     """Takes decoded requests while a run goes on, and gives them back as Records when it is over.
 
     Without a `path` it is kept in memory. A path that can no longer be written costs nothing that was
-    measured: `error` says why, what follows is kept in memory, and `close` tries once more.
+    measured: `error` has the reason, what follows is kept in memory, and `close` tries once more.
     """
 
     def __init__(self, path: Path | None = None, warn: Callable[[str], None] = lambda _: None) -> None:
@@ -180,7 +180,7 @@ class Journal:
             try:
                 os.fdatasync(self._file)
             except OSError:
-                return  # `finish` syncs again, and says why it cannot
+                return  # `finish` syncs again, and reports why it cannot
 
 
 def read(path: Path) -> JournalContents:

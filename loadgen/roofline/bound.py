@@ -80,6 +80,13 @@ class Prefill(msgspec.Struct, frozen=True):
     share: float | None
 
 
+class Excess(msgspec.Struct, frozen=True):
+    """How many times what the machine can do the figures need, 1 is all of it, and those figures."""
+
+    times: float
+    text: str
+
+
 class _Run(msgspec.Struct, frozen=True):
     """A run's figures and load, and what follows from both; tokens are means of a request."""
 
@@ -187,34 +194,69 @@ def prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
     return Prefill(tokens, ttft_ms, flop, 1e3 * flop / ttft_ms, least_ms, share)
 
 
-def impossible(ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False) -> str:
-    """What is faster than the machine can be, with its figures; "" if nothing is.
+def impossible(ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False) -> str | None:
+    """What is faster than the machine can be, with its figures; None if nothing is.
+
+    A server known to be speculative reads its weights once for several tokens: its decoding is not judged.
+    """
+    decoded = None if speculative else decode_excess(ceiling, figures, load)
+    excesses = (decoded, prefill_excess(ceiling, figures, load))
+    return "; ".join(excess.text for excess in excesses if excess and excess.times > TOLERANCE) or None
+
+
+def decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
+    """How much more than the memory bus carries decoding would read; None if the figures do not say.
 
     Of a mixture's experts those of one token are counted, however many requests there are: routing need not
-    be even. A server known to be speculative reads its weights once for several tokens: its decoding is not
-    judged.
+    be even.
     """
-    decoded = "" if speculative else _impossible_decode(ceiling, figures, load)
-    return "; ".join(filter(None, (decoded, _impossible_prefill(ceiling, figures, load))))
+    step = decode(ceiling, figures, load)
+    if step is None:
+        return None
+    machine, weights = ceiling.machine, ceiling.weight_bytes()
+    bus = machine.bandwidth_bytes_per_s
+    cached = step.batch * ceiling.weights.kv_bytes(step.context)
+    alone, whole = (1e3 * size / step.tpot_ms / bus for size in (weights, weights + cached))
+    text = (
+        f"{step.tpot_ms:.4g} ms per token ({step.by}): reading {_giga(weights)} GB of weights in that time "
+        f"takes {_giga(alone * bus)} GB/s, {_times(alone)} the {_giga(bus)} of {machine.name}"
+    )
+    if cached:
+        text += f", {_times(whole)} with {_giga(cached)} GB of KV cache"
+    return Excess(whole, text)
 
 
-def fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str:
-    """What is so slow that a fallback kernel is likely, with its figures; else "".
+def prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
+    """How much more than the machine's peak prefill would compute; None if that is unknown."""
+    prompt, peak = prefill(ceiling, figures, load), ceiling.peak_flop_per_s
+    if prompt is None or prompt.share is None or peak is None:
+        return None
+    text = (
+        f"{prompt.tokens:.0f} tokens prefilled in {prompt.ttft_ms:.4g} ms: "
+        f"{_digits(prompt.flop / _TERA)} TFLOP in that time are {_digits(prompt.flop_per_s / _TERA)} "
+        f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in "
+        f"{ceiling.weights.computes}"
+    )
+    return Excess(prompt.share, text)
+
+
+def fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | None:
+    """What is so slow that a fallback kernel is likely, with its figures; else None.
 
     Judged at concurrency 1 by TPOT, else by the median ITL if most steps have no prefill; never if a step
     takes less than 5 ms at best: launching kernels takes milliseconds too.
     """
     run = _Run(figures, load)
     if not run.alone and not run.gap_is_a_step:
-        return ""
+        return None
     step = decode(ceiling, figures, load, by_itl=not run.alone)
     if step is None or step.least_ms < LEAST_MS or step.share >= SLOW:
-        return ""
+        return None
     if step.key in _SPEEDS and not run.mostly_decodes(ceiling, step.tpot_ms):
-        return ""
+        return None
     bus, read = ceiling.machine.bandwidth_bytes_per_s, ceiling.step_bytes(step.batch, step.context)
     return (
-        f"{step.tpot_ms:.4g} ms a token ({step.by}) is {_percent(step.share)} of the roofline: "
+        f"{step.tpot_ms:.4g} ms per token ({step.by}) is {_percent(step.share)} of the roofline: "
         f"{step.least_ms:.3g} ms for {_giga(read)} GB at {_giga(bus)} GB/s; effective bandwidth "
         f"{_giga(step.effective_bytes_per_s)} GB/s"
     )
@@ -249,35 +291,6 @@ def _prefilling(ceiling: Ceiling, prompt: Prefill) -> str:
     if peak is None or prompt.share is None:
         return f"{text}; the machine's peak is unknown"
     return f"{text} of {_digits(peak / _TERA)} ({ceiling.weights.computes}), {_percent(prompt.share)}"
-
-
-def _impossible_decode(ceiling: Ceiling, figures: Figures, load: Loaded) -> str:
-    step = decode(ceiling, figures, load)
-    if step is None:
-        return ""
-    machine, weights = ceiling.machine, ceiling.weight_bytes()
-    bus = machine.bandwidth_bytes_per_s
-    cached = step.batch * ceiling.weights.kv_bytes(step.context)
-    alone, whole = (1e3 * size / step.tpot_ms / bus for size in (weights, weights + cached))
-    if whole <= TOLERANCE:
-        return ""
-    text = (
-        f"{step.tpot_ms:.4g} ms a token ({step.by}): reading {_giga(weights)} GB of weights in that time "
-        f"takes {_giga(alone * bus)} GB/s, {_times(alone)} the {_giga(bus)} of {machine.name}"
-    )
-    return f"{text}, {_times(whole)} with {_giga(cached)} GB of KV cache" if cached else text
-
-
-def _impossible_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> str:
-    prompt, peak = prefill(ceiling, figures, load), ceiling.peak_flop_per_s
-    if prompt is None or prompt.share is None or prompt.share <= TOLERANCE or peak is None:
-        return ""
-    return (
-        f"{prompt.tokens:.0f} tokens prefilled in {prompt.ttft_ms:.4g} ms: "
-        f"{_digits(prompt.flop / _TERA)} TFLOP in that time are {_digits(prompt.flop_per_s / _TERA)} "
-        f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in "
-        f"{ceiling.weights.computes}"
-    )
 
 
 def _giga(size: float) -> str:

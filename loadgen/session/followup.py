@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.results import run_directory
 from loadgen.roofline.identify import Flags
 from loadgen.session import signals
@@ -77,7 +77,7 @@ def throttled(before: throttling.HostState | None) -> LateFacts:
     return {} if before is None else {"throttled": throttling.throttled(before, throttling.snapshot())}
 
 
-def counted(observer: Observer | None, outcome: Outcome) -> LateFacts:
+def counted(observer: MetricsScraper | None, outcome: Outcome) -> LateFacts:
     """The server's own counters, once they have settled; after a signal nobody waits for that."""
     return {} if observer is None or outcome.interrupted else {"window": observer.after()}
 

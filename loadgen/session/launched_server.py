@@ -188,11 +188,11 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     display = progress.display(quiet)
     launch, running = startup.launch, startup.running
     try:
-        while (trouble := inquiry.look()) is not None:
+        while (reason := inquiry.poll()) is not None:
             if (code := running.exit_code()) is not None:
                 raise ServerDied(_last_words(launch.name, running, f"ended with {code} before it was ready"))
             if startup.elapsed_s > launch.timeout_s:
-                limit = f"{launch.timeout_s:g} s ({trouble}; --launch-timeout-sec waits longer)"
+                limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
                 raise ServerDied(_last_words(launch.name, running, f"is not ready after {limit}"))
             display.show(startup)
             time.sleep(_LOOK_S)

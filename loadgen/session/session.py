@@ -16,7 +16,7 @@ from loadgen.endpoint import control, engine_config, greedy_prompts, server_log
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
-from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.record import Records
@@ -173,7 +173,9 @@ class Session(msgspec.Struct, frozen=True):
         known = self._masked(self._facts(made, manner, started, sensing, warmed, reset))
         journal.facts(known.dumped())
         before = throttling.snapshot() if is_loopback(self.root.host) else None
-        observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        observer = (
+            MetricsScraper(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        )
         if observer is not None:
             observer.before(_REST_S if len(warmed) else 0.0)
         with self._traced() as trace:
@@ -241,7 +243,7 @@ class Session(msgspec.Struct, frozen=True):
         manner: TransportOptions,
         display: Display,
         journal: Journal,
-        observer: Observer | None,
+        observer: MetricsScraper | None,
         sensing: Sampler | None,
     ) -> Outcome:
         """The measured run, the server's counters and this machine's sensors sampled meanwhile."""

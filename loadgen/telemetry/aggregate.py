@@ -16,7 +16,7 @@ from loadgen.metrics.percentiles import median
 from loadgen.telemetry.sensor import Quantity, Reading
 
 _LEAST_S = 1e-9
-_ENDS = 0.05  # of the window, or two periods: as long at most may power be unknown at either end of it
+_ENDS = 0.05  # of the window, or two periods: power may be unknown for this long at most at either end of it
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ def joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float 
     """Energy of one GPU or rail over the window by the first of these quantities there is; or why not.
 
     A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the
-    times at which it was read. Where it was never read, the sensor has said why.
+    times at which it was read. Where it was never read, the sensor has reported why.
     """
     for quantity in quantities:
         at_s, values = window.series(quantity, where)

@@ -21,7 +21,7 @@ _SETTINGS = {
     "sched_autogroup": "/proc/sys/kernel/sched_autogroup_enabled",
 }
 _GIT_S = 1.0
-_LONGEST_LINE = 4096  # bytes
+_MOST_BYTES = 1 << 26  # of a file of the system: Debian's list of packages has several MB
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,7 +37,9 @@ def describe() -> dict[str, str]:
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "memory": _memory(),
     }
-    facts.update((name, line) for name, path in _SETTINGS.items() if (line := _first_line(Path(path))))
+    facts.update(
+        (name, line) for name, path in _SETTINGS.items() if (line := untrusted.text(system_text(Path(path))))
+    )
     facts.update((name, version) for name in _PACKAGES if (version := _version(name)))
     return facts
 
@@ -52,7 +54,7 @@ def _version(package: str) -> str:
 
 
 def bare_variables() -> dict[str, str]:
-    """What a command that we ask about this machine needs of the environment: no key, no hook's GIT_DIR."""
+    """What a command about this machine needs of the environment: no key, no hook's GIT_DIR."""
     needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
     return {name: os.environ[name] for name in needed if name in os.environ}
 
@@ -103,20 +105,18 @@ def _memory() -> str:
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return platform.processor()
+    lines = system_text(Path("/proc/cpuinfo")).splitlines()
+    if not lines:
+        return untrusted.text(platform.processor())
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
-    board = _first_line(Path("/proc/device-tree/model"))  # ARM: no name of the processor
+    board = system_text(Path("/proc/device-tree/model"))  # ARM: no name of the processor
     return untrusted.text(next(named, board or platform.machine()))
 
 
-def _first_line(path: Path) -> str:
-    """A system's file of one line, whatever its bytes; "" where there is none."""
+def system_text(path: Path) -> str:
+    """The text of a file of the system, of any bytes, without zero bytes at its end; "" if unreadable."""
     try:
         with path.open("rb") as file:
-            line = file.read(_LONGEST_LINE).decode("utf-8", "replace")
+            return file.read(_MOST_BYTES).decode("utf-8", "replace").strip().strip("\0")
     except (OSError, ValueError):
         return ""
-    return untrusted.text(line.strip().rstrip("\0"))

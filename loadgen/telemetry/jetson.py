@@ -1,4 +1,4 @@
-"""Hwmon: power rails, heat and clocks of a Jetson, from its INA monitors and other files of sysfs."""
+"""Jetson: power rails, heat and clocks from its INA monitors and other files of sysfs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.protocol import untrusted
+from loadgen.telemetry.environment import system_text
 from loadgen.telemetry.sensor import Absent, Key, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
@@ -26,10 +27,10 @@ _MEMORY_CLOCK = "bwmgr"
 
 
 class Rail(msgspec.Struct, frozen=True):
-    """One channel of a monitor; `label` is the board's name for what it measures."""
+    """One channel of a monitor; `label` is the board's name of what it measures."""
 
     label: str
-    known: bool  # the label is the board's; else it only says which chip it is
+    known: bool  # the label is the board's; else it only names the chip
     power: Path | None  # µW
     voltage: Path  # mV
     current: Path  # mA
@@ -54,10 +55,10 @@ class Board:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self.model = _text(root / "proc/device-tree/model")
+        self.model = system_text(root / "proc/device-tree/model")
         self.rails = _rails(root / "sys/class/hwmon")
         zones = _children(root / "sys/class/thermal", "thermal_zone*")
-        self.zones = {kind: zone / "temp" for zone in zones if (kind := _text(zone / "type")) in _ZONES}
+        self.zones = {kind: zone / "temp" for zone in zones if (kind := system_text(zone / "type")) in _ZONES}
         clocks = _children(root / "sys/class/devfreq", "*")
         self.clocks = {
             clock.name: clock / "cur_freq" for clock in clocks if _GPU_CLOCKS.fullmatch(clock.name)
@@ -67,7 +68,7 @@ class Board:
         self.alerts = {
             kind: cooler / "cur_state"
             for cooler in coolers
-            if (kind := _text(cooler / "type")).endswith("throttle-alert")
+            if (kind := system_text(cooler / "type")).endswith("throttle-alert")
         }
         labels = {rail.label for rail in self.rails if rail.known}
         whole = [label for label in _TOTALS if label in labels][:1]
@@ -75,8 +76,8 @@ class Board:
 
     def facts(self) -> dict[str, str]:
         """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
-        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", _text(self.root / "etc/nv_tegra_release"))
-        packages = _text(self.root / "var/lib/dpkg/status")
+        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", system_text(self.root / "etc/nv_tegra_release"))
+        packages = system_text(self.root / "var/lib/dpkg/status")
         jetpack = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (.+)$", packages, re.M)
         facts = {
             "jetson": self.model,
@@ -120,10 +121,10 @@ class Board:
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
-        number = re.search(r"pmode:(\d{1,9})\b", _text(self.root / "var/lib/nvpmodel/status"))
+        number = re.search(r"pmode:(\d{1,9})\b", system_text(self.root / "var/lib/nvpmodel/status"))
         if number is None:
             return ""
-        modes = _text(self.root / "etc/nvpmodel.conf")
+        modes = system_text(self.root / "etc/nvpmodel.conf")
         name = re.search(rf"POWER_MODEL\s+ID={int(number[1])}\s+NAME=(\S+)", modes)
         return f"{name[1]} ({int(number[1])})" if name else str(int(number[1]))
 
@@ -132,18 +133,20 @@ def _rails(hwmon: Path) -> list[Rail]:
     """Every channel of every INA chip that has a current; a sum of shunt voltages has none."""
     rails = []
     for chip in _children(hwmon, "hwmon*"):
-        name = _text(chip / "name")
+        name = system_text(chip / "name")
         if not name.startswith("ina"):
             continue
         labels = {
-            m[1]: _text(path) for path in _children(chip, "in*_label") if (m := _LABEL.fullmatch(path.name))
+            m[1]: system_text(path)
+            for path in _children(chip, "in*_label")
+            if (m := _LABEL.fullmatch(path.name))
         }
         # The INA238 and others of one channel bear their label themselves, and in0 is their shunt's.
-        own = _text(chip / "label")
+        own = system_text(chip / "label")
         for channel, label in (labels or {"1": own}).items():
             paths = [chip / f"{kind}{channel}_input" for kind in ("power", "in", "curr")]
             power = paths[0] if paths[0].exists() else None
-            used = label != "NC" and _text(chip / f"in{channel}_enable") != "0"
+            used = label != "NC" and system_text(chip / f"in{channel}_enable") != "0"
             if used and (power or paths[2].exists()):
                 rails.append(Rail(label or f"{name} {chip.name}", bool(label), power, *paths[1:]))
     return rails
@@ -152,13 +155,6 @@ def _rails(hwmon: Path) -> list[Rail]:
 def _children(directory: Path, pattern: str) -> list[Path]:
     """Sorted, as sysfs is not: the same rails in the same order in every run."""
     return sorted(directory.glob(pattern))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip().strip("\0")
-    except (OSError, ValueError):
-        return ""
 
 
 def _number(path: Path) -> int:

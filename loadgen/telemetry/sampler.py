@@ -22,8 +22,8 @@ _GIB = 1 << 30
 WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
 
 
-class Sensed(BaseModel):
-    """Memory, energy, heat and clocks over the measured window; of what is None, `missing` says why."""
+class SensorSummary(BaseModel):
+    """Memory, energy, heat and clocks over the measured window; `missing` has the reason for each None."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,12 +85,12 @@ class Sampler:
         with self._sampling(self.samples):
             yield
 
-    def sensed(self, begin_ns: int, end_ns: int) -> Sensed:
+    def sensed(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """The summary of the samples between two times of CLOCK_MONOTONIC."""
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
 
-        def failed(why: str) -> Sensed:
-            return Sensed(
+        def failed(why: str) -> SensorSummary:
+            return SensorSummary(
                 duration_s=window.duration_s,
                 period_s=self.period_s,
                 samples=len(self.samples),
@@ -154,13 +154,13 @@ class Sampler:
         return Sample(at_ns, time.thread_time_ns() - cpu_ns, reading)
 
 
-def summary(window: Window, idle: Sequence[Sample] = (), before_bytes: int | None = None) -> Sensed:
+def summary(window: Window, idle: Sequence[Sample] = (), before_bytes: int | None = None) -> SensorSummary:
     """The samples of a window as figures; `idle` are those taken while the server was idle."""
     gpus, gpus_how = _gpus(window)
     left_out = [where for where in window.wheres("device_bytes") if where not in gpus]
     spent, unspent = energy(window, idle, gpus)
     inside = window.inside
-    return Sensed(
+    return SensorSummary(
         duration_s=window.duration_s,
         period_s=window.period_s,
         samples=len(inside),
@@ -207,7 +207,7 @@ def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
     return MemoryUse(peak_bytes=peak, steady_bytes=steady, how=how)
 
 
-def render(sensed: Sensed, output_tokens: int) -> list[str]:
+def render(sensed: SensorSummary, output_tokens: int) -> list[str]:
     """Memory, energy, GPU and what could not be read, a line each, unwrapped."""
     lines = [
         f"memory: {', '.join(_memory(sensed)) or 'unknown'}",
@@ -221,7 +221,7 @@ def render(sensed: Sensed, output_tokens: int) -> list[str]:
     return lines
 
 
-def _memory(sensed: Sensed) -> Iterator[str]:
+def _memory(sensed: SensorSummary) -> Iterator[str]:
     gpus = f" on {', '.join(sensed.gpus)}" if len(sensed.gpus) > 1 else ""
     if (server := sensed.server) is not None:
         steady = f"{server.steady_bytes / _GIB:.2f}"
@@ -240,7 +240,7 @@ def _gib(level: MemoryUse) -> str:
     return f"{level.peak_bytes / _GIB:.2f} GiB"
 
 
-def _energy(sensed: Sensed, output_tokens: int) -> str:
+def _energy(sensed: SensorSummary, output_tokens: int) -> str:
     spent = sensed.energy
     if spent is None:
         return "unknown"
@@ -253,7 +253,7 @@ def _energy(sensed: Sensed, output_tokens: int) -> str:
     return f"{spent.joules:,.0f} J, {spent.mean_w:,.1f} W mean{idle}{token} ({spent.source}){shares}"
 
 
-def _heat(sensed: Sensed) -> str:
+def _heat(sensed: SensorSummary) -> str:
     figures = []
     if sensed.temperature_c:
         figures.append(f"{max(spread.max for spread in _of_gpus(sensed.temperature_c)):.0f} °C max")

@@ -1,4 +1,4 @@
-"""Reading: what the sensors of this machine measure at one moment, and what each cannot report."""
+"""Sensor: what the sensors of this machine measure at one moment, and what each cannot report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The values at one moment; what is not known is not in `values`, and `missing` says why."""
+    """The values at one moment; what is not known is not in `values`, and `missing` has the reason."""
 
     values: Mapping[Key, float] = msgspec.field(default_factory=dict)
     held_back: tuple[tuple[str, str], ...] | None = None  # where, and what slows it now; None: not reported

@@ -1,4 +1,4 @@
-"""Host: what held this machine back in a run; only told where the server runs on it too."""
+"""Throttling: what slowed this machine down in a run; reported only where the server runs on it too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from loadgen.protocol import untrusted
-from loadgen.telemetry.environment import bare_variables
+from loadgen.telemetry.environment import bare_variables, system_text
 from loadgen.telemetry.nvml import Gpus, gpus
 from loadgen.telemetry.sensor import Absent, guarded
 
@@ -25,38 +24,21 @@ _COUNTERS = (
 _COOLING = "/sys/class/thermal/cooling_device*"
 # With these drivers `powersave` is the governor's ordinary name: the processor chooses its clock.
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-_HELD = 0.9  # of a clock: below it the machine is not what its data sheet says
+_HELD = 0.9  # of a clock: below it the machine is slower than its data sheet
 _COMMAND_S = 5.0
-_MOST_BYTES = 1 << 20
 _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", re.M)
 
 
-class HostReader(Protocol):
-    """Where a machine tells of itself; what is not there is empty."""
-
-    def paths(self, pattern: str) -> list[str]: ...
-
-    def read(self, path: str) -> str: ...
-
-    def run(self, *command: str) -> str: ...
-
-    def gpus(self) -> Gpus | Absent: ...
-
-
 class HostMachine:
-    """This machine; nothing it does or lacks raises."""
+    """This machine's files, commands and GPUs; what it lacks is empty, and raises nothing."""
 
     def paths(self, pattern: str) -> list[str]:
         """The files an absolute pattern names, sorted."""
         return sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
 
     def read(self, path: str) -> str:
-        """A small file's text."""
-        try:
-            with Path(path).open("rb") as file:
-                return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
-        except (OSError, ValueError):
-            return ""
+        """A file's text."""
+        return system_text(Path(path))
 
     def run(self, *command: str) -> str:
         """What a command prints; empty where there is no such command, or it fails."""
@@ -87,7 +69,7 @@ class HostState(msgspec.Struct, frozen=True):
     held: tuple[str, ...] = ()  # what holds it back now, in words
 
 
-def snapshot(source: HostReader | None = None) -> HostState:
+def snapshot(source: HostMachine | None = None) -> HostState:
     """The machine's state now; milliseconds where there is nothing to ask but files."""
     source = source or HostMachine()
     counters = {path: _number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)}
@@ -118,7 +100,7 @@ def _counted(path: str) -> str:
     return "the power supply throttled for over-current {} times"
 
 
-def _cpu(source: HostReader) -> list[str]:
+def _cpu(source: HostMachine) -> list[str]:
     policy = f"{_CPU}/cpu0/cpufreq"
     governor, driver = source.read(f"{policy}/scaling_governor"), source.read(f"{policy}/scaling_driver")
     lines = []
@@ -130,7 +112,7 @@ def _cpu(source: HostReader) -> list[str]:
     return lines
 
 
-def _cooling(source: HostReader) -> list[str]:
+def _cooling(source: HostMachine) -> list[str]:
     """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
     lines = []
     for path in source.paths(_COOLING):
@@ -141,7 +123,7 @@ def _cooling(source: HostReader) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _jetson(source: HostReader) -> list[str]:
+def _jetson(source: HostMachine) -> list[str]:
     """A power mode below the one without limits, where the board has that; a pinned clock not held."""
     match = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
     if match is None:

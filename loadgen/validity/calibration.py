@@ -137,7 +137,7 @@ class Calibration(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     measured: datetime
-    environment: str  # a digest of machine and software: another one makes it void
+    environment: str  # a digest of machine and software: valid for this one only
     transport: str
     streams: int = Field(ge=1)
     interval_ms: Positive  # between messages of a stream
@@ -153,15 +153,15 @@ class Calibration(BaseModel):
 
     @property
     def capacity_messages_per_s(self) -> float:
-        """The capacity in what costs the client: messages, whatever they hold."""
+        """The capacity in what costs the client: messages, however many tokens they hold."""
         return self.capacity_tokens_per_s / self.tokens_per_message
 
     def headroom(self, messages_per_s: float) -> float:
-        """How often a run of this rate fits into the capacity; 0 where no load was held."""
+        """The capacity as a multiple of a run's rate; 0 if no load was held."""
         return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
 
     def share(self, messages_per_s: float) -> float:
-        """The share of the capacity that a run of this rate takes; infinite where no load was held."""
+        """The share of the capacity that a run's rate takes; infinite if no load was held."""
         if messages_per_s <= 0:
             return 0.0
         capacity = self.capacity_messages_per_s
@@ -210,13 +210,13 @@ def remember(measured: Iterable[Calibration]) -> bool:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        _LOG.warning("the self-test is not kept: %s: %s", path, error.strerror)
+        _LOG.warning("the self-test's result is not stored: %s: %s", path, error.strerror)
         return False
     return True
 
 
 def _read() -> _Cache:
-    """The cache; empty, and a line of why, where the file is damaged."""
+    """The cache; empty, and a line of why, if the file is damaged."""
     path = cache_path()
     try:
         return _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))

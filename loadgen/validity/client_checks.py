@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
-from loadgen.protocol.address import host_of, is_loopback
+from loadgen.protocol.address import is_this_machine
 from loadgen.validity.calibration import HELD_PERCENT
 from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
 from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
@@ -85,7 +85,7 @@ def _late(run: RunEvidence) -> bool:
 def _starved(run: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
     environment = run.facts.environment
-    if not is_loopback(host_of(run.facts.server.url)) or environment.get("sched_autogroup") != "1":
+    if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
 
@@ -276,38 +276,30 @@ def _clock(run: RunEvidence) -> _Clock:
     )
 
 
-@suspect(
+def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
+    stopped_s = run.facts.client.stopped_s
+    if stopped_s <= STOPPED_S or run.stamped is not stamped:
+        return None
+    harm = (
+        "the kernel timed what arrived, but nothing was sent: the requested load was not held"
+        if stamped
+        else "latencies of the requests in flight are too long by up to that"
+    )
+    return f"the client process did not run for {stopped_s:.1f} s: {harm}"
+
+
+client_stopped = suspect(
     "client-stopped",
     f"the client did not run for more than {STOPPED_S:.0f} s (suspended, or its container paused): kernel "
     "timestamps stay true, but nothing was sent meanwhile",
     _STOPPED_REMEDY,
-)
-def client_stopped(run: RunEvidence) -> Evidence | None:
-    """The client did not run for a while; the kernel timed what arrived."""
-    return _stopped(run) if run.stamped else None
-
-
-@invalid(
+)(partial(_stopped, stamped=True))
+stopped_unstamped = invalid(
     "stopped-unstamped",
     f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, or its "
     "container paused): latencies include that time",
     _STOPPED_REMEDY,
-)
-def stopped_unstamped(run: RunEvidence) -> Evidence | None:
-    """The client did not run for a while, and what arrived was not timed."""
-    return None if run.stamped else _stopped(run)
-
-
-def _stopped(run: RunEvidence) -> Evidence | None:
-    stopped_s = run.facts.client.stopped_s
-    if stopped_s <= STOPPED_S:
-        return None
-    harm = (
-        "the kernel timed what arrived, but nothing was sent: the requested load was not held"
-        if run.stamped
-        else "latencies of the requests in flight are too long by up to that"
-    )
-    return f"the client process did not run for {stopped_s:.1f} s: {harm}"
+)(partial(_stopped, stamped=False))
 
 
 @note(

@@ -10,7 +10,7 @@ from typing import Any, Self, TypedDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
@@ -18,7 +18,7 @@ from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.sampler import Sensed
+from loadgen.telemetry.sampler import SensorSummary
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import Profile, check_body
@@ -89,8 +89,8 @@ class LateFacts(TypedDict, total=False):
     throttled: tuple[str, ...]
     traced: str
     window: ServerWindow | None
-    sensed: Sensed | None
-    as_run: AsRun | None
+    sensed: SensorSummary | None
+    as_run: EngineConfig | None
     calibration: Calibration | None
     fingerprint: Fingerprint | None
     ceiling: Ceiling | None
@@ -139,8 +139,10 @@ class Facts(BaseModel):
     window: ServerWindow | None = None  # the server's counters over the run; None: not scraped
     launched: Launched | None = None  # None: it was running before
     checkpoint: Checkpoint | None = None  # what the model's files declare
-    as_run: AsRun | None = None  # the configuration that the engine reports
-    sensed: Sensed | None = None  # memory, power and heat of this machine; None: the server is elsewhere
+    as_run: EngineConfig | None = None  # the configuration that the engine reports
+    sensed: SensorSummary | None = (
+        None  # this machine's memory, power and heat; None: the server is elsewhere
+    )
     cache_reset: str = ""  # how the prefix cache was reset before the run; "": it was not
     traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # this client's error when it last measured itself

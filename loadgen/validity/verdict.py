@@ -90,7 +90,7 @@ def judge(run: RunEvidence) -> Verdict:
 
 def lines(verdict: Verdict) -> list[str]:
     """What stands under the block, each line still to be wrapped: the gravest in full, the rest by code."""
-    full = [f"{finding.evidence}; {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
+    full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
     notes = ", ".join(finding.rule.code for finding in verdict.notes)
     first = f"verdict: {verdict.level}"

@@ -17,7 +17,7 @@ _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A process that says when requests are due, by `--request-rate` and `--burstiness`.
+    """When requests are due, as a process, by `--request-rate` and `--burstiness`.
 
     At a rate of infinity all are due at once. Else the gaps are independent with a mean of 1 / rate seconds:
     gamma with shape = burstiness, which is exponential (Poisson) at 1, in bursts below and more even above;

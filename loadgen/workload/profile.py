@@ -178,7 +178,7 @@ class Profile(BaseModel):
 
     @property
     def duration_ns(self) -> int:
-        """How long requests are sent; 0: until there are none left."""
+        """How long requests are sent; 0: until the last one."""
         return int((self.duration or 0) * 1e9)
 
     @property
@@ -218,7 +218,7 @@ def check_body(profile: Profile) -> None:
 
 
 def shipped_directory() -> Path:
-    """Where the shipped profiles are: inside the package when installed, beside it in a source tree."""
+    """Where the shipped profiles are: inside the package when installed, next to it in a source tree."""
     package = Path(__file__).parents[1]
     inside = package / "profiles"
     return inside if inside.is_dir() else package.parent / "profiles"

@@ -1,4 +1,4 @@
-"""Server settings: what a server that is started here is asked for, in words every engine knows."""
+"""Server settings: the settings of a server that is started here, in words every engine knows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ServerSettings(BaseModel):
 
 
 def refusal(error: ValidationError, origin: str, keys: Collection[str]) -> UsageError:
-    """What is wrong with each key of a table; an unknown one is told with the nearest valid one."""
+    """What is wrong with each key of a table; an unknown one with the nearest valid one."""
     return UsageError("; ".join(_explain(item, origin, keys) for item in error.errors()))
 
 

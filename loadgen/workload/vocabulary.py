@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
+from loadgen.workload import model_files
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
             raise UsageError(f"no token id is left to draw prompts from ({self.source})")
 
     def below(self, bound: int, bounded_by: str) -> Vocabulary:
-        """The same ids under `bound`, with `said` added to the source; itself where all are."""
+        """The same ids under `bound`, with `bounded_by` added to the source; itself where all are."""
         if int(self.allowed[-1]) < bound:
             return self
         return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {bounded_by}")
@@ -70,7 +71,7 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
 
 
 def from_vocab_size(vocab_size: int) -> Vocabulary:
-    """Every id under `vocab_size`: which of them are special, nobody said."""
+    """Every id under `vocab_size`, special ones included: they are unknown."""
     return Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
 
 
@@ -86,7 +87,7 @@ def from_directory(directory: Path, vocab_size: int | None = None) -> Vocabulary
     """The ids of the tokenizer or model in `directory`; raises UsageError where it holds none.
 
     Read from tokenizer.json, else vocab.json, else config.json's vocab_size; `vocab_size` stands in for
-    the last beside a tokenizer that only its own library reads. Special and added ids are left out
+    the last next to a tokenizer that only its own library reads. Special and added ids are left out
     wherever a file names them, and ids that config.json's vocab_size does not cover.
     """
     config = _read_object(directory / "config.json")
@@ -257,7 +258,7 @@ def _size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
 
 
 def _read_object(path: Path) -> dict[str, object]:
-    return _read(path, dict[str, object]) if path.is_file() else {}
+    return model_files.read(path)[1] if path.is_file() else {}
 
 
 def _read(path: Path, shape: type[T]) -> T:

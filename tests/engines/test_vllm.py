@@ -17,7 +17,7 @@ from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
 from loadgen.endpoint import scraper
 from loadgen.endpoint.discovery import ServerAddress
-from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Records
@@ -193,8 +193,8 @@ def telling_vllm(
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
-    observer = Observer(ServerAddress(engine.base_url), None, "qwen3")
-    assert observer.before(rest_s=10.0) == ""
+    observer = MetricsScraper(ServerAddress(engine.base_url), None, "qwen3")
+    assert observer.before(idle_s=10.0) == ""
     with observer.sampling():
         finished = loadgen([*arguments, "--no-observe"], directory)
     assert finished.code == 0, finished.err

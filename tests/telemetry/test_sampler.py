@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window
-from loadgen.telemetry.sampler import Sensed, render, summary
+from loadgen.telemetry.sampler import SensorSummary, render, summary
 from loadgen.telemetry.sensor import Key, Quantity, Reading
 
 S = 1_000_000_000
@@ -36,7 +36,7 @@ def sensed(
     end_s: float,
     rest: dict[Key, Sequence[float | None]] | None = None,
     before_bytes: int | None = None,
-) -> Sensed:
+) -> SensorSummary:
     window = Window(looks(series), int(begin_s * S), int(end_s * S), 1.0)
     return summary(window, looks(rest) if rest else (), before_bytes)
 
@@ -250,7 +250,7 @@ def test_a_run_between_two_samples_takes_the_one_next_to_it() -> None:
     assert (found.rss.peak_bytes, found.samples, found.missing) == (2, 1, ())
 
 
-FULL = Sensed(
+FULL = SensorSummary(
     duration_s=20.0,
     period_s=0.5,
     samples=40,
@@ -264,7 +264,7 @@ FULL = Sensed(
     sm_mhz={"GPU 0": SampleSpread(min=1900, mean=1980, max=2000)},
     held_back={},
 )
-JETSON = Sensed(
+JETSON = SensorSummary(
     duration_s=10.0,
     period_s=0.5,
     samples=20,
@@ -314,7 +314,7 @@ JETSON = Sensed(
             id="a Jetson, no token",
         ),
         pytest.param(
-            Sensed(
+            SensorSummary(
                 duration_s=1, period_s=0.5, samples=0, cpu_ms_per_sample=0, missing=("no NVIDIA GPU", "b")
             ),
             10,
@@ -323,10 +323,10 @@ JETSON = Sensed(
         ),
     ],
 )
-def test_the_report_has_a_line_each(known: Sensed, tokens: int, lines: list[str]) -> None:
+def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: list[str]) -> None:
     assert render(known, tokens) == lines
 
 
 @pytest.mark.parametrize("known", [FULL, JETSON])
-def test_what_was_sensed_comes_back_from_json(known: Sensed) -> None:
-    assert Sensed.model_validate_json(known.model_dump_json()) == known
+def test_what_was_sensed_comes_back_from_json(known: SensorSummary) -> None:
+    assert SensorSummary.model_validate_json(known.model_dump_json()) == known

@@ -27,7 +27,7 @@ NV Power Mode: {}
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(HostMachine):
     """A machine's files and commands as they were once."""
 
     files: Mapping[str, str] = field(default_factory=dict)

@@ -76,7 +76,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "identical-prompts": (run(repeated_prompts=200), "200 of 320 prompts equal an earlier", set()),
     "beyond-roofline": (
         run(ceiling=bound(400)),
-        "10 ms a token (mean TPOT): reading 15.1 GB of weights in that time takes 1514 GB/s, 3.8 × the 400",
+        "10 ms per token (mean TPOT): reading 15.1 GB of weights in that time takes 1514 GB/s, 3.8 × the 400",
         set(),
     ),
     "answer-lengths": (
@@ -164,7 +164,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
     "slow-kernel": (
         run(closed(lambda i: 400.0, lambda i: 40.0), ceiling=bound(1500)),
-        "40 ms a token (median ITL) is 25.3 % of the roofline: 10.1 ms for 15.2 GB at 1500 GB/s",
+        "40 ms per token (median ITL) is 25.3 % of the roofline: 10.1 ms for 15.2 GB at 1500 GB/s",
         set(),
     ),
     "resent": (run(changed(closed(), 200, resends=1)), "2 of 320 requests (0.625 %) were retried", set()),
@@ -215,7 +215,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     ),
     "ran-out": (
         run(None, {"duration": 100.0}),
-        "prompts were sent, and the load fell",
+        "prompts were sent and the load fell",
         set(),
     ),
     "ramp-and-drain": (
@@ -253,7 +253,7 @@ def test_a_doubt_is_found_with_its_figures_where_it_holds(name: str) -> None:
     assert names(case) == {name} | company
 
 
-def test_first_tokens_stamped_as_late_as_later_ones_are_told_of_however_few_the_messages() -> None:
+def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
     case = run(firsts_shared(9.0))
     assert BY_DOUBT["reads-late"].find(case) == (
         "0.909 % of messages coalesced into a read, read lag 9 ms mean of these, 0.75 ms of all, 9 ms max"

@@ -28,7 +28,7 @@ def of(*names: str, blind: Sequence[Rule[RunEvidence]] = (), failed: dict[str, s
 
 
 def told(name: str) -> str:
-    return f"{name} by 7 %; {BY_NAME[name].remedy}"
+    return f"{name} by 7 %; fix: {BY_NAME[name].remedy}"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def told(name: str) -> str:
         (("counters-reset", "prefix-cache"), Level.INVALID, Level.INVALID),
     ],
 )
-def test_the_worst_severity_decides_and_what_was_not_judged_in_full_is_not_valid(
+def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
     names: tuple[str, ...], level: Level, not_judged: Level
 ) -> None:
     assert of(*names).level is level

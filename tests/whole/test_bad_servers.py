@@ -106,7 +106,7 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
         pytest.param(HANGS, "/health does not answer: All connection attempts failed", id="never listens"),
         pytest.param(
             "print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
-            "/health says 503",
+            "/health answers 503",
             id="never healthy",
         ),
         pytest.param(

@@ -13,6 +13,7 @@ import pytest
 
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
+from loadgen.protocol import untrusted
 from loadgen.session import selftest
 from loadgen.telemetry import discovery, environment, throttling
 from loadgen.telemetry.jetson import Board
@@ -176,9 +177,9 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, said: str) -> None:
     place = tmp_path / "file"
     place.write_bytes(raw)
-    assert environment._first_line(place) == said
-    assert environment._first_line(tmp_path) == ""
-    assert environment._first_line(Path("a\0b")) == ""
+    assert untrusted.text(environment.system_text(place)) == said
+    assert environment.system_text(tmp_path) == ""
+    assert environment.system_text(Path("a\0b")) == ""
     assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loadgen.endpoint import engine_logs
-from loadgen.endpoint.engine_config import AsRun, from_server_info, parse, render
+from loadgen.endpoint.engine_config import EngineConfig, from_server_info, parse, render
 from loadgen.errors import UsageError
 from loadgen.roofline import checkpoint, estimate, gguf, safetensors
 from loadgen.session import attach
@@ -66,7 +66,7 @@ def test_a_log_of_one_line_is_read_in_linear_time(piece: str) -> None:
     strict(found)
 
 
-def strict(found: AsRun) -> dict[str, Any]:
+def strict(found: EngineConfig) -> dict[str, Any]:
     """What a result file holds of it; raises where it cannot, or where a text is long or no text."""
     held = dict(json.loads(json.dumps(found.model_dump(), allow_nan=False)))
     for name, value in held.items():
@@ -74,7 +74,7 @@ def strict(found: AsRun) -> dict[str, Any]:
             if isinstance(one, str):
                 assert one.isprintable()
                 assert len(one) <= (8192 if name == "flags" else 300)
-    assert AsRun.model_validate_json(found.model_dump_json()) == found
+    assert EngineConfig.model_validate_json(found.model_dump_json()) == found
     render(found)
     return held
 

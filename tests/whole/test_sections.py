@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from builders.made_cases import failed, run
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics import steady_state
 from loadgen.protocol.layout import wrapped
 from loadgen.results import report, result_block
@@ -124,7 +124,7 @@ FULL = Result(
     DOUBTFUL.facts.model_copy(
         update={
             "notes": ("a note",),
-            "as_run": AsRun(version="1"),
+            "as_run": EngineConfig(version="1"),
             "cache_reset": "emptied before the run",
             "fingerprint": Fingerprint.none("nobody asked"),
         }

@@ -266,10 +266,10 @@ def test_the_cache_is_where_the_environment_puts_it(
         ({"tokenizer": {"version": "1.0"}}, "tokenizer.json: not JSON of the expected form"),
         ({"tokenizer": ""}, "tokenizer.json: not JSON of the expected form"),
         ({"vocab": {"a": "b"}}, "vocab.json: not JSON of the expected form"),
-        ({"tokenizer": bpe(3), "config": "[]"}, "config.json: not JSON of the expected form"),
+        ({"tokenizer": bpe(3), "config": "[]"}, "config.json is not a JSON object"),
         (
             {"tokenizer": bpe(3), "tokenizer_config": "{"},
-            "tokenizer_config.json: not JSON of the expected form",
+            "tokenizer_config.json is not valid JSON",
         ),
         ({"tokenizer": bpe(2, (0, True), (1, True))}, "no token id is left"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.analysis.audit import known_prompts as workloads
+from loadgen.analysis.audit.known_prompts import LEAST_MISSING
 from loadgen.analysis.audit.subject import AuditedRun, fractions, source_file
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
@@ -76,7 +76,7 @@ def concurrency_differs(run: AuditedRun) -> Evidence | None:
 )
 def prompts_differ(run: AuditedRun) -> Evidence | None:
     """The others under this load had prompts of another length."""
-    own, others = run.input_len, run.page.usual(run.reported.load.name, _prompt)
+    own, others = run.reported.input_len, run.page.usual(run.reported.load.name, _prompt)
     if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
         return None
     return f"{own:.1f} tokens per prompt, the others under this load {others}"
@@ -92,7 +92,7 @@ def _concurrency(reported: Reported) -> int | None:
 
 
 def _prompt(reported: Reported) -> int | None:
-    length = AuditedRun(reported).input_len
+    length = reported.input_len
     return None if length is None else round(length)
 
 
@@ -122,7 +122,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
 
 def _whole(run: AuditedRun) -> float | None:
     """The length to the token that half of the runs of this checkpoint, or of this load, have in common."""
-    others = [other.output_len for other in (*run.same_checkpoint, *run.same_load)]
+    others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
     whole = [length for length in others if length and length == int(length)]
     longest = max(whole, default=0.0)
     return longest if whole and whole.count(longest) >= len(others) / 2 else None
@@ -137,7 +137,7 @@ def _whole(run: AuditedRun) -> float | None:
 )
 def prompts_off(run: AuditedRun) -> Evidence | None:
     """The prompts do not have the requested length."""
-    own, requested = run.input_len, run.reported.load.asked_input_len
+    own, requested = run.reported.input_len, run.reported.load.asked_input_len
     if not own or not requested or abs(own - requested) <= max(PROMPT_OFF * requested, PROMPT_TOKENS):
         return None
     return f"{own:.1f} tokens per prompt, {requested} requested"
@@ -145,7 +145,7 @@ def prompts_off(run: AuditedRun) -> Evidence | None:
 
 @note(
     "known-prompts",
-    f"the input tokens lack at least {workloads.LEAST_MISSING} of whole lengths and are exactly those of a "
+    f"the input tokens lack at least {LEAST_MISSING} of whole lengths and are exactly those of a "
     "seed known here: everyone who measures with it sends the same prompts",
     "check whether an earlier run had them too; use a seed of your own",
 )
@@ -172,7 +172,7 @@ def known_prompts(run: AuditedRun) -> Evidence | None:
 )
 def warm_cache(run: AuditedRun) -> Evidence | None:
     """The prompts had been sent before, so TTFT is not of their prefill."""
-    load, length, ttft_ms = run.reported.load, run.input_len, run.figure("mean_ttft_ms")
+    load, length, ttft_ms = run.reported.load, run.reported.input_len, run.figure("mean_ttft_ms")
     alone = load.max_concurrency == 1 or run.requests == 1
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
         return None
@@ -211,7 +211,7 @@ def _same(run: AuditedRun, other: AuditedRun) -> str | None:
 
 def _as_long(run: AuditedRun, other: AuditedRun) -> bool:
     """Whether the prompts are equally long."""
-    own, its = run.input_len, other.input_len
+    own, its = run.reported.input_len, other.reported.input_len
     return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
 
 

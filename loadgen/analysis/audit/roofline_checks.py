@@ -8,7 +8,6 @@ from functools import partial
 from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
-from loadgen.roofline.bound import Decode
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.validity.evidence import percent
 from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
@@ -16,7 +15,6 @@ from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
 FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not say of the weights may explain it
 SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
-_GB = 1e9
 
 
 @suspect(
@@ -28,17 +26,8 @@ _GB = 1e9
 )
 def beyond_peak(run: AuditedRun) -> Evidence | None:
     """A prompt's arithmetic exceeds the machine's peak."""
-    ceiling, reported = run.ceiling, run.reported
-    if ceiling is None:
-        return None
-    prefill, peak = bound.prefill(ceiling, reported.figures, reported.load), ceiling.peak_flop_per_s
-    if prefill is None or prefill.share is None or peak is None or prefill.share <= bound.TOLERANCE:
-        return None
-    return (
-        f"{prefill.tokens:.0f} tokens prefilled in {prefill.ttft_ms:g} ms are "
-        f"{prefill.flop_per_s / 1e12:.0f} TFLOP/s, {prefill.share:.1f} × the peak of {peak / 1e12:.4g} "
-        f"({ceiling.weights.computes}): {prefill.least_ms:.0f} ms at least"
-    )
+    excess = run.ceiling and bound.prefill_excess(run.ceiling, run.reported.figures, run.reported.load)
+    return excess.text if excess and excess.times > bound.TOLERANCE else None
 
 
 @suspect(
@@ -58,35 +47,17 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
 
 def share(reported: Reported, ceiling: Ceiling | None) -> float | None:
     """How much of the roofline decoding reached, 1 is all of it; None where that is not known."""
-    step = _decode(reported, ceiling)
-    return None if step is None else step.share
-
-
-def _decode(reported: Reported, ceiling: Ceiling | None) -> Decode | None:
-    return None if ceiling is None else bound.decode(ceiling, reported.figures, reported.load)
+    step = ceiling and bound.decode(ceiling, reported.figures, reported.load)
+    return step.share if step else None
 
 
 def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    ceiling, step = run.ceiling, _decode(run.reported, run.ceiling)
-    if ceiling is None or step is None:
+    excess = run.ceiling and bound.decode_excess(run.ceiling, run.reported.figures, run.reported.load)
+    if not excess or not above < excess.times <= most:
         return None
-    bus = ceiling.machine.bandwidth_bytes_per_s
-    weights = ceiling.weight_bytes()  # of a mixture what one token reads, however many there are
-    cached = step.batch * ceiling.weights.kv_bytes(step.context)
-    needed = 1e3 * (weights + cached) / step.tpot_ms / bus
-    if not above < needed <= most:
-        return None
-    evidence = (
-        f"{step.tpot_ms:.4g} ms per token ({step.by}): {weights / _GB:.2f} GB of weights in that time are "
-        f"{1e3 * weights / step.tpot_ms / _GB:.0f} GB/s, {1e3 * weights / step.tpot_ms / bus:.1f} × the "
-        f"bus of {bus / _GB:.0f}"
-    )
-    if cached >= 0.01 * weights:
-        evidence += f" ({needed:.1f} × with {cached / _GB:.2f} GB of KV cache)"
-    evidence += f"; {step.tpot_ms * bus / 1e3 / _GB:.3g} GB can be read"
-    if run.one_token_a_message:
-        evidence += ", and one token per message (ITL is TPOT) rules out speculative decoding"
-    return evidence
+    if not run.one_token_a_message:
+        return excess.text
+    return f"{excess.text}; one token per message (ITL is TPOT) rules out speculative decoding"
 
 
 beyond_roofline = invalid(
@@ -114,11 +85,11 @@ def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
         long = (load.input_len or 0.0) > SHORT_PROMPT * (load.output_len or 0.0)
         if long or (ceiling.machine.devices > 1 and "transformers" in reported.engine.lower()):
             return None
-    return bound.fallback(ceiling, figures, load) or None
+    return bound.fallback(ceiling, figures, load)
 
 
 def _slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
-    left_ms, length = run.prefill_left_ms, run.input_len
+    left_ms, length = run.prefill_left_ms, run.reported.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
     if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
         return None

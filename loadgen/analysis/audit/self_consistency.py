@@ -158,7 +158,7 @@ def nothing_measured(run: AuditedRun) -> Evidence | None:
 )
 def unstreamed(run: AuditedRun) -> Evidence | None:
     """Answers came in one piece, so that TTFT is the latency of all of it."""
-    tpot, length = run.figure("mean_tpot_ms"), run.output_len
+    tpot, length = run.figure("mean_tpot_ms"), run.reported.output_len
     if tpot is None or not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
         return None
     return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -19,7 +18,7 @@ Value = TypeVar("Value", bound=Hashable)
 Key = TypeVar("Key", bound=Hashable)
 _MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
-SATURATED = 0.85  # of the concurrency asked for
+SATURATED = 0.85  # of the requested concurrency
 _PLACE = re.compile(r"(.+?)(?::\d+|, \w+ \d+)", re.DOTALL)
 # Clients whose keys mean what vLLM's mean, so that one figure follows from another.
 ALIKE = ("loadgen", "vllm", "sglang", "page", "table")
@@ -63,7 +62,7 @@ class Page:
 
 
 def usual(values: Iterable[Value | None]) -> Value | None:
-    """The value of more than half of them, of at least three; None where there is none."""
+    """The value of more than half of them, of at least three; else None."""
     counted = Counter(values)
     if not counted:
         return None
@@ -94,8 +93,8 @@ class AuditedRun:
     ceiling: Ceiling | None = None
 
     def figure(self, key: str) -> float | None:
-        """A figure that is a finite number."""
-        return _finite(self.reported.figure(key))
+        """A figure that is a finite number; None if it is absent."""
+        return self.reported.figure(key)
 
     def interval(self, key: str) -> Interval | None:
         """The values that a printed figure may stand for."""
@@ -125,21 +124,6 @@ class AuditedRun:
         """Whether requests were due at a finite rate."""
         rate = self.reported.load.request_rate_per_s
         return rate is not None and rate != float("inf")
-
-    @cached_property
-    def output_len(self) -> float | None:
-        """Tokens of an answer, mean."""
-        return self._mean("total_output_tokens", self.reported.load.output_len)
-
-    @cached_property
-    def input_len(self) -> float | None:
-        """Tokens of a prompt, mean."""
-        return self._mean("total_input_tokens", self.reported.load.input_len)
-
-    def _mean(self, key: str, reported: float | None) -> float | None:
-        """A total's mean over the answered requests, else what the load reports."""
-        total, n = self.figure(key), self.requests
-        return total / n if total is not None and n else _finite(reported)
 
     @property
     def one_token_a_message(self) -> bool:
@@ -203,10 +187,6 @@ class AuditedRun:
     def _others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
         """All but itself; of very many the first."""
         return tuple(self.page.audited(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def source_file(reported: Reported) -> str:

@@ -1,4 +1,4 @@
-"""Ceilings: what the machine could do at best, for runs that do not bring it along."""
+"""Ceilings: what the machine could do at best, for runs that do not record it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadgen.roofline.machine import Machine
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """What a user says of machine and model, where the runs do not."""
+    """What a user gives for machine and model, in place of what runs do not report."""
 
     key: str | None = None
     bandwidth_gb_per_s: float | None = None
@@ -25,26 +25,26 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
-    """The runs with their ceilings, and a line on each reason why some have none.
+    """The runs with their ceilings, and a message for each reason why some have none.
 
-    What --hardware says stands over what a run says; a run's own weights stay. Raises UsageError where the
-    config cannot be read.
+    --hardware overrides what a run reports; a run's own weights stay. Raises UsageError if the config cannot
+    be read.
     """
     given, unknown = machines.named(hardware.key, hardware.bandwidth_gb_per_s)
     if hardware.config is not None:
         architecture.read(hardware.config)
-    known: dict[tuple[str, str], Ceiling | str] = {}
-    found = []
+    ceilings: dict[tuple[str, str], Ceiling | str] = {}
+    runs = []
     for run in reported:
         own = _own(run, given)
         if own is None:
-            at = run.name, run.machine
-            if at not in known:
-                known[at] = _ceiling(run, given, hardware.config)
-            own = made if isinstance(made := known[at], Ceiling) else None
-        found.append(replace(run, ceiling=own))
-    lacking = dict.fromkeys(why for why in known.values() if isinstance(why, str))
-    return found, [*filter(None, [unknown]), *(f"no roofline: {why}" for why in lacking)]
+            key = run.name, run.machine
+            if key not in ceilings:
+                ceilings[key] = _ceiling(run, given, hardware.config)
+            own = made if isinstance(made := ceilings[key], Ceiling) else None
+        runs.append(replace(run, ceiling=own))
+    lacking = dict.fromkeys(why for why in ceilings.values() if isinstance(why, str))
+    return runs, [*filter(None, [unknown]), *(f"no roofline: {why}" for why in lacking)]
 
 
 def _own(run: Reported, given: Machine | None) -> Ceiling | None:
@@ -59,8 +59,8 @@ def _ceiling(run: Reported, given: Machine | None, config: Path | None) -> Ceili
         return "no model runs in a simulation"
     machine = machines.meant(given, run.machine)
     if machine is None:
-        told = f"the machine {run.machine!r} is unknown" if run.machine else "the runs name no machine"
-        return f"{told}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
+        problem = f"the machine {run.machine!r} is unknown" if run.machine else "the runs name no machine"
+        return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
     try:
         return ceiling(run.name, machine, config=config if models.named(run.name) is None else None)
     except UsageError as error:
@@ -68,7 +68,7 @@ def _ceiling(run: Reported, given: Machine | None, config: Path | None) -> Ceili
 
 
 def stored(model: str) -> Weights | None:
-    """What a checkpoint's weights come to by its name; None where the model is not known here."""
+    """A checkpoint's weights by its name; None if the model is unknown."""
     try:
         return ceiling(model, machines.of_bandwidth(1.0)).weights
     except UsageError:

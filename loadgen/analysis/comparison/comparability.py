@@ -69,26 +69,9 @@ def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
 
 
-def prompt_tokens(run: Reported) -> float | None:
-    """Mean length of the prompts as counted; None where it is not reported."""
-    return _per_request(run, "total_input_tokens", run.load.input_len)
-
-
-def output_tokens(run: Reported) -> float | None:
-    """Mean length of the answers as counted; None where it is not reported."""
-    return _per_request(run, "total_output_tokens", run.load.output_len)
-
-
 def formula(run: Reported) -> str | None:
     """A speed table's formula; None where none is reported."""
     return run.speed_formula or None
-
-
-def _per_request(run: Reported, key: str, otherwise: float | None) -> float | None:
-    total, completed = run.figure(key), run.figure("completed")
-    if total is not None and completed:
-        return total / completed
-    return None if otherwise is None else float(otherwise)
 
 
 def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
@@ -146,8 +129,8 @@ def _simulated(run: Reported) -> Value:
     return "a real server" if run.run is not None or run.engine else None
 
 
-_much_shorter = _differ(output_tokens, "{} tokens per answer", MUCH_SHORTER)
-_any_shorter = _differ(output_tokens, "{} tokens per answer", LENGTH_TOLERANCE)
+_much_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
+_any_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
 _formulas = _differ(formula, "speed = {}")
 
 
@@ -202,7 +185,7 @@ def _word(value: Any) -> str:
 
 COMPARABILITY: tuple[Rule[Pair], ...] = (
     refused("prompt length", "mean prompt tokens differ by more than 1 %: prefill takes longer", _SAME_LOAD)(
-        _differ(prompt_tokens, "{} tokens per prompt", LENGTH_TOLERANCE)
+        _differ(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)
     ),
     refused("output asked for", "the requested answer lengths differ", _SAME_LOAD)(
         _differ(_number(lambda run: run.load.asked_output_len), "{} tokens requested per answer")

@@ -13,7 +13,7 @@ import numpy as np
 from loadgen.arrays import Bool, Float64
 
 POWER = 0.8  # the share of campaigns that is to find what is there
-MOST_UNITS = 1000  # beyond so many a side nobody is told how many it takes
+MOST_UNITS = 1000  # of a side: beyond that the number needed is not computed
 
 
 def power(distance: Any, freedom: Any, tail: Any) -> Float64:

@@ -19,6 +19,7 @@ MOST_REQUESTS = 300  # of a timeline
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2el": "End-to-end latency"}
 _COUNTED = {"ttft": "requests", "itl": "gaps between messages", "e2el": "requests"}
 _SECOND_NS, _MS_NS = 1e9, 1e6
+_EXTREMES = ("", "min", "mean", "max")
 _TOLD = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
 _SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
@@ -283,7 +284,7 @@ def server(run: Result) -> Iterator[Panel]:
             y_label="requests",
             curves=drawn,
             caption="Gauges reported by the server in /metrics.",
-            numbers=TextAlternative(("", "min", "mean", "max"), tuple(_row(one.name, one.y) for one in drawn)),
+            numbers=TextAlternative(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
         )
     cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
     if len(cache.x):
@@ -306,7 +307,7 @@ def _gauge(samples: Sequence[object], gauge: str, name: str, scale: float) -> Cu
 
 
 def _extremes(unit: str, values: Floats) -> TextAlternative:
-    return TextAlternative(("", "min", "mean", "max"), (_row(unit, values),))
+    return TextAlternative(_EXTREMES, (_row(unit, values),))
 
 
 def _row(name: str, values: Floats) -> tuple[str, ...]:

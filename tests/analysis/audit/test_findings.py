@@ -63,7 +63,7 @@ def test_a_run_is_held_against_bus_and_peak(
     assert (names(audited), audited.level) == (doubts, level)
 
 
-def test_speculative_decoding_is_ruled_out_only_where_messages_carry_a_token() -> None:
+def test_speculation_is_ruled_out_only_if_messages_carry_one_token() -> None:
     (plain,) = audit([alone(8.88)], THOR, None)
     one = alone(8.88)
     (told,) = audit([replace(one, figures={**one.figures, "mean_itl_ms": 8.88})], THOR, None)
@@ -166,7 +166,7 @@ def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
     assert ("slow-kernel" in names(audited)) is slow
 
 
-def test_our_own_runs_are_judged_by_their_verdict_and_nothing_is_told_twice() -> None:
+def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
     result = made()
     own = Reported("m", {"completed": 3, "mean_ttft_ms": 0.0}, Load("p"), "runs/x", run=result)
     (audited,) = audit([own], None, None)

@@ -11,7 +11,7 @@ from builders import made_runs
 from builders.comparison_samples import HIGH, run, thor
 from loadgen.analysis.comparison.comparability import COMPARABILITY, differences, shorter
 from loadgen.analysis.run_summary import Reported
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.validity.rule import Severity, table
 from loadgen.validity.run_metadata import Client, Launched, Server
 from loadgen.workload import profile
@@ -133,12 +133,15 @@ def launched(**settings: Any) -> Launched:
         ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
         ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
          "temperature 0.7, baseline not given"),
-        ({"as_run": AsRun(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
+        ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
         ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, baseline 0.9"),
     ],
 )  # fmt: skip
 def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None, said: str) -> None:
-    base: dict[str, Any] = {"as_run": AsRun(prefix_caching="off"), "launched": launched(memory_fraction=0.9)}
+    base: dict[str, Any] = {
+        "as_run": EngineConfig(prefix_caching="off"),
+        "launched": launched(memory_fraction=0.9),
+    }
     row, baseline = (
         made_runs.reported(made_runs.run(**{**base, **facts})),
         made_runs.reported(made_runs.run(**base)),

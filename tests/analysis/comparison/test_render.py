@@ -15,6 +15,7 @@ from loadgen.analysis.comparison import export, render
 from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
 from loadgen.analysis.comparison.model import Comparison, Figure, Summary
 from loadgen.analysis.run_summary import Load
+from loadgen.protocol import layout
 from loadgen.protocol.layout import middle_cut
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
@@ -37,7 +38,7 @@ def found() -> list[Comparison]:
 
 def test_the_text_can_be_read(found: list[Comparison]) -> None:
     said = render.text(found[:1])
-    assert max(map(len, said.splitlines())) <= render.WIDTH
+    assert max(map(len, said.splitlines())) <= layout.WIDTH
     lines = said.splitlines()
     assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
     assert lines[2].split() == ["tok/s", "TTFT", "ms", "TPOT", "ms", "GiB", "J/token"]
@@ -167,7 +168,7 @@ def test_a_load_in_words(load: Load, said: str) -> None:
 
 def test_the_thor_page_renders_in_every_form() -> None:
     found = compare(list(thor()), ComparisonOptions())
-    assert max(map(len, render.text(found).splitlines())) <= render.WIDTH
+    assert max(map(len, render.text(found).splitlines())) <= layout.WIDTH
     assert render.markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(export.csv(found))))) == 16 * 3
     assert len(json.loads(export.text(found))["comparisons"]) == 2

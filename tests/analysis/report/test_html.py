@@ -17,6 +17,8 @@ from loadgen.analysis.report.document import MOST_DRAWN, document
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.validity.campaign_cell import FailedCell
 
+pytestmark = pytest.mark.slow  # whole pages, with pictures
+
 hypertext = pytest.importorskip("loadgen.analysis.report.html", reason="needs jinja2", exc_type=ImportError)
 
 EVIL = "<script>alert(1)</script>\"'&{{ 7*7 }}"
@@ -180,14 +182,12 @@ def test_the_same_runs_give_the_same_page() -> None:
     assert single()[0] == single()[0]
 
 
-@pytest.mark.slow
 def test_a_campaign_of_32_cells_is_at_most_three_megabytes() -> None:
     page = campaign(32, requests=300, tokens=128)
     assert len(page.encode()) <= 3_000_000
     assert page.count('<figure id="run-') == 32 * 9
 
 
-@pytest.mark.slow
 def test_of_many_runs_each_row_s_first_are_drawn_and_the_rest_say_so() -> None:
     page = campaign(MOST_DRAWN + 4, requests=4, tokens=4)
     drawn = set(re.findall(r'<figure id="(run-\d+)-', page))

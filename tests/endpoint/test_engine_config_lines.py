@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpoint.test_engine_config import gib, log
-from loadgen.endpoint.engine_config import AsRun, parse, render
+from loadgen.endpoint.engine_config import EngineConfig, parse, render
 from loadgen.protocol.layout import wrapped
 from loadgen.roofline.checkpoint import Checkpoint
 
@@ -47,12 +47,12 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
                 "  262,144",
                 "differs: the engine's context of 262,144 is beyond the checkpoint's 40,960",
                 "  positions",
-                "it says: Your GPU does not have native support for FP4 computation but FP4",
+                "engine log: Your GPU does not have native support for FP4 computation but FP4",
                 "  quantization is being used. Weight-only FP4 compression will be used",
                 "  leveraging the Marlin kernel. This may degrade performance for compute-heavy",
                 "  workloads.",
-                "it says: Using default MoE config. Performance might be sub-optimal! Config file",
-                "  not found at /models/configs/E=128,N=768,device_name=NVIDIA_H20.json",
+                "engine log: Using default MoE config. Performance might be sub-optimal! Config",
+                "  file not found at /models/configs/E=128,N=768,device_name=NVIDIA_H20.json",
             ],
             id="by a fallback",
         ),
@@ -64,7 +64,7 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
                 "model: 5.7 GiB of weights on disk, KV cache for 2,097,152 tokens (1.0 GiB),",
                 "  context 4,096",
                 "differs: the checkpoint is FP8, the engine runs it without quantization",
-                "differs: the checkpoint is of float16, the engine computes in bfloat16",
+                "differs: the checkpoint is in float16, the engine computes in bfloat16",
             ],
             id="otherwise",
         ),
@@ -113,6 +113,6 @@ def test_the_report_says_what_runs_and_what_differs(
     ],
 )
 def test_the_fields_word_is_shown_where_the_engine_runs_just_that(method: str, word: str, shown: str) -> None:
-    lines = render(AsRun(quantization=method, attention_backend="X"), declared(word))
+    lines = render(EngineConfig(quantization=method, attention_backend="X"), declared(word))
     assert lines[0] == "runs: " + ", ".join(filter(None, (shown, "attention X")))
     assert any(line.startswith("differs:") for line in lines) == (shown == method != "")
