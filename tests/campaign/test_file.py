@@ -23,7 +23,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 LAUNCHED = {"name": "a", "model": "m", "launch": "vllm"}
 BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([], {}, "nothing to compare: write a [[checkpoints]] table for each"),
-    ([INSTANT], {"checkpoints": 5}, "is not TOML"),
+    ([INSTANT], {"checkpoints": 5}, "is not valid TOML"),
     ([INSTANT], {"profils": ["x"]}, "c.toml: unknown key 'profils', did you mean 'profiles'?"),
     ([INSTANT], {"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
     ([INSTANT], {"repeats": "3"}, "repeats = '3': input should be a valid integer"),
