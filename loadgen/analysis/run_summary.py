@@ -237,6 +237,6 @@ def _remarks(facts: Facts) -> Iterator[str]:
         return
     engine = next((one for one in engines.ENGINES if one.name == facts.server.engine), engines.UNKNOWN)
     if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
-        yield "memory is the host's: none of a GPU was told"
+        yield "memory is the host's: no GPU memory was reported"
     elif facts.sensed.server is not None and engine.takes_all_memory:
         yield f"memory is what {engine.name} reserved at its start, not what the model needs"

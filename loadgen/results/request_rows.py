@@ -171,7 +171,7 @@ FORMS = {
 def write(run: Result, form: RowFormat, path: Path) -> None:
     """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
     if not path.name or "\0" in path.name:
-        raise UsageError(f"cannot write {str(path)!r}: that is no name of a file; choose another --output")
+        raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
         write_whole(path, lambda file: form.write(rows(run), file))
     except OSError as error:
@@ -192,7 +192,7 @@ def export_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Write the requests of a run, a row each: ids, times in nanoseconds, tokens, failures.",
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="where the run lies")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")
     form = parser.add_mutually_exclusive_group(required=True)
     for name in FORMS:
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)

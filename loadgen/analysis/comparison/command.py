@@ -75,7 +75,7 @@ def compare_parser() -> argparse.ArgumentParser:
     headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
     add("--headline", metavar="KEY", default="", help=headline)
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
-    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    add_roofline_flags(parser.add_argument_group("roofline"))
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")

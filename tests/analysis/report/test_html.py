@@ -193,7 +193,7 @@ def test_of_many_runs_each_row_s_first_are_drawn_and_the_rest_say_so() -> None:
     drawn = set(re.findall(r'<figure id="(run-\d+)-', page))
     first = (*range(1, 17), *range(19, 35))  # of 18 runs a row, row by row
     assert drawn == {f"run-{number}" for number in first}
-    assert page.count("Not drawn on a page of so many runs") == 4
+    assert page.count("Not plotted on a page with this many runs") == 4
 
 
 def test_what_failed_and_what_could_not_be_read_is_on_it() -> None:
@@ -218,7 +218,7 @@ def test_a_page_without_a_single_run_shows_what_failed() -> None:
 def test_the_command_that_runs_it_again_is_told_with_the_seed_that_was_drawn() -> None:
     page, _ = single(concurrency=3)
     assert "<code>loadgen bench --profile made --max-concurrency 3</code>" in page
-    assert "with --seed 7 the prompts are the same" in page
+    assert "--seed 7 repeats the same prompts" in page
 
 
 def test_others_results_are_figures_without_pictures() -> None:
@@ -228,7 +228,7 @@ def test_others_results_are_figures_without_pictures() -> None:
     page = hypertext.render(document([one]))
     assert dict(shown(page))["output_throughput"] == "3.5"
     assert "<svg" not in page
-    assert "The source has no arrivals" in page
+    assert "The source has no request times" in page
 
 
 def test_the_parts_lie_in_the_package() -> None:
