@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -25,9 +26,14 @@ class Pending(Stream, Protocol):
 class Deadlines:
     """Gives up on requests for the server's delays, never for those of this process."""
 
-    def __init__(self, job: Job, streams: Callable[[], Iterable[Pending]]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        streams: Callable[[], Iterable[Pending]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.limits, self.streams = job.limits, streams
-        self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams)
+        self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams, now_ns)
         self.stopped_ns = 0  # the longest time in which nothing ran
         # How often a stream is looked at more closely than that it is there.
         self.inspect_ns = min(_SECOND_NS, job.limits.stall_timeout_ns // 4 or _SECOND_NS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -16,9 +17,9 @@ from typing import Any
 
 import httpx
 
-from loadgen import clock
 from loadgen.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.channel import Outbox
+from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.failure import Failure, FailureKind
 from loadgen.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
@@ -74,6 +75,7 @@ class _Exchange:
     slot: int
     intended_ns: int
     link: _Link
+    now_ns: Callable[[], int]
     sent_ns: int = 0
     excused_ns: int = 0
     connect_begin_ns: int = 0
@@ -106,7 +108,7 @@ class _Exchange:
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """httpcore's own events: when it dialed, and when it was about to write the request."""
         if event == "connection.connect_tcp.started":
-            self.connect_begin_ns = clock.now_ns()
+            self.connect_begin_ns = self.now_ns()
         elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self.link.tap(info["return_value"])
         elif event.endswith("send_request_headers.started"):
@@ -114,7 +116,7 @@ class _Exchange:
 
     def note_sent(self) -> None:
         """Take the time of sending; where it is sent again, the first one: what was lost is part of it."""
-        now_ns = clock.now_ns()
+        now_ns = self.now_ns()
         if not self.resends:
             self.sent_ns = now_ns
         self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
@@ -130,7 +132,7 @@ class _Exchange:
     def resendable(self) -> bool:
         """Whether the server may have closed an idle connection just as we wrote; sent again once."""
         fresh = self.connect_begin_ns or self.resends or self.came
-        return not fresh and closed_while_idle(self, clock.now_ns())
+        return not fresh and closed_while_idle(self, self.now_ns())
 
     def headless(self, http2: bool) -> Failure | None:
         """What is wrong with bytes that httpx still waits to be a head."""
@@ -151,7 +153,7 @@ class _Exchange:
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
         if ended and not self.came:
             told = error if isinstance(error, httpx.NetworkError) else None
-            return unanswered(self, clock.now_ns(), told)
+            return unanswered(self, self.now_ns(), told)
         malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)
@@ -164,7 +166,7 @@ class _Exchange:
             slot=self.slot,
             intended_ns=self.intended_ns,
             sent_ns=self.sent_ns,
-            end_ns=clock.now_ns(),
+            end_ns=self.now_ns(),
             connect_ns=self.connect_ns,
             resends=self.resends,
             framed=False,
@@ -179,10 +181,18 @@ class _Exchange:
 
 
 class Portable:
-    """One run of a job over httpx."""
+    """One run of a job over httpx, on the event loop that `new_loop` makes: its network, and its timers."""
 
-    def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
+    def __init__(
+        self,
+        job: Job,
+        outbox: Outbox,
+        counters: Counters,
+        clock: Clock = SYSTEM_CLOCK,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
+        self.now_ns, self.new_loop = clock.now_ns, new_loop
         self.clients: list[httpx.AsyncClient] = []
         self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
         self.freed = asyncio.Event()
@@ -190,15 +200,16 @@ class Portable:
         self.begin_ns = 0
         self.under_way: dict[int, _Exchange] = {}
         self.links: list[_Link] = []
-        self.deadlines = Deadlines(job, self.under_way.values)
+        self.deadlines = Deadlines(job, self.under_way.values, self.now_ns)
 
     def run(self) -> Health:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = time.process_time_ns()
-        asyncio.run(self._run())
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
+            runner.run(self._run())
         return Health(
             started_ns=self.begin_ns,
-            ended_ns=clock.now_ns(),
+            ended_ns=self.now_ns(),
             cpu_ns=time.process_time_ns() - cpu_ns,
             clock_step_ns=0,  # nothing here is stamped by a clock that is stepped
             late_bodies=0,
@@ -211,7 +222,7 @@ class Portable:
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
             self._add_client()
-        self.begin_ns = clock.now_ns()
+        self.begin_ns = self.now_ns()
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
         firing = asyncio.create_task(self._fire())
         stopping = asyncio.create_task(stop.wait())
@@ -245,19 +256,21 @@ class Portable:
         async with asyncio.TaskGroup() as group:
             for index in range(self.job.count):
                 if offsets_ns is not None:
-                    await _sleep_until(self.begin_ns + int(offsets_ns[index]))
+                    await self._sleep_until(self.begin_ns + int(offsets_ns[index]))
                 if not self.idle and len(self.clients) < self.job.most_slots:
                     self._add_client()
                 while not self.idle:
                     self.freed.clear()
                     await self.freed.wait()
-                if 0 < self.job.duration_ns <= clock.now_ns() - self.begin_ns:
+                if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
                 slot, freed_ns = self.idle.popleft()
                 due_ns = max(freed_ns, self.begin_ns)
                 if offsets_ns is not None:
                     due_ns = self.begin_ns + int(offsets_ns[index])
-                group.create_task(self._exchange(_Exchange(index, slot, due_ns, self.links[slot])))
+                group.create_task(
+                    self._exchange(_Exchange(index, slot, due_ns, self.links[slot], self.now_ns))
+                )
 
     async def _exchange(self, exchange: _Exchange) -> None:
         self.sent += 1
@@ -282,7 +295,7 @@ class Portable:
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
-        self.idle.append((exchange.slot, clock.now_ns()))
+        self.idle.append((exchange.slot, self.now_ns()))
         self.freed.set()
 
     async def _answer(self, exchange: _Exchange) -> Failure | None:
@@ -324,7 +337,7 @@ class Portable:
             if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
                 return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
             async for data in response.aiter_raw():
-                exchange.seen_ns.append(clock.now_ns())
+                exchange.seen_ns.append(self.now_ns())
                 exchange.reads.append(data)
                 exchange.size += len(data)
                 self.reads += 1
@@ -333,7 +346,7 @@ class Portable:
                     return job.limits.too_long()
         finally:
             await response.aclose()
-        self.deadlines.stalls.token_ns = clock.now_ns()
+        self.deadlines.stalls.token_ns = self.now_ns()
         return None
 
     def _judge(self, now_ns: int) -> None:
@@ -350,10 +363,10 @@ class Portable:
 
     async def _watch(self) -> None:
         """Judge what is under way, a few times a second; not right after this process was stopped."""
-        judged_ns = clock.now_ns()
+        judged_ns = self.now_ns()
         while True:
             await asyncio.sleep(_JUDGE_S)
-            late_ns, judged_ns = clock.now_ns() - judged_ns - int(_JUDGE_S * 1e9), clock.now_ns()
+            late_ns, judged_ns = self.now_ns() - judged_ns - int(_JUDGE_S * 1e9), self.now_ns()
             if not self.deadlines.put_off(late_ns, judged_ns):
                 self._judge(judged_ns)
 
@@ -365,7 +378,6 @@ class Portable:
             self.counters.publish(self.sent, self.ended, self.reads)
             await asyncio.sleep(_HOUSEKEEP_S)
 
-
-async def _sleep_until(deadline_ns: int) -> None:
-    while (left_ns := deadline_ns - clock.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
-        await asyncio.sleep(left_ns / 1e9)
+    async def _sleep_until(self, deadline_ns: int) -> None:
+        while (left_ns := deadline_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+            await asyncio.sleep(left_ns / 1e9)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
-
-from loadgen import clock
 
 _LOOK_EVERY_NS = 10_000_000_000  # so that one look has little to read, whatever a stream sends
 _LOOKS_NS = 2_000_000  # for the looks of one sweep that can wait: other streams are unread meanwhile
@@ -41,9 +40,13 @@ class Stalls:
     """Looks for tokens in streams that go on for long, each byte about once."""
 
     def __init__(
-        self, limit_ns: int, token_seen: Callable[[bytes], bool], streams: Callable[[], Iterable[Stream]]
+        self,
+        limit_ns: int,
+        token_seen: Callable[[bytes], bool],
+        streams: Callable[[], Iterable[Stream]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.limit_ns, self.token_seen, self.streams = limit_ns, token_seen, streams
+        self.limit_ns, self.token_seen, self.streams, self.now_ns = limit_ns, token_seen, streams, now_ns
         self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
         self.token_ns = 0  # when a stream last got a token, as far as is known
         self._swept_ns = self._asked_ns = self._spent_ns = 0
@@ -87,7 +90,7 @@ class Stalls:
     def _look(self, stream: Stream, now_ns: int) -> None:
         if stream.looked_ns == now_ns:
             return
-        stream.looked_ns, began_ns = now_ns, clock.now_ns()
+        stream.looked_ns, began_ns = now_ns, self.now_ns()
         reads = stream.since(stream.scanned)
         read = last_token_read(reads, self.token_seen)
         if read is not None:
@@ -97,7 +100,7 @@ class Stalls:
             stream.scanned += read
         else:
             stream.scanned += unfinished(reads)
-        self._spent_ns += clock.now_ns() - began_ns
+        self._spent_ns += self.now_ns() - began_ns
 
 
 def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:

@@ -238,7 +238,7 @@ def a_bad_machine(patch: pytest.MonkeyPatch) -> None:
     """The wall clock steps by 5 ms in the run, and the processor throttles for heat."""
     real, began_ns = clock.realtime_offset_ns, clock.now_ns()
     later_ns = began_ns + 600_000_000
-    patch.setattr(clock, "realtime_offset_ns", lambda: real() + 5_000_000 * (clock.now_ns() > later_ns))
+    patch.setattr(clock, "realtime_offset_ns", lambda *_: real() + 5_000_000 * (clock.now_ns() > later_ns))
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
     patch.setattr(host, "snapshot", lambda: host.HostState(counters={counter: next(times)}))
 
