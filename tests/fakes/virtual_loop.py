@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fakes.virtual_network import Connection, VirtualServer
-from fakes.virtual_time import NEVER_NS, VirtualTime
+from fakes.virtual_time import NEVER_NS
 
-TURN_NS = 2_000  # of the loop
 READ_BYTES = 262_144  # asyncio's
 
 
 class VirtualSelector(selectors.BaseSelector):
     """A selector of real files that never waits for them: it lets virtual time pass instead."""
 
-    def __init__(self, time: VirtualTime) -> None:
-        self.time, self.real = time, selectors.DefaultSelector()
+    def __init__(self, server: VirtualServer) -> None:
+        self.server, self.time, self.real = server, server.time, selectors.DefaultSelector()
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self.real.register(fileobj, events, data)
@@ -38,7 +37,7 @@ class VirtualSelector(selectors.BaseSelector):
         if found := self.real.select(0):
             return found
         if timeout == 0:
-            self.time.pass_by(TURN_NS)
+            self.time.pass_by(self.server.poll_ns)
         elif not self.time.step(NEVER_NS if timeout is None else self.time.ns + math.ceil(timeout * 1e9)):
             return self.real.select(None if timeout is None else 0)
         return self.real.select(0)
@@ -49,7 +48,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, server: VirtualServer) -> None:
         self.server = server
-        super().__init__(VirtualSelector(server.time))
+        super().__init__(VirtualSelector(server))
 
     def time(self) -> float:
         return self.server.time.ns / 1e9

@@ -30,7 +30,7 @@ from scripted_server import Answer, Asked, End, target_of
 
 LATENCY_NS = 20_000  # one way
 WRITE_NS = 10_000  # a write of the server's; what it writes next arrives so much later
-POLL_NS = 2_000  # a look at the poll
+POLL_NS = 2_000  # a poll of the client's, or a turn of its event loop
 WINDOW_BYTES = 1 << 20  # unread: then the server's writes wait
 PORT = 8000
 _FIRST_FD = 1000  # beyond those of real files
@@ -113,6 +113,8 @@ class VirtualServer:
     accepts: Callable[[int], bool] = lambda number: True  # False: reset at once
     refuses: bool = False  # nothing listens
     silent: bool = False  # no connection is ever made
+    write_ns: int = WRITE_NS
+    poll_ns: int = POLL_NS
     connections: int = 0
     asked: list[Asked] = field(default_factory=list)
     time: VirtualTime = field(default_factory=VirtualTime)
@@ -187,7 +189,7 @@ class VirtualServer:
         for piece in pieces:
             if isinstance(piece, bytes):
                 self._write(connection, piece)
-            delay_ns = WRITE_NS if isinstance(piece, bytes) else round(piece * 1e9)
+            delay_ns = self.write_ns if isinstance(piece, bytes) else round(piece * 1e9)
             if connection.unread_bytes >= WINDOW_BYTES:
                 connection.on_room = go_on
             else:
@@ -238,15 +240,15 @@ class VirtualServer:
     def poller(self) -> VirtualPoller:
         """The one poll."""
         if not hasattr(self, "_poller"):
-            self._poller = VirtualPoller(self.time)
+            self._poller = VirtualPoller(self)
         return self._poller
 
 
 class VirtualPoller:
     """As an epoll that reports each arrival once; real files are watched too, and never waited for."""
 
-    def __init__(self, time: VirtualTime) -> None:
-        self.time = time
+    def __init__(self, server: VirtualServer) -> None:
+        self.server, self.time = server, server.time
         self.fds = count(_FIRST_FD)
         self.watched: dict[int, int] = {}
         self.sockets: dict[int, VirtualSocket] = {}
@@ -283,7 +285,7 @@ class VirtualPoller:
 
     def poll(self, timeout_s: float, most_events: int) -> list[tuple[int, int]]:
         """What happened, or what happens first until the timeout."""
-        self.time.pass_by(POLL_NS)
+        self.time.pass_by(self.server.poll_ns)
         until_ns = self.time.ns + round(timeout_s * 1e9)
         found = self._take(most_events, self._patience_ms if timeout_s else 0)
         while not found and timeout_s and self.time.step(until_ns):
