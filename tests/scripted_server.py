@@ -38,6 +38,7 @@ class End(Enum):
     KEEP = "keep"
     CLOSE = "close"  # FIN
     RESET = "reset"  # RST
+    HALF = "half"  # FIN, and it reads on
     HANG = "hang"  # neither answers nor closes until the server stops
 
 
@@ -161,6 +162,10 @@ class ScriptedServer:
             sock.close()
         elif answer.end is End.RESET:
             _reset(sock)
+        elif answer.end is End.HALF:
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(self.read_bytes):
+                pass
         return answer.end is End.KEEP
 
     def _request(self, sock: socket.socket) -> tuple[str, bytes]:

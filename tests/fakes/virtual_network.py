@@ -92,7 +92,7 @@ class Connection:
 
     def arrive(self, data: bytes) -> None:
         """Have bytes at the client now."""
-        if not self.closed and not self.broken:
+        if data and not self.closed and not self.broken:
             self.unread.append((data, self.server.time.ns))
             self.unread_bytes += len(data)
             self.on_change()
@@ -181,15 +181,18 @@ class VirtualServer:
         answer = self.script(asked)
         self._play(connection, iter(answer.pieces), answer.end)
 
-    def _play(self, connection: Connection, pieces: Iterator[bytes | float], end: End) -> None:
-        """Play the next piece, and the others after it."""
+    def _play(
+        self, connection: Connection, pieces: Iterator[bytes | float], end: End, piece: bytes | float = 0.0
+    ) -> None:
+        """Play a piece, and the others after it; the end comes with the last of them."""
         if connection.closed:
             return
-        go_on = partial(self._play, connection, pieces, end)
-        for piece in pieces:
-            if isinstance(piece, bytes):
-                self._write(connection, piece)
-            delay_ns = self.write_ns if isinstance(piece, bytes) else round(piece * 1e9)
+        if isinstance(piece, bytes):
+            self._write(connection, piece)
+        after = next(pieces, None)
+        if after is not None:
+            go_on = partial(self._play, connection, pieces, end, after)
+            delay_ns = self.write_ns if isinstance(after, bytes) else round(after * 1e9)
             if connection.unread_bytes >= WINDOW_BYTES:
                 connection.on_room = go_on
             else:
@@ -198,6 +201,8 @@ class VirtualServer:
         if end is End.KEEP:
             self._playing.discard(connection.number)
             self.receive(connection, b"")
+        elif end is End.HALF:
+            self.time.after(LATENCY_NS, connection.end)
         elif end is not End.HANG:
             self._leave(connection, end is End.RESET)
 
