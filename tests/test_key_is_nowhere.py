@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from campaign_files import written
-from loadgen import cli, run
+from loadgen import cli, observe, run
 from scripted_server import DONE, HEAD, LAST, Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
 from serving_scripts import engine_command
 
@@ -44,6 +44,7 @@ FORMS = (
 def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(run, "_FAILED_S", 0.5)
+    monkeypatch.setattr(observe, "_REST_S", 0.2)
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
@@ -77,7 +78,7 @@ def watched(also_environments: bool) -> Iterator[dict[int, str]]:
 
     def watch() -> None:
         me = psutil.Process()
-        while not over.wait(0.01):
+        while not over.wait(0.03):
             for process in [me, *me.children(recursive=True)]:
                 try:
                     said = " ".join(process.cmdline())
@@ -359,7 +360,7 @@ def test_no_server_that_is_started_here_has_it(
         "launched": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
         "launched by name": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
         "campaign": [],
-        "selftest": ["selftest", "--seconds", "1", "--no-save"],
+        "selftest": ["selftest", "--seconds", "0.3", "--no-save"],
     }[how]
     if how == "launched by name":
         monkeypatch.delenv("OPENAI_API_KEY")
