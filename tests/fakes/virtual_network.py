@@ -19,14 +19,14 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from fakes.scripted_server import Answer, Asked, End, target_of
 from fakes.virtual_time import VirtualTime
-from loadgen.channel import Outbox
-from loadgen.job import Counters, Job, Target, Transport
-from loadgen.network import Received
-from loadgen.portable import Portable
-from loadgen.slot import SO_TIMESTAMPNS
-from loadgen.wire import Wire
-from scripted_server import Answer, Asked, End, target_of
+from loadgen.transport.channel import Outbox
+from loadgen.transport.connection import SO_TIMESTAMPNS
+from loadgen.transport.epoll_transport import Wire
+from loadgen.transport.httpx_transport import Portable
+from loadgen.transport.job import Counters, Job, Target, Transport
+from loadgen.transport.network import Received
 
 LATENCY_NS = 20_000  # one way
 WRITE_NS = 10_000  # a write of the server's; what it writes next arrives so much later
