@@ -363,7 +363,7 @@ def test_no_server_that_is_started_here_has_it(
         "launched": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
         "launched by name": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
         "campaign": [],
-        "selftest": ["selftest", "--seconds", "0.3", "--no-save"],
+        "selftest": ["selftest", "--seconds", "0.2", "--transport", "wire", "--no-save"],
     }[how]
     if how == "launched by name":
         monkeypatch.delenv("OPENAI_API_KEY")
