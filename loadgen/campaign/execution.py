@@ -18,6 +18,7 @@ from loadgen.campaign.cooling import Cooling
 from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
 from loadgen.campaign.time_estimate import Pace
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.protocol.printable import plain
 from loadgen.results import run_directory
@@ -28,7 +29,6 @@ from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
 from loadgen.session.local_server import LAST_WORDS
 from loadgen.session.session import Session
-from loadgen.telemetry.environment import hide
 from loadgen.validity import sections
 from loadgen.workload.plan import Seed
 

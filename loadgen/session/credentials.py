@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable
 
 import msgspec
 
@@ -13,7 +12,6 @@ from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.results.printing import printed
 from loadgen.session.options import Options
-from loadgen.telemetry.environment import is_secret
 
 DEFAULT_VARIABLE = "OPENAI_API_KEY"
 NO_KEY = ""  # as Options.api_key_env: no key at all, whatever the environment holds
@@ -45,8 +43,7 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
     secrets = Secrets.of(headers, tables, options.base_url or "") | Secrets.of(url=options.endpoint or "")
-    given = tuple(launching.settings.get("arguments") or ())
-    secrets |= Secrets.of(tables=({"key": list(_values(given))},))
+    secrets |= Secrets.of(arguments=launching.settings.get("arguments") or ())
     return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else ())
 
 
@@ -103,16 +100,3 @@ def _read(file: str) -> str:
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"--api-key-file {file} is longer than any key: write the key alone into it")
     return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
-
-
-def _values(arguments: Iterable[str]) -> Iterable[str]:
-    """What follows the flags that are named as secrets are."""
-    hiding = False
-    for word in arguments:
-        if word.startswith("-"):
-            name, equals, value = word.partition("=")
-            hiding = is_secret(name.lstrip("-"))
-            if hiding and equals:
-                yield value
-        elif hiding:
-            yield word

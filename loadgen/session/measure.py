@@ -15,8 +15,8 @@ from loadgen import clock
 from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Records
-from loadgen.protocol.error_text import Hide, as_is
 from loadgen.protocol.sglang import Generate
+from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
 from loadgen.session import signals
 from loadgen.session.progress import Display, Progress
@@ -140,8 +140,8 @@ def measure(plan: Plan, manner: TransportOptions, watch: Watch) -> Outcome:
     rules, journal = watch.rules, watch.journal
     job = _job(plan, manner, rules)
     _allow_files(job)
-    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text, manner.hide)
-    input_lens, output_lens = plan.prompts.input_lens, plan.prompts.output_lens
+    planned = (plan.prompts.input_lens, plan.prompts.output_lens)
+    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text, manner.hide, planned)
     run = start(job, manner.transport)
     progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
     began_ns = clock.now_ns()
@@ -154,8 +154,6 @@ def measure(plan: Plan, manner: TransportOptions, watch: Watch) -> Outcome:
                 ending.check(manner.gone, rules, (clock.now_ns() - began_ns) / 1e9)
                 continue
             record = decoder.decode(capture)
-            record.planned_input = int(input_lens[record.index])
-            record.planned_output = int(output_lens[record.index])
             journal.add(record)
             rules.note(record.failure)
             progress.note(record)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,8 +16,8 @@ from loadgen.endpoint import control, engine_config, greedy_prompts, server_log
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
-from loadgen.endpoint.scraper import Observer
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.scraper import MetricsScraper
+from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
@@ -45,12 +44,12 @@ from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.stop_rules import StopRules
 from loadgen.telemetry import discovery, throttling
-from loadgen.telemetry.environment import HIDDEN, command_line, describe, git_state, hide
-from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.environment import describe, git_state
+from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target
 from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_metadata import Client, Facts, LateFacts, Server
 from loadgen.validity.sections import Broken, guarded
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan, Seed
@@ -171,19 +170,12 @@ class Session(msgspec.Struct, frozen=True):
         warmed = self._warm_up(made, manner, display)
         if self.options.selftest:
             calibrate.at_the_pace_of(made.profile, manner.transport, warmed)
-        known = self._facts(made, started, sensing).model_copy(
-            update={
-                "warmups": len(warmed),
-                "warmup_failures": int((~warmed.ok).sum()),
-                "cache_reset": reset,
-                "request_id_prefix": manner.request_id_prefix,
-                "under_way": True,
-            }
-        )
-        known = self._masked(known)
+        known = self._masked(self._facts(made, manner, started, sensing, warmed, reset))
         journal.facts(known.dumped())
         before = throttling.snapshot() if is_loopback(self.root.host) else None
-        observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        observer = (
+            MetricsScraper(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        )
         if observer is not None:
             observer.before(_REST_S if len(warmed) else 0.0)
         with self._traced() as trace:
@@ -208,7 +200,7 @@ class Session(msgspec.Struct, frozen=True):
         """The facts without secrets: they are written as they are."""
         return Facts.model_validate(self.access.secrets.mask(known.model_dump()))
 
-    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
+    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
         """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
         if not self.options.fingerprint:
             return {}
@@ -231,12 +223,12 @@ class Session(msgspec.Struct, frozen=True):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
-    def _sensing(self) -> Sensing | None:
+    def _sensing(self) -> Sampler | None:
         """The sensors of this machine, where the server is on it, and its power at rest."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
-        sensing = Sensing(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        sensing.rest(_IDLE_S)
+        sensing = Sampler(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing.sample_idle(_IDLE_S)
         return sensing
 
     def _traced(self) -> AbstractContextManager[Trace | None]:
@@ -251,8 +243,8 @@ class Session(msgspec.Struct, frozen=True):
         manner: TransportOptions,
         display: Display,
         journal: Journal,
-        observer: Observer | None,
-        sensing: Sensing | None,
+        observer: MetricsScraper | None,
+        sensing: Sampler | None,
     ) -> Outcome:
         """The measured run, the server's counters and this machine's sensors sampled meanwhile."""
         title = made.profile.name or "bench"
@@ -307,8 +299,16 @@ class Session(msgspec.Struct, frozen=True):
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
 
-    def _facts(self, made: Plan, started: datetime, sensing: Sensing | None) -> Facts:
-        """What is known before the first request."""
+    def _facts(
+        self,
+        made: Plan,
+        manner: TransportOptions,
+        started: datetime,
+        sensing: Sampler | None,
+        warmed: Records,
+        reset: str,
+    ) -> Facts:
+        """What is known before the first request of the run itself."""
         local = self.local
         return Facts(
             started=started,
@@ -323,9 +323,14 @@ class Session(msgspec.Struct, frozen=True):
             ids_source=made.ids_source,
             server=self._server(made),
             tokenizer=self.options.tokenizer,
-            client=Client(transport=transport(self.options)),
+            warmups=len(warmed),
+            warmup_failures=int((~warmed.ok).sum()),
+            client=Client(transport=manner.transport),
             environment=self._environment(sensing),
+            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
+            under_way=True,
+            request_id_prefix=manner.request_id_prefix,
             label=self.options.label,
             metadata=self.options.metadata,
             cell=self.cell,
@@ -333,15 +338,16 @@ class Session(msgspec.Struct, frozen=True):
             repeated_prompts=plan.repeated_prompts(made),
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
+            cache_reset=reset,
         )
 
-    def _environment(self, sensing: Sensing | None) -> dict[str, str]:
+    def _environment(self, sensing: Sampler | None) -> dict[str, str]:
         """This machine and our own software; of its GPUs too where the server is on it."""
         own = {**describe(), "git": git_state()}
         seen = discovery.facts(sensing.sensors) if sensing is not None else {}
         return {name: said for name, said in {**own, **seen}.items() if said}
 
-    def _server_side(self) -> dict[str, Any]:
+    def _server_side(self) -> LateFacts:
         """What the engine says that it runs."""
         local, engine = self.local, self.served.engine
         says = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}

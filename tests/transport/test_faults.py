@@ -218,7 +218,7 @@ def assert_result_is_strict(played: Played, fault: Fault) -> None:
 
 def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
     verdict = played.result.verdict
-    names = {found.doubt.name for found in verdict.found}
+    names = {found.rule.code for found in verdict.findings}
     expected = fault.doubts | ({MANY_FAILURES} if ending.kind else set())
     unsure = {"many-resent"} if fault.resent is None else set()
     assert names & ABOUT_ANSWERS - unsure == expected - unsure
@@ -226,6 +226,7 @@ def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
         assert verdict.level == "INVALID"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
 def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path: Path) -> None:

@@ -101,9 +101,9 @@ def test_every_number_of_a_run_is_that_of_its_json() -> None:
     assert len(numbers) > 60
     assert {key: value for key, value in numbers if repr(looked_up(result, key)) != value} == {}
     for key in (
-        "loadgen.metrics.ttft.percentiles_ms.99",
+        "loadgen.metrics.metrics.ttft.percentiles_ms.99",
         "output_throughput",
-        "loadgen.metrics.failed",
+        "loadgen.metrics.metrics.failed",
     ):
         assert key in dict(numbers)
 
@@ -181,6 +181,7 @@ def test_the_same_runs_give_the_same_page() -> None:
     assert single()[0] == single()[0]
 
 
+@pytest.mark.slow
 def test_a_campaign_of_32_cells_is_at_most_three_megabytes() -> None:
     few, more = (campaign(cells, requests=300, tokens=128) for cells in (2, 6))
     a_cell = (len(more.encode()) - len(few.encode())) / 4
