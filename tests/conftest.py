@@ -34,8 +34,8 @@ def _no_pause_that_spares_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of tests have nothing else to do."""
     from loadgen.endpoint import discovery, scraper
 
-    monkeypatch.setattr(discovery, "_LOOKS_PER_S", 50)
-    monkeypatch.setattr(scraper, "_LOOKS_PER_S", 50)
+    monkeypatch.setattr(discovery, "_POLLS_PER_S", 50)
+    monkeypatch.setattr(scraper, "_SCRAPES_PER_S", 50)
     monkeypatch.setattr(scraper, "_BETWEEN_S", 0.02)
 
 

@@ -11,8 +11,8 @@ What an event does to a connection, by its state (`ReadBuffer.state`, the only p
 | BUSY        | the rest is written | appended; then IDLE      | sent again, or fails | fails, if too late   |
 
 A refused connection is CLOSED, and the request that waits for it fails. A connection that becomes IDLE while
-a request waits to be sent again (`index` ≥ 0) is BUSY at once. `Pool` owns the rows up to HANDSHAKING, `Wire`
-the others.
+a request waits to be sent again (`index` ≥ 0) is BUSY at once. `Pool` owns the rows up to HANDSHAKING,
+`EpollTransport` the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from loadgen.transport.job import Limits, Target
 from loadgen.transport.network import Network, Received, Socket
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
-READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
+READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
 _RECORD_BYTES = 16384
 MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
 _TIMESPEC = struct.Struct("qq")
@@ -54,7 +54,7 @@ DIALING = (State.CONNECTING, State.HANDSHAKING)
 
 
 class Tls:
-    """TLS over a raw socket whose reads keep their kernel stamps."""
+    """TLS over a raw socket whose reads keep their kernel timestamps."""
 
     def __init__(self, sock: Socket, context: ssl.SSLContext, host: str) -> None:
         self.sock = sock
@@ -112,8 +112,8 @@ class ReadBuffer:
 
     def clear(self) -> None:
         """Forget what was read."""
-        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's stamp (ns)
-        self.tail = b""  # what a read must end with to be worth a look
+        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's timestamp (ns)
+        self.tail = b""  # what a read must end with for the response to be checked for its end
 
     def __len__(self) -> int:
         """How many reads there were."""
@@ -125,11 +125,11 @@ class ReadBuffer:
 
     @property
     def stamped(self) -> bool:
-        """Whether the kernel gave the last read a stamp."""
+        """Whether the kernel gave the last read a timestamp."""
         return bool(self.got[-2] != NO_STAMP)
 
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
-        """When the last read arrived, by the kernel's stamp where it has one that is possible."""
+        """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
         seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
         seen_ns = int(self.got[-1])
         arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
@@ -205,7 +205,7 @@ class Slot:
         family, address = target.address
         sock = network.socket(family)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # no kernel stamps here: each read says so by lacking one
+        with contextlib.suppress(OSError):  # no kernel timestamps here: each read lacks one
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
         self.connect_begin_ns, self.served, self.tls = network.now_ns(), 0, None
@@ -240,7 +240,7 @@ class Slot:
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
 
-        It forgets that where messages are 40 ms apart, so it is told for each response, once that streams.
+        It forgets that where messages are 40 ms apart, so this is set for each response, once that streams.
         """
         assert self.sock is not None
         self.acks_delayed = True
@@ -264,11 +264,11 @@ class Slot:
         return self.intake.since(count)
 
     def seen_at(self, read: int) -> int:
-        """When a read was in hand (ns)."""
+        """When the client had received a read (ns)."""
         return int(self.intake.got[read * A_READ + 2])
 
     def begin_response(self, limits: Limits) -> Failure | bool:
-        """Look for the response's head: what is wrong with it, or whether the response is over with it."""
+        """Parse the response's head: what is wrong with it, or whether the response is over with it."""
         self.heads = self.heads or Heads()
         head = self.heads.read(self.intake)
         if head is None:
@@ -280,7 +280,7 @@ class Slot:
             return limits.too_long(framing.total)
         self.heads, self.framing, self.keep_alive = None, framing, head.keep_alive
         self.intake.tail = framing.tail
-        # Bytes that are no chunk are over too: decoding says what is wrong with them.
+        # Bytes that are not a chunk end the response too: decoding reports what is wrong with them.
         odd = not framing.begins_well(head.rest)
         return framing.done(self.intake) or (odd and framing.checked(self.intake))
 

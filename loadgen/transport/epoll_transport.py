@@ -1,7 +1,7 @@
-"""The wire transport: raw sockets, one epoll, the kernel's receive stamps.
+"""The epoll transport (`wire`): raw sockets, one epoll, the kernel's receive timestamps.
 
-The hot path is `Wire._look`: read, stamp, append. What is neither reading nor sending waits until
-the epoll has nothing to say, where it cannot delay another stream.
+The hot path is `EpollTransport._read_ready`: read, timestamp, append. What is neither reading nor sending
+waits until the epoll reports nothing, where it cannot delay another stream.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
-from loadgen.transport.poll_pacing import ENOUGH, Rest
+from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
-_MOST_EVENTS = 1024  # of one look at the epoll
-_MOST_JOINED = 8  # ends of one look whose reads are joined at once, while the processor's cache has them
+_MOST_EVENTS = 1024  # of one poll
+_MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _KEPT_READS = 16  # of an answer that was too long: enough to see what it was
@@ -35,7 +35,7 @@ _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
 _BUSY = State.BUSY
 
 
-class Wire:
+class EpollTransport:
     """One run of a job over plain or TLS sockets, on the kernel's network or a test's."""
 
     def __init__(self, job: Job, outbox: Outbox, counters: Counters, network: Network | None = None) -> None:
@@ -45,24 +45,24 @@ class Wire:
         self.out = Outgoing(job)
         self.pool = Pool(job.target, self.network, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
-        self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
+        self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
         self.begin_ns, self.swept_ns = 0, self.now_ns()
-        self.wall, self.rest = WallOffset(self.network), Rest()
+        self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
         self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
         self.stopping = self.hurried = False
 
     # The hot path.
 
-    def _look(self, events: Iterable[tuple[int, int]]) -> None:
-        """Read what arrived, stamp it, append it; the end is a comparison of the last bytes."""
+    def _read_ready(self, events: Iterable[tuple[int, int]]) -> None:
+        """Read what arrived, timestamp it, append it; the end is a comparison of the last bytes."""
         by_fd, now_ns, busy = self.pool.by_fd, self.now_ns, _BUSY
         for fd, mask in events:
             intake = by_fd[fd]
             if mask != RECV or intake is None or intake.state is not busy:
                 self._attend(fd, intake, mask)
                 continue
-            receive = intake.receive  # an attribute called where it is looked up is found the slow way
+            receive = intake.receive  # calling an attribute directly would take the slow lookup
             try:
                 data, ancillary, _, _ = receive(READ_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
@@ -79,7 +79,7 @@ class Wire:
                 self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
-        """Write the slot's request, stamped right before its first byte goes to the kernel."""
+        """Write the slot's request, timestamped right before its first byte goes to the kernel."""
         data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
         slot.pending = memoryview(data)
         slot.intake.state = _BUSY
@@ -100,15 +100,15 @@ class Wire:
         self._launch()
         poll = self.pool.poll.poll
         while self.ended < self.out.count and not self.stopping:
-            # A look before the sleep: often the next event is there, and to be woken costs more than to look.
+            # Poll before sleeping: often the next event is there, and being woken costs more than a poll.
             events = poll(0, _MOST_EVENTS)
             if not events and not self._housekeep():
                 events = poll(self._wait_s(), _MOST_EVENTS)
             self._dispatch(events)
             if self.out.next < self.out.count:
                 self._launch()
-            if self.rest.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
-                self.network.sleep(self.rest.seconds)
+            if self.pacing.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
+                self.network.sleep(self.pacing.seconds)
             if self.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
                 self._sweep(self.now_ns())
             if (self.hurried or self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES) and not self.outbox.blocked:
@@ -127,7 +127,7 @@ class Wire:
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
         self.joined = 0
-        self._look(events)
+        self._read_ready(events)
         while self.pool.failed:
             self._refused(*self.pool.failed.popleft())
 
@@ -158,7 +158,7 @@ class Wire:
             elif state is State.IDLE:
                 self._unasked(slot)
             else:
-                self._look([(fd, RECV)])
+                self._read_ready([(fd, RECV)])
             if mask & ~(SEND | RECV) and slot.sock is sock:
                 self.pool.look_again(slot)  # the peer's end was reported now, and comes after what was read
 
@@ -170,7 +170,7 @@ class Wire:
         return max(0, wait_ns // 1_000_000) / 1000
 
     def _housekeep(self) -> bool:
-        """One small piece of the work that can wait; False when there is none."""
+        """Do one small piece of the work that can wait; False when there is nothing to do."""
         if self.out.may_build:
             self.out.build_ahead()
             return True
@@ -219,20 +219,20 @@ class Wire:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
-        self.rest.learn(busy, reads, now_ns)
+        self.pacing.learn(busy, reads, now_ns)
         self.counters.publish(self.out.next, self.ended, reads)
         self.hurried = 0 < self.outbox.oldest_ns < now_ns - _LATE_NS
 
     def _inspect(self, slot: Slot, now_ns: int) -> None:
-        """Look at a stream that goes on for long: whether it is one, and has tokens."""
+        """Check a stream that goes on for long: whether it is still well-formed, and gets tokens."""
         slot.inspect_ns = now_ns + self.deadlines.inspect_ns
         if slot.is_over(now_ns, self.deadlines.inspect_ns):
-            self._end(slot, None)  # decoding says what is wrong
+            self._end(slot, None)  # decoding reports what is wrong
         elif failure := self.deadlines.stalled(slot, now_ns):
             self._end(slot, failure)
 
     def _cut(self, slot: Slot) -> None:
-        """End an answer that is too long; its first bytes say what it was, and the rest fills no memory."""
+        """End an answer that is too long; its first bytes are kept, and the rest fills no memory."""
         del slot.intake.got[_KEPT_READS * A_READ :]
         self._end(slot, self.job.limits.too_long())
 
@@ -270,7 +270,7 @@ class Wire:
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
-        if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, told of already
+        if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, reported already
             self.pool.look_again(slot)
             slot.full_reads += 1
             if slot.full_reads * READ_BYTES > self.job.limits.answer_bytes:  # before a sweep could see it
@@ -278,7 +278,7 @@ class Wire:
                 return
         if slot.framing is None:
             over = slot.begin_response(self.job.limits)
-            self.rest.forbidden |= not slot.intake.stamped
+            self.pacing.forbidden |= not slot.intake.stamped
         else:
             over = slot.framing.done(slot.intake)
         if over:

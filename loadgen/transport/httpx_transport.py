@@ -1,7 +1,7 @@
-"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel stamps.
+"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel timestamps.
 
 One client with one connection for each slot: a pool shared by hundreds of streams costs time that
-grows with their square. Stamps are user space, so the event loop's lag is in every figure.
+grows with their square. Timestamps are taken in user space, so the event loop's lag is in every figure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRY_S = 1.0
 
 @dataclass
 class _Link:
-    """A slot's connection: whether a byte came, which httpx does not say and a resend depends on."""
+    """A slot's connection: whether a byte came, which httpx does not report and a resend depends on."""
 
     received: int = 0  # bytes
     closed: bool = False  # by the server, in order
@@ -81,7 +81,7 @@ class _Exchange:
     looked_ns: int = 0
     scanned: int = 0
     inspect_ns: int = 0
-    limit: asyncio.Timeout | None = None  # set off by whoever gives it up
+    limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
 
     @property
@@ -129,8 +129,8 @@ class _Exchange:
         if self.status:
             return None
         if self.came > LONGEST_HEAD_BYTES:
-            said = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
-            return Failure(FailureKind.MALFORMED, said)
+            detail = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
+            return Failure(FailureKind.MALFORMED, detail)
         if not http2 and begin[:5] != b"HTTP/"[: len(begin)]:
             return Failure(FailureKind.MALFORMED, f"not an HTTP response: {begin!r}")
         return None
@@ -141,8 +141,8 @@ class _Exchange:
             return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
         if ended and not self.came:
-            told = error if isinstance(error, httpx.NetworkError) else None
-            return unanswered(self, self.now_ns(), told)
+            cause = error if isinstance(error, httpx.NetworkError) else None
+            return unanswered(self, self.now_ns(), cause)
         malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)
@@ -169,7 +169,7 @@ class _Exchange:
         )
 
 
-class Portable:
+class HttpxTransport:
     """One run of a job over httpx, on the event loop that `new_loop` makes: its network, and its timers."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Portable:
             started_ns=self.begin_ns,
             ended_ns=self.now_ns(),
             cpu_ns=time.process_time_ns() - cpu_ns,
-            clock_step_ns=0,  # nothing here is stamped by a clock that is stepped
+            clock_step_ns=0,  # no timestamp here is of a clock that can be stepped
             late_bodies=0,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,

@@ -21,13 +21,13 @@ class Pool:
     """Slots and their sockets; `on_open` is called with each that became ready for requests.
 
     A connection that cannot be made waits in `failed` with its error: it is for the owner of the
-    requests to say what that means, and from there a slot may be dialed again without recursion.
+    requests to decide what that means, and from there a slot may be dialed again without recursion.
     """
 
     def __init__(self, target: Target, network: Network, on_open: Callable[[Slot], None]) -> None:
         self.target, self.network, self.on_open = target, network, on_open
-        # Told once of each arrival, the kernel does not look again at each stream that was just read. TLS
-        # reads hide how much was there, so they are told for as long as something is.
+        # Reporting each arrival once, the kernel need not check every stream again that was just read. TLS
+        # reads hide how much was there, so those are reported for as long as something is.
         self.arrivals = _EDGE if target.tls is None else RECV
         self.poll = network.poller()
         self.slots: list[Slot] = []
@@ -54,7 +54,7 @@ class Pool:
         self.watch(slot.fd, SEND, slot.intake)
 
     def watch(self, fd: int, events: int, intake: ReadBuffer | None = None) -> None:
-        """Have the epoll tell of a file that it did not know."""
+        """Have the epoll report a file that it did not know."""
         self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = intake
         self.poll.register(fd, events)
@@ -83,7 +83,7 @@ class Pool:
         return None
 
     def look_again(self, slot: Slot) -> None:
-        """Have the epoll tell what there is of a slot now, told before or not, and then what comes."""
+        """Have the epoll report a slot's readiness again, reported before or not, and then what comes."""
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
 
     def put_off(self, late_ns: int) -> None:

@@ -92,7 +92,7 @@ CONNECTIONS = [
     Fault(
         "slower than --request-timeout",
         Answer([HEAD, *lasting(chunk(A), 100, 0.05)]),
-        fails(K.TIMEOUT, "no end within --request-timeout"),
+        fails(K.TIMEOUT, "not finished within --request-timeout"),
         requests=ONCE,
         request_s=0.4,
     ),

@@ -20,16 +20,19 @@ from loadgen.metrics.record import Record
 from loadgen.protocol.openai import Completions
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
-from loadgen.transport.epoll_transport import Wire
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.httpx_transport import Portable
+from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Health, Job, Target, Transport
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
 
 PATIENCE_S = 10.0  # before a test that hangs is ended by its sockets
-TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {"wire": Wire, "httpx": Portable}
+TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {
+    "wire": EpollTransport,
+    "httpx": HttpxTransport,
+}
 
 
 class End(Enum):

@@ -23,8 +23,8 @@ from fakes.scripted_server import Answer, Asked, End, target_of
 from fakes.virtual_time import VirtualTime
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import SO_TIMESTAMPNS
-from loadgen.transport.epoll_transport import Wire
-from loadgen.transport.httpx_transport import Portable
+from loadgen.transport.epoll_transport import EpollTransport
+from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Job, Target, Transport
 from loadgen.transport.network import Received
 
@@ -219,8 +219,8 @@ class VirtualServer:
 
         def build(job: Job, outbox: Outbox, counters: Counters) -> Transport:
             if name == "wire":
-                return Wire(job, outbox, counters, self)
-            return Portable(job, outbox, counters, self, lambda: VirtualLoop(self))
+                return EpollTransport(job, outbox, counters, self)
+            return HttpxTransport(job, outbox, counters, self, lambda: VirtualLoop(self))
 
         return build
 

@@ -22,7 +22,7 @@ from fakes.scripted_server import (
     token,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.transport.epoll_transport import Wire
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 
 MS = 1_000_000
@@ -180,7 +180,7 @@ def test_a_reader_that_is_gone_stops_the_run() -> None:
     driver = Driver(job_of(server.target(), 10, 1), "wire", server)
     driver.inbox.stop()  # an unread byte makes the end of the pipe an error, not an end
     driver.inbox.sock.close()
-    wire = Wire(driver.job, driver.outbox, driver.counters, server)
+    wire = EpollTransport(driver.job, driver.outbox, driver.counters, server)
     health = wire.run()
     assert health.ended_ns - health.started_ns < MS
     driver.outbox.sock.close()

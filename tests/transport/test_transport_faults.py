@@ -186,7 +186,7 @@ def test_an_answer_without_an_end_is_cut_and_the_others_are_served(name: str, tr
     assert found.count(None) == 19
     (cut,) = (capture for capture in driven.captures if capture.failure is not None)
     assert cut.failure is not None
-    assert cut.failure.detail == "more than 1 MiB for one answer"
+    assert cut.failure.detail == "larger than the limit of 1 MiB for one answer"
     assert len(cut.raw) <= 2 << 20
     assert len(cut.read_lengths) == len(cut.seen_ns) == len(cut.kernel) // 2
 
