@@ -11,8 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen import live, result, rungs, signals, tables
-from loadgen.errors import MeasureError
-from loadgen.local import LAST_WORDS
+from loadgen.errors import MeasureError, ServerDied
 from loadgen.plan import Seed
 from loadgen.printing import printed
 from loadgen.profile import Profile
@@ -54,9 +53,8 @@ class Climb:
             try:
                 self._rung(inside, length, seed)
             except MeasureError as error:
-                why, died, _ = str(error).partition(LAST_WORDS)
-                self._add(self._missed(length, why, session))
-                if died:
+                self._add(self._missed(length, error.summary, session))
+                if isinstance(error, ServerDied):
                     raise
 
     def give_up(self, why: str) -> None:

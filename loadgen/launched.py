@@ -13,11 +13,11 @@ from loadgen import clock, live, result, sensors
 from loadgen.credentials import Credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.environment import hide
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import MeasureError, ServerDied, UsageError
 from loadgen.facts import Launched
 from loadgen.flags import Options
 from loadgen.launch_flags import Launching
-from loadgen.local import LAST_WORDS, Local
+from loadgen.local import Local
 from loadgen.server_settings import ServerSettings
 from loadgen_servers import ownership
 from loadgen_servers.causes import cause
@@ -32,10 +32,6 @@ _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, a
 _LOOK_S = 0.5
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
-
-
-class ServerDied(MeasureError):
-    """A server that was started here ended by itself, or never became ready."""
 
 
 class Startup(msgspec.Struct, frozen=True):
@@ -185,10 +181,10 @@ def _until_ready(startup: Startup, access: Access, quiet: bool) -> None:
     try:
         while (trouble := inquiry.look()) is not None:
             if (code := running.exit_code()) is not None:
-                raise ServerDied(_last_words(launch.name, running, f"ended with {code} before it was ready"))
+                raise _death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
                 limit = f"{launch.timeout_s:g} s ({trouble}; --launch-timeout-sec waits longer)"
-                raise ServerDied(_last_words(launch.name, running, f"is not ready after {limit}"))
+                raise _death(launch.name, running, f"is not ready after {limit}")
             display.show(startup)
             time.sleep(_LOOK_S)
     finally:
@@ -202,7 +198,7 @@ def _owned(running: Running) -> str:
     except LaunchError as error:
         raise UsageError(str(error)) from None
     if found is ownership.Owner.NOBODY:
-        raise ServerDied(_last_words("the server", running, f"answers, and {found.value}"))
+        raise _death("the server", running, f"answers, and {found.value}")
     return str(found.value)
 
 
@@ -212,16 +208,16 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
     while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
         time.sleep(_LOOK_S)
     if code is not None:
-        raise ServerDied(_last_words(name, running, f"ended with {code} during the run"))
+        raise _death(name, running, f"ended with {code} during the run")
 
 
-def _last_words(name: str, running: Running, what: str) -> str:
-    """What happened, the known cause, and the end of the log."""
+def _death(name: str, running: Running, what: str) -> ServerDied:
+    """What happened and the known cause; then the end of the log."""
     tail = running.tail(_CAUSE_LINES)
     known = cause("\n".join(tail), running.exit_code())
-    said = f"{name} {what}" + (f": {known}" if known else "")
-    words = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
-    return f"{said}{LAST_WORDS}{running.log}{words}"
+    summary = f"{name} {what}" + (f": {known}" if known else "")
+    last_lines = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
+    return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
 
 
 def _until_memory_is_back(before: int | None) -> None:

@@ -9,8 +9,6 @@ import msgspec
 
 from loadgen.facts import Launched
 
-LAST_WORDS = "; its whole log: "  # stands between what became of a server and the end of its log
-
 
 def _nothing(wait_s: float) -> None:
     """Nobody knows whether a server lives that was not started here."""
@@ -22,7 +20,7 @@ class Local(msgspec.Struct, frozen=True):
     pids: Callable[[], Sequence[int]]
     log: Path | None = None
     launched: Launched | None = None
-    # Raises MeasureError where it has ended; a server that just failed may need so many seconds to.
+    # Raises ServerDied where it has ended; a server that just failed may need so many seconds to.
     check_alive: Callable[[float], None] = _nothing
     gone: Callable[[], bool] = lambda: False  # whether it has ended
     device_before_bytes: int | None = None  # GPU memory in use before it was started

@@ -33,7 +33,7 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.control import Trace
 from loadgen.endpoint import Access, Served
 from loadgen.environment import HIDDEN, command_line, describe, git_state, hide
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.facts import Client, Facts, Server
 from loadgen.fingerprint import Fingerprint
 from loadgen.flags import Options
@@ -89,6 +89,10 @@ class Session(msgspec.Struct, frozen=True):
         """Raises MeasureError where a server of ours has ended; one that failed gets time for it."""
         if self.local is not None:
             self.local.check_alive(_FAILED_S if failed else 0.0)
+
+    def hidden(self, error: LoadgenError) -> LoadgenError:
+        """The error without the secrets of this session."""
+        return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
 
     @property
     def context_limit(self) -> int:
