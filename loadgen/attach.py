@@ -15,7 +15,9 @@ from loadgen.checkpoint import Checkpoint
 from loadgen.credentials import Credentials, credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.errors import MeasureError, UsageError
+from loadgen.exchange import ControlLoop
 from loadgen.flags import Options
+from loadgen.live import TERMINAL, Frontend
 from loadgen.local import Local
 from loadgen.measure import Watch, measure
 from loadgen.places import place
@@ -43,14 +45,35 @@ def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
     return base.overlaid(ServerSettings.of(options.launching.settings, "the flags"))
 
 
-def attach(options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack) -> Session:
+def attach(
+    options: Options,
+    asked: ServerSettings,
+    workload: Profile,
+    stack: ExitStack,
+    frontend: Frontend = TERMINAL,
+) -> Session:
     """A session with a server that is ready; what was started for it ends with `stack`.
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
     known = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
     with known.secrets.kept():
-        return _attached(options, asked, workload, stack, known)
+        loop = stack.enter_context(ControlLoop(frontend.interrupts))
+        if options.launching.wanted:
+            from loadgen.launched import launched  # no other run needs what starts servers
+
+            if options.model is not None and os.path.exists(options.model):
+                # A server names its model as it was given: whole, wherever it runs.
+                options = replace(options, model=os.path.abspath(options.model))
+            access, local = stack.enter_context(launched(options, asked, known, loop))
+            session = _session(options, access, local, 0.0, frontend)
+            _check_token(session, workload)
+            return session
+        if options.base_url is not None:
+            access = _attached(options, known, loop)
+            return _session(options, access, _local(access), options.ready_check_timeout_s, frontend)
+        embedded = Access(_embedded(options, stack), known.headers, secrets=known.secrets, loop=loop)
+        return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, frontend)
 
 
 def _tables(asked: ServerSettings) -> dict[str, object]:
@@ -58,46 +81,28 @@ def _tables(asked: ServerSettings) -> dict[str, object]:
     return {"arguments": asked.arguments, "environment": asked.environment}
 
 
-def _attached(
-    options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
-) -> Session:
-    if options.launching.wanted:
-        return _launched(options, asked, workload, stack, known)
-    if options.base_url is not None:
-        if options.preset is not None:
-            raise UsageError(
-                "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
-            )
-        access = Access(
-            _base_url(options),
-            known.headers,
-            options.insecure,
-            options.ca_cert,
-            options.client_cert,
-            options.client_key,
-            known.secrets,
-        )
-        return _session(options, access, _local(access), options.ready_check_timeout_s)
-    access, local = _embedded(options, stack, known)
-    return _session(options, access, local, _EMBEDDED_WAIT_S)
+def _attached(options: Options, known: Credentials, loop: ControlLoop) -> Access:
+    """The address of a server that runs already; raises UsageError."""
+    if options.preset is not None:
+        raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
+    return Access(
+        _base_url(options),
+        known.headers,
+        options.insecure,
+        options.ca_cert,
+        options.client_cert,
+        options.client_key,
+        known.secrets,
+        loop,
+    )
 
 
-def _launched(
-    options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
-) -> Session:
-    from loadgen.launched import launched  # nobody else needs what starts servers
-
-    if options.model is not None and os.path.exists(options.model):
-        # A server names its model as it was given: whole, wherever it runs.
-        options = replace(options, model=os.path.abspath(options.model))
-    access, local = stack.enter_context(launched(options, asked, known))
-    session = _session(options, access, local, 0.0)
+def _check_token(session: Session, workload: Profile) -> None:
     try:
         first_token(session, workload)
     except MeasureError:
-        session.check_alive(failed=True)  # what it died of tells more
+        session.check_alive(failed=True)  # why it died explains more
         raise
-    return session
 
 
 def first_token(session: Session, workload: Profile) -> None:
@@ -107,7 +112,11 @@ def first_token(session: Session, workload: Profile) -> None:
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    outcome = measure(asked, session.manner(asked), Watch(live.Silent(), "first token"))
+    outcome = measure(
+        asked,
+        session.manner(asked),
+        Watch(live.Silent(), "first token", interrupts=session.frontend.interrupts),
+    )
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     failures = [failure for failure in outcome.records.failures if failure is not None]
@@ -117,17 +126,17 @@ def first_token(session: Session, workload: Profile) -> None:
         )
 
 
-def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[Access, Local]:
+def _embedded(options: Options, stack: ExitStack) -> str:
+    """Start the embedded engine; its base URL. Raises UsageError where it does not start."""
     config = None if options.model_config is None else place(options.model_config)
     arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))
     try:
-        listening = embedded.start()
+        return embedded.start().base_url
     except EngineFailed as error:
         raise UsageError(f"the embedded engine did not start: {error}") from None
-    return Access(listening.base_url, known.headers, secrets=known.secrets), Local(lambda: [])
 
 
 def _local(access: Access) -> Local | None:
@@ -153,7 +162,9 @@ def _base_url(options: Options) -> str:
     return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
 
 
-def _session(options: Options, access: Access, local: Local | None, wait_s: float) -> Session:
+def _session(
+    options: Options, access: Access, local: Local | None, wait_s: float, frontend: Frontend
+) -> Session:
     tls = access.tls()
     model = options.served_model_name or options.model
     served = Inquiry(access, tls).ask(model, wait_s)
@@ -170,7 +181,7 @@ def _session(options: Options, access: Access, local: Local | None, wait_s: floa
     files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for.
     root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
-    return Session(options, access, served, subject, root, local, files)
+    return Session(options, access, served, subject, root, local, files, frontend=frontend)
 
 
 def _checkpoint(place: str) -> Checkpoint | None:

@@ -30,7 +30,7 @@ def reset_cache(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy
     """
     if not engine.reset_path:
         return f"{engine.name} has no way to empty its cache"
-    return asyncio.run(_reset(access, tls, engine, busy_s))
+    return access.loop.run(_reset(access, tls, engine, busy_s))
 
 
 async def _reset(access: Access, tls: ssl.SSLContext | None, engine: Engine, busy_s: float) -> str:
@@ -96,7 +96,7 @@ def tracing(access: Access, tls: ssl.SSLContext | None, engine: Engine, director
 def server_info(access: Access, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     """What the server says of how it runs; empty where it does not say (vLLM: outside its dev mode)."""
     try:
-        return asyncio.run(_info(access, tls, engine)) if engine.info_path else {}
+        return access.loop.run(_info(access, tls, engine)) if engine.info_path else {}
     except OSError:  # not even a socket of ours
         return {}
 
@@ -116,7 +116,7 @@ def _tell(
             return await exchange.ask(client, "POST", path, _TRACE_S, body=body)
 
     try:
-        answer = asyncio.run(post())
+        answer = access.loop.run(post())
     except OSError as error:  # not even a socket of ours
         raise MeasureError(f"{path} cannot be asked: {error.strerror}") from None
     if answer.trouble:

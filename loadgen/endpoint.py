@@ -5,7 +5,6 @@ This is the control plane: httpx, at most a few requests a second, never while a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import ssl
@@ -21,7 +20,7 @@ from asyncio_throttle.throttler import Throttler
 from loadgen import clock, engines, exchange, untrusted
 from loadgen.engines import Engine
 from loadgen.errors import MeasureError, UsageError
-from loadgen.exchange import Answer, shown_url
+from loadgen.exchange import Answer, ControlLoop, shown_url
 from loadgen.job import Target
 from loadgen.portable import is_loopback
 from loadgen.secrecy import Secrets
@@ -46,6 +45,7 @@ class Access(msgspec.Struct, frozen=True):
     client_cert: str | None = None  # a file with our own certificate, and its key unless client_key has it
     client_key: str | None = None
     secrets: Secrets = msgspec.field(default_factory=Secrets)  # whatever is written must not hold them
+    loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
 
     def __post_init__(self) -> None:
         try:
@@ -207,11 +207,11 @@ class Inquiry:
         """Wait until the server is ready and say who it is; raises MeasureError when it is not."""
         if not 0 <= wait_s < _LONGEST_WAIT_S:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
-        return asyncio.run(self._ask(model, wait_s))
+        return self.access.loop.run(self._ask(model, wait_s))
 
     def look(self) -> str | None:
         """Why the server is not ready at this moment; None where it is."""
-        return asyncio.run(self._look())
+        return self.access.loop.run(self._look())
 
     async def _look(self) -> str | None:
         async with self.access.client(self.tls, _ANSWER_S) as client:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import httpx
 import msgspec
 
 from loadgen import untrusted
+from loadgen.signals import Interrupts, Signals
 
 MOST_BYTES = 8 << 20
 _SAID = 200  # characters of an answer's own words
@@ -20,6 +23,54 @@ _TO_CERTIFICATES = "--insecure accepts any certificate"
 _TO_AUTHORITIES = f"--ca-cert FILE names the authority to trust, {_TO_CERTIFICATES}"
 # OpenSSL's verify codes: expired and not yet valid; of another name, or address.
 _DATES, _NAMES = (9, 10), (62, 64)
+_POLL_S = 0.1
+T = TypeVar("T")
+
+
+class ControlLoop:
+    """Where control requests run: in its `with` block all on one event loop, elsewhere each on its own."""
+
+    def __init__(self, interrupts: Interrupts | None = None) -> None:
+        self._interrupts: Interrupts = Signals() if interrupts is None else interrupts
+        self._runner: asyncio.Runner | None = None
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def run(self, request: Coroutine[Any, Any, T]) -> T:
+        """What a request comes to; raises OSError where no socket is left for it, and Stopped."""
+        if self._runner is None:
+            with ControlLoop(self._interrupts) as alone:
+                return alone.run(request)
+        completed = False
+        try:
+            self._interrupts.poll()
+            value = self._runner.run(self._interruptible(request))
+            completed = True
+            return value
+        except asyncio.CancelledError:
+            self._interrupts.poll()
+            raise
+        finally:
+            request.close()
+            if not completed:  # what was under way must not go on with the next request
+                self._runner.close()
+                self._runner = asyncio.Runner()
+
+    async def _interruptible(self, request: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(request)
+        while not (await asyncio.wait([task], timeout=_POLL_S))[0]:
+            if self._interrupts.pending:
+                task.cancel()
+        return task.result()
 
 
 class Answer(msgspec.Struct, frozen=True):

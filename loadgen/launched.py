@@ -14,6 +14,7 @@ from loadgen.credentials import Credentials
 from loadgen.endpoint import Access, Inquiry
 from loadgen.environment import hide
 from loadgen.errors import MeasureError, ServerDied, UsageError
+from loadgen.exchange import ControlLoop
 from loadgen.facts import Launched
 from loadgen.flags import Options
 from loadgen.launch_flags import Launching
@@ -66,7 +67,7 @@ def dry_run(options: Options, settings: ServerSettings) -> str:
 
 @contextmanager
 def launched(
-    options: Options, settings: ServerSettings, known: Credentials
+    options: Options, settings: ServerSettings, known: Credentials, loop: ControlLoop
 ) -> Iterator[tuple[Access, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
 
@@ -81,7 +82,7 @@ def launched(
     )
     before = sensors.device_memory_bytes()
     startup = Startup(launch, _started(command, port, directory, known.variables), clock.now_ns())
-    access = Access(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets)
+    access = Access(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets, loop=loop)
     try:
         with startup.running:
             _until_ready(startup, access, options.quiet)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
+
+import msgspec
 
 from loadgen import clock
 from loadgen.job import Counters
 from loadgen.printing import printed
 from loadgen.record import Record
+from loadgen.signals import Interrupts, Signals
 
 _LINE_EVERY_NS = 10_000_000_000
 _WINDOW_NS = 3_000_000_000
@@ -193,3 +197,13 @@ def display(quiet: bool) -> Display:
 def warn(text: str) -> None:
     """A line on standard error, if that takes one."""
     printed(f"loadgen: {text}", sys.stderr)
+
+
+class Frontend(msgspec.Struct, frozen=True):
+    """Who runs a session: where its warnings go, and where a request to end it comes from."""
+
+    warn: Callable[[str], None]
+    interrupts: Interrupts
+
+
+TERMINAL = Frontend(warn, Signals())

@@ -22,6 +22,7 @@ from loadgen.plan import Plan
 from loadgen.record import Records
 from loadgen.runner import Run, start
 from loadgen.server_text import Hide, as_is
+from loadgen.signals import Interrupts, Signals
 from loadgen.stop_rules import StopRules
 
 _SPARE_FILES = 64
@@ -71,6 +72,7 @@ class Watch(msgspec.Struct, frozen=True):
     during: AbstractContextManager[object] = msgspec.field(default_factory=nullcontext)
     journal: Journal = msgspec.field(default_factory=Journal)
     rules: StopRules = msgspec.field(default_factory=StopRules)
+    interrupts: Interrupts = msgspec.field(default_factory=Signals)
 
 
 @dataclass
@@ -108,10 +110,10 @@ class _Ending:
 
 
 @contextmanager
-def _until_its_end(run: Run) -> Iterator[_Ending]:
+def _until_its_end(run: Run, interrupts: Interrupts) -> Iterator[_Ending]:
     ending = _Ending(run)
     try:
-        with signals.caught(ending.by_signal):
+        with interrupts.caught(ending.by_signal):
             yield ending
     finally:
         run.kill()
@@ -119,7 +121,7 @@ def _until_its_end(run: Run) -> Iterator[_Ending]:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Decoding makes no cycles, and many objects for the collector to look at in vain."""
+    """Disable the garbage collector: decoding allocates many objects but no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
@@ -127,6 +129,7 @@ def _no_collector() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            gc.unfreeze()
             gc.enable()
 
 
@@ -144,12 +147,13 @@ def measure(plan: Plan, manner: Manner, watch: Watch) -> Outcome:
     run = start(job, manner.transport)
     progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
     began_ns = clock.now_ns()
-    with _until_its_end(run) as ending, _no_collector(), watch.during:
+    with _until_its_end(run, watch.interrupts) as ending, _no_collector(), watch.during:
         journal.start_syncing()
         for capture in run.captures():
             if capture is None:
                 journal.write()
                 watch.display.show(progress)
+                watch.interrupts.poll()
                 ending.check(manner.gone, rules, (clock.now_ns() - began_ns) / 1e9)
                 continue
             record = decoder.decode(capture)

@@ -47,7 +47,7 @@ class Observer:
     def before(self, rest_s: float = 0.0) -> str:
         """Look right before the run, having waited for the server to be at rest; why it cannot be, if so."""
         self.samples, self.every_s = [], _EVERY_S
-        self.began, _ = _result(self._at_rest(rest_s) if rest_s else self._once())
+        self.began, _ = self._run(self._at_rest(rest_s) if rest_s else self._once())
         return self.began.trouble
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class Observer:
         """The run's window, once nothing runs and the counters stand still, or as far as that comes."""
         if self.began.trouble:
             return ServerWindow(trouble=self.began.trouble)
-        ended, rested = _result(self._at_rest(_REST_S))
+        ended, rested = self._run(self._at_rest(_REST_S))
         if ended.trouble:
             return ServerWindow(trouble=f"after the run {ended.trouble}")
         samples = [(at_s, parse(selection)) for at_s, selection in self.samples]
@@ -136,11 +136,9 @@ class Observer:
         self.least_s = min(self.least_s, (clock.now_ns() - asked_ns) / 1e9)
         return select(answer.status, answer.body, wanted)
 
-
-def _result(looking: Coroutine[object, object, tuple[Selection, bool]]) -> tuple[Selection, bool]:
-    """What a look comes to; in words why there can be none."""
-    try:
-        return asyncio.run(looking)
-    except OSError as error:  # not even a socket of ours
-        looking.close()
-        return Selection(trouble=f"/metrics cannot be asked: {error.strerror}"), False
+    def _run(self, looking: Coroutine[object, object, tuple[Selection, bool]]) -> tuple[Selection, bool]:
+        """What a look comes to; in words why there can be none."""
+        try:
+            return self.access.loop.run(looking)
+        except OSError as error:  # not even a socket of ours
+            return Selection(trouble=f"/metrics cannot be asked: {error.strerror}"), False

@@ -50,7 +50,7 @@ from loadgen.followup import (
 )
 from loadgen.job import Target
 from loadgen.journal import Journal
-from loadgen.live import Display
+from loadgen.live import TERMINAL, Display, Frontend
 from loadgen.local import Local
 from loadgen.measure import Manner, Outcome, Watch, measure, never
 from loadgen.observe import Observer
@@ -84,6 +84,7 @@ class Session(msgspec.Struct, frozen=True):
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
     cell: Cell | None = None  # of a campaign, whose runs these are
+    frontend: Frontend = TERMINAL
 
     def check_alive(self, failed: bool) -> None:
         """Raises MeasureError where a server of ours has ended; one that failed gets time for it."""
@@ -106,7 +107,7 @@ class Session(msgspec.Struct, frozen=True):
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
-        with signals.deferred() as came:
+        with signals.deferred(self.frontend.interrupts) as came:
             kept = self._keep(run, directory, explain, layout)
         return replace(kept, signal=came[0] if came else 0)
 
@@ -159,13 +160,15 @@ class Session(msgspec.Struct, frozen=True):
             Path(self.options.run_dir or "runs"), workload.name or "bench", started
         )
         display = live.display(self.options.quiet)
-        journal = Journal(directory / result.JOURNAL, live.warn)
+        journal = Journal(directory / result.JOURNAL, self.frontend.warn)
         try:
             return self._measured(made, started, display, journal), directory
         except BaseException:
             # Not to be caught here, but what was measured is there, and whoever waits for it must hear so.
             if journal.requests:
-                live.warn(f"{journal.requests} requests were measured: loadgen report {directory} shows them")
+                self.frontend.warn(
+                    f"{journal.requests} requests were measured: loadgen report {directory} shows them"
+                )
             else:
                 journal.remove()
                 result.remove_empty(directory)
@@ -275,7 +278,7 @@ class Session(msgspec.Struct, frozen=True):
             sensing.sampling() if sensing is not None else nullcontext(),
         )
         rules = StopRules.of(self.options)
-        return measure(made, manner, Watch(display, title, during, journal, rules))
+        return measure(made, manner, Watch(display, title, during, journal, rules, self.frontend.interrupts))
 
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
@@ -307,7 +310,8 @@ class Session(msgspec.Struct, frozen=True):
         if not made.profile.warmups:
             return Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        outcome = measure(warmup, manner, Watch(display, "warm-up"))
+        watch = Watch(display, "warm-up", interrupts=self.frontend.interrupts)
+        outcome = measure(warmup, manner, watch)
         if outcome.signal:
             raise signals.Stopped(outcome.signal)
         failures = [failure for failure in outcome.records.failures if failure is not None]
