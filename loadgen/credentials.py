@@ -59,18 +59,19 @@ def api_key(variable: str | None, file: str | None) -> str:
     if variable and file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
     if file is not None:
-        return _checked(_read(file), f"--api-key-file {file}")
+        return checked_key(_read(file), f"--api-key-file {file}")
     if variable == NO_KEY:
         return ""
     if variable is None:
         found = os.environ.get(DEFAULT_VARIABLE, "")
-        return _checked(found, DEFAULT_VARIABLE) if found.strip() else ""
+        return checked_key(found, DEFAULT_VARIABLE) if found.strip() else ""
     if variable not in os.environ:
         raise UsageError(f"--api-key-env {variable}: it is not set in the environment: export {variable}=…")
-    return _checked(os.environ[variable], f"--api-key-env {variable}")
+    return checked_key(os.environ[variable], f"--api-key-env {variable}")
 
 
-def _checked(text: str, origin: str) -> str:
+def checked_key(text: str, origin: str) -> str:
+    """The key in a text without the spaces around it; raises UsageError, which never shows it."""
     key = text.strip()
     if not key:
         raise UsageError(f"{origin} is empty: put the API key into it")

@@ -236,9 +236,14 @@ def _end(wanted: Wanted, kept: Store, resume: str) -> int:
 
 
 def _compare(kept: Store) -> None:
-    from loadgen.comparison.verb import main as compare
+    from loadgen.comparison import campaigns, render, verb
+    from loadgen.others import sources
 
+    places = [str(kept.directory)]
     try:
-        compare([str(kept.directory)])
+        read = sources.read(places)
+        verb.complain(read.troubles)
+        found = verb.compared(read, verb.Asked(), campaigns.told(places))
+        printed(plain(render.text(found)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

@@ -8,16 +8,18 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen import tables
 from loadgen.comparison import campaigns, ceilings, comparison, export, fits, rankings, render
 from loadgen.comparison.ceilings import Hardware
-from loadgen.comparison.comparison import MARGIN, Ask
+from loadgen.comparison.comparison import MARGIN
 from loadgen.comparison.shape import Comparison
 from loadgen.errors import UsageError
 from loadgen.flags import Parser, add_roofline_flags, refuse_unknown
 from loadgen.others import sources
+from loadgen.others.sources import Sources
 from loadgen.places import place
 from loadgen.plain_text import json_text, plain
 from loadgen.printing import printed
@@ -43,17 +45,56 @@ def main(argv: Sequence[str]) -> int:
     given, unknown = parser.parse_known_args(list(argv))
     if unknown:
         refuse_unknown(unknown[0], parser)
-    kept = campaigns.told(given.places)
-    ask, hardware = _ask(given, kept), _hardware(given, kept)
+    config = None if given.model_config is None else place(given.model_config)
+    asked = Asked(
+        baseline=given.baseline,
+        margin=None if given.margin is None else given.margin / 100,
+        alpha=given.alpha,
+        headline=given.headline,
+        allow_unlike=given.allow_unlike,
+        hardware=Hardware(given.hardware, given.bandwidth, config),
+    )
     places, again = _places(given.places)
     read = sources.read(places)
-    _tell([*again, *read.troubles])
+    complain([*again, *read.troubles])
+    printed(plain(_shown(compared(read, asked, campaigns.told(places)), given)), sys.stdout, end="")
+    return 0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a user asks of a comparison; what is None or empty is the campaign's or the default."""
+
+    baseline: str = ""
+    margin: float | None = None  # what counts as equivalent: 0.02 is 2 %
+    alpha: float = 0.05
+    headline: str = ""
+    allow_unlike: bool = False
+    hardware: Hardware = Hardware()
+
+
+def compared(read: Sources, asked: Asked, campaign: campaigns.Told) -> list[Comparison]:
+    """A table a load of everything that was read; raises UsageError."""
+    margin = next((share for share in (asked.margin, campaign.margin) if share is not None), MARGIN)
+    if not 0 < margin < 1:
+        raise UsageError(f"--margin {100 * margin:g}: give percent, above 0 and below 100")
+    if not 0 < asked.alpha < 1:
+        raise UsageError(f"--alpha {asked.alpha:g}: give a probability, as 0.05")
+    hardware = asked.hardware
+    if hardware.key is None and hardware.bandwidth_gb_per_s is None:
+        hardware = replace(hardware, key=campaign.hardware)
+    ask = comparison.Ask(
+        baseline=asked.baseline,
+        margin=margin,
+        alpha=asked.alpha,
+        headline=asked.headline,
+        allow_unlike=asked.allow_unlike,
+        campaign_baseline=campaign.baseline,
+    )
     runs, lacking = ceilings.completed(read.reported, hardware)
     found = comparison.compare(runs, ask, read.failures)
     if found and any(run.ceiling is None for run in runs):
         found[0] = replace(found[0], remarks=(*found[0].remarks, *lacking))
-    printed(plain(_shown(found, given)), sys.stdout, end="")
-    return 0
+    return found
 
 
 def compare_parser() -> argparse.ArgumentParser:
@@ -86,28 +127,6 @@ def compare_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ask(given: argparse.Namespace, kept: campaigns.Told) -> Ask:
-    margin = kept.margin if given.margin is None else given.margin / 100
-    margin = MARGIN if margin is None else margin
-    if not 0 < margin < 1:
-        raise UsageError(f"--margin {given.margin:g}: give percent, above 0 and below 100")
-    if not 0 < given.alpha < 1:
-        raise UsageError(f"--alpha {given.alpha:g}: give a probability, as 0.05")
-    return Ask(
-        baseline=given.baseline,
-        margin=margin,
-        alpha=given.alpha,
-        headline=given.headline,
-        allow_unlike=given.allow_unlike,
-        campaign_baseline=kept.baseline,
-    )
-
-
-def _hardware(given: argparse.Namespace, kept: campaigns.Told) -> Hardware:
-    key = given.hardware if given.hardware is not None or given.bandwidth is not None else kept.hardware
-    return Hardware(key, given.bandwidth, None if given.model_config is None else place(given.model_config))
-
-
 def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
     """Each place once, and a line on each that was named before."""
     real = [place(one).resolve() for one in named]
@@ -116,7 +135,7 @@ def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
     return first, [f"{one} was named before: it is read once" for one in again]
 
 
-def _tell(troubles: Sequence[str]) -> None:
+def complain(troubles: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
     for trouble in troubles[:_MOST_TROUBLES]:
         printed(f"loadgen: {plain(trouble)}", sys.stderr)
