@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen import result
 from loadgen.arrays import Int64

@@ -86,7 +86,7 @@ class Audited(msgspec.Struct, frozen=True):
 
 
 def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
-    """The audit of everything that was read; raises UsageError, and MeasureError where there are no figures."""
+    """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
     machine, unknown = machines.named(hardware.key, hardware.bandwidth_gb_per_s)
     if hardware.config is not None:
         architecture.read(hardware.config)
