@@ -21,7 +21,6 @@ from loadgen.stop_rules import DRAIN_S, Tolerance
 
 _MOST_REPEATS = 10_000
 _LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
-_LONGEST = 20  # digits that are looked at
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 
@@ -303,13 +302,12 @@ def _request_flags(group: Group) -> None:
 
 def _run_flags(group: Group) -> None:
     add = group.add_argument
-    add(
-        "--transport", choices=("wire", "httpx"), help="wire: kernel stamps (default); httpx: proxies, HTTP/2"
-    )
+    add("--transport", choices=("wire", "httpx"),
+        help="wire: kernel timestamps (default); httpx: proxies, HTTP/2")  # fmt: skip
     add("--http2", action="store_true", help="with --transport httpx")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
-    add("--repeat", type=_repeats, metavar="N", help="runs of each profile, each with prompts of its own")
+    add("--repeat", type=whole(1, _MOST_REPEATS), metavar="N", help="runs of each profile, with new prompts each")
     add("--selftest", action="store_true", help="measure this client first, at the load to come")
     add("--reset-cache", action="store_true",
         help="empty the prefix cache before each run (of a launched server: always)")  # fmt: skip
@@ -352,12 +350,6 @@ def _output_flags(group: Group) -> None:
     add("--run-dir", metavar="DIR", help="where run directories go (default: runs)")
     add("--metadata", nargs="+", action="extend", metavar="KEY=VALUE")
     add("--label")
-
-
-def _repeats(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text[:_LONGEST]) <= _MOST_REPEATS:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of runs: give 1 to {_MOST_REPEATS}")
-    return int(text)
 
 
 def _warmups(text: str) -> int | str:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from loadgen import calibration, clock, engines, plan, profile, signals
 from loadgen.arrays import Int64
+from loadgen.bounds import MOST_STREAMS, real, whole
 from loadgen.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.dialect import DIALECTS
 from loadgen.endpoint import Access
@@ -44,6 +45,7 @@ _LEAST_MESSAGES = 4
 _LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _PATIENCE_S = 60.0
 _USUAL_STREAMS = 256
+_COUNT, _POSITIVE = whole(1, MOST_STREAMS), real(0.001, 10_000)  # of its flags
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -371,27 +373,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure this client against a server that tells the truth: docs/selftest.md.",
     )
     add = parser.add_argument
-    add("--streams", type=_count, default=_USUAL_STREAMS, metavar="N", help="default %(default)s")
-    add("--interval-ms", type=_positive, default=20.0, metavar="MS", help="between messages (default 20)")
-    add("--tokens-per-message", type=_count, default=1, metavar="K", help="default 1")
-    add("--input-len", type=_count, default=64, metavar="N", help="prompt tokens (default 64)")
+    add("--streams", type=_COUNT, default=_USUAL_STREAMS, metavar="N", help="default %(default)s")
+    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="between messages (default 20)")
+    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="default 1")
+    add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
     add("--transport", choices=(*TRANSPORTS, "both"), default="both")
-    add("--seconds", type=_positive, default=14.0, metavar="S", help="for all of it (default 14)")
+    add("--seconds", type=_POSITIVE, default=14.0, metavar="S", help="for all of it (default 14)")
     add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
     return parser
-
-
-def _count(word: str) -> int:
-    if not word.isdecimal() or not int(word):
-        raise argparse.ArgumentTypeError(f"{word!r}: give 1 or more")
-    return int(word)
-
-
-def _positive(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 10_000:
-        raise argparse.ArgumentTypeError(f"{word!r}: give a number above 0, at most 10000")
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +13,6 @@ from loadgen.failure import Failure, FailureKind
 DEAD = 10  # failures in a row, and no success at all: by default such a server is dead
 JUDGED_FROM = 20  # requests that have ended before a share of them is judged
 DRAIN_S = 30.0  # for those under way once --max-duration has passed
-_LONGEST_S = 31_536_000.0
 _LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
 _SECOND_NS = 1_000_000_000
 
@@ -146,14 +144,3 @@ class StopRules:
             return ""
         cut = f"{under_way} requests still under way after the --drain-timeout of {self.drain_s:g} s were cut"
         return f"--max-duration {self.max_duration_s:g} s: {cut}"
-
-
-def seconds(text: str, least: float) -> float:
-    """A time limit in seconds, from `least` to a year; raises ValueError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= _LONGEST_S:
-        raise ValueError(f"{text!r} is no number of seconds from {least:g} to a year")
-    return value
