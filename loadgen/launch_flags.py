@@ -54,32 +54,30 @@ class Launching(msgspec.Struct, frozen=True):
         return self.engine or ("container" if self.container else "command")
 
 
+# fmt: off
 def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     """The flags that start a server and say how."""
     add, yes_no = group.add_argument, argparse.BooleanOptionalAction
     add("--launch", choices=ENGINES, help="start this engine on --model, and stop it afterwards")
-    add(
-        "--launch-command",
-        metavar="LINE",
-        help="start any server, in --launch-container or not: a line with {port}",
-    )
-    add("--launch-container", metavar="IMAGE", help="start it in a container (of vLLM, or --launch names)")
+    add("--launch-command", metavar="LINE", help="start any server: a command line with {port} in it")
+    add("--launch-container", metavar="IMAGE", help="start it in a container (of vLLM, or of --launch)")
     add("--container-engine", metavar="NAME", help="docker or podman (default: the first on PATH)")
-    add("--container-args", metavar="LINE", help="more for its `run`, as '--shm-size 16g'")
-    add("--server-args", metavar="LINE", help="passed to the engine as they are")
+    add("--container-args", metavar="LINE", help="more arguments of `docker run`, as '--shm-size 16g'")
+    add("--server-args", metavar="LINE", help="passed to the engine unchanged")
     add("--server-env", nargs="+", action="extend", metavar="NAME=VALUE", help="added to its environment")
-    add("--server-python", metavar="PATH", help="interpreter or venv that the engine is installed for")
-    add("--context-len", type=int, metavar="N", help="tokens of the longest request it is to take")
-    add("--memory-fraction", type=float, metavar="X", help="of the GPU's memory, 0 to 1")
+    add("--server-python", metavar="PATH", help="interpreter or venv with the engine installed")
+    add("--context-len", type=int, metavar="N", help="tokens of the longest request it accepts")
+    add("--memory-fraction", type=float, metavar="X", help="share of the GPU's memory to use, 0 to 1")
     add("--tensor-parallel", type=int, metavar="N", help="GPUs that share the model")
-    add("--quantization", metavar="NAME", help="default: what the checkpoint says")
-    add("--skip-tokenizer", action="store_true", help="serve token ids alone")
+    add("--quantization", metavar="NAME", help="default: from the checkpoint")
+    add("--skip-tokenizer", action="store_true", help="serve token ids only")
     add("--prefix-caching", action=yes_no, help="default: the engine's own")
     add("--server-seed", type=int, metavar="N")
     add("--launch-timeout-sec", dest="launch_timeout_s", type=float, metavar="S",
-        help="for it to become ready (default 1200)")  # fmt: skip
+        help="wait S seconds for it to be ready (default 1200)")
     add("--dry-run", action="store_true", help="print the command that would start it, then exit")
-    add("--server-trace", metavar="DIR", help="have the engine profile itself during the run")
+    add("--server-trace", metavar="DIR", help="have the engine write a profiler trace of the run")
+# fmt: on
 
 
 def joined(argv: Sequence[str]) -> list[str]:
