@@ -245,7 +245,7 @@ def _tokenizer(paths: Paths, vllm_python: Path | None, scratch: Path) -> Path | 
     tests, made = Path(__file__).resolve().parent.parent / "tests", scratch / "tokenizer"
     make = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); "
-        "from tiny_tokenizer import make_tokenizer; make_tokenizer(Path(sys.argv[2]))"
+        "from builders.tiny_tokenizer import make_tokenizer; make_tokenizer(Path(sys.argv[2]))"
     )
     for python in (sys.executable, vllm_python):
         if python is None:

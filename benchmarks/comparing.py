@@ -1,8 +1,8 @@
 """How often a comparison is wrong: `python benchmarks/comparing.py` writes docs/comparing-calibration.md.
 
-Thousands of simulated campaigns go through the lines of `loadgen.comparison` that judge a real one: five
-repeats, a verdict, the further runs that the tool asks for, a verdict again. Where no row differs, every
-`faster` or `slower` is false; where one does, it should be found. Nothing here asserts.
+Thousands of simulated campaigns go through the lines of `loadgen.analysis.comparison` that judge a real
+one: five repeats, a verdict, the further runs that the tool asks for, a verdict again. Where no row differs,
+every `faster` or `slower` is false; where one does, it should be found. Nothing here asserts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.populations import Made, Population, real, recorded  # noqa: E402
 from benchmarks.table import markdown  # noqa: E402
+from loadgen.analysis.comparison.estimate import Estimate, estimate  # noqa: E402
+from loadgen.analysis.comparison.multiplicity import family, more_runs  # noqa: E402
 from loadgen.arrays import Float64  # noqa: E402
-from loadgen.comparison.estimate import Estimate, estimate  # noqa: E402
-from loadgen.comparison.family import family, more_runs  # noqa: E402
-from loadgen.environment import describe  # noqa: E402
+from loadgen.telemetry.environment import describe  # noqa: E402
 
 ALPHA = 0.05
 REPEATS = 5
@@ -61,12 +61,12 @@ _HEAD = (
     "",
     "Written by `python benchmarks/comparing.py`; every figure of this page is from one run of it.",
     "",
-    "Each simulated campaign goes through the code that judges a real one (`loadgen/comparison`). Its runs"
-    " are real, of one server and one checkpoint, resampled in stretches that keep the order in which they"
-    " were made; or they are made up, and a percentage is the spread of a run. Every arm has a run in each"
-    " repeat, in ABBA order, paired by repeat. Intervals are of the simulation, at 95 % (Clopper, Pearson):"
-    " what another series of real runs would give is not in them, and of stretches of five repeats a series"
-    " has few that do not overlap.",
+    "Each simulated campaign goes through the code that judges a real one (`loadgen/analysis/comparison`)."
+    " Its runs are real, of one server and one checkpoint, resampled in stretches that keep the order in"
+    " which they were made; or they are made up, and a percentage is the spread of a run. Every arm has a run"
+    " in each repeat, in ABBA order, paired by repeat. Intervals are of the simulation, at 95 % (Clopper,"
+    " Pearson): what another series of real runs would give is not in them, and of stretches of five repeats"
+    " a series has few that do not overlap.",
 )
 Outcomes = NDArray[Any]  # one campaign an element, of _FIELDS
 

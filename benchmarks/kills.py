@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.process import CouldNotRun, checkout_env
 from benchmarks.truth import Row, null_server
-from loadgen import result
+from loadgen.results import run_directory
 
 _KEPT_NS = 1_000_000_000  # what ended this long before the kill must be kept
 _LEAST_S, _MOST_S = 0.3, 3.5  # after the first request, when the kill comes
@@ -79,9 +79,11 @@ def killed(base_url: str, runs: Path, number: int, draw: random.Random) -> Kill:
         client.kill()
         client.wait()
     (directory,) = place.iterdir()
-    run = result.load(directory)
+    run = run_directory.load(directory)
     ok = run.records.index[run.records.ok]
-    return Kill(prefix, at_ns, victim, frozenset(ok.tolist()), not (directory / result.RESULT).exists())
+    return Kill(
+        prefix, at_ns, victim, frozenset(ok.tolist()), not (directory / run_directory.RESULT).exists()
+    )
 
 
 def _capturing(pid: int) -> psutil.Process:

@@ -13,7 +13,8 @@ from benchmarks.clients import Installed, Load
 from benchmarks.process import Command, checkout_env, run
 from benchmarks.table import Bar, Section, markdown, spread
 from benchmarks.trials import trial
-from loadgen import engines, plan, profile
+from loadgen.protocol import engines
+from loadgen.workload import plan, profile
 
 _TOKENS = (10_000_000, 20_000_000, 40_000_000)
 _FIRST = Load("first", streams=1, requests=1, output_tokens=2, interval_ms=1, ttft_ms=1)
@@ -48,7 +49,7 @@ def planning(installed: Installed, repeats: int) -> Section:
     workload = profile.build(
         {"num_prompts": 1000, "input_len": 2048, "output_len": 128, "max_concurrency": 8}
     )
-    subject = plan.Subject(engine=engines.UNKNOWN, model="null")
+    subject = plan.ModelTarget(engine=engines.UNKNOWN, model="null")
     makes, bodies, sizes = [], [], []
     for repeat in range(repeats):
         gc.collect()

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen import profile, report
-from loadgen.facts import Client, Facts, Server
-from loadgen.record import Record, Records
-from loadgen.result import ARRIVALS, Result
+from loadgen.metrics.record import Record, Records
+from loadgen.results import report
+from loadgen.results.run_directory import ARRIVALS, Result
+from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.workload import profile
 
 PER_REQUEST = 128
 STREAMS = 1024

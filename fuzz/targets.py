@@ -19,53 +19,98 @@ class Target(NamedTuple):
     words: bool = True  # whether the strings of these modules are its dictionary
 
 
-_READERS, _RUNS = "fuzz_targets_readers", "fuzz_targets_runs"
-_DECODE, _CONTROL = "fuzz_targets_decode", "fuzz_targets_control"
+_READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
+_DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
 _ANSWERS = (
-    "loadgen.decode",
-    "loadgen.dialect",
-    "loadgen.generate",
-    "loadgen.counting",
-    "loadgen.server_text",
+    "loadgen.metrics.decode",
+    "loadgen.protocol.openai",
+    "loadgen.protocol.sglang",
+    "loadgen.metrics.token_counts",
+    "loadgen.protocol.error_text",
 )
-_OTHERS = ("loadgen.others", "loadgen.bounds")
-_STORED = ("loadgen.record", "loadgen.columns", "loadgen.archive", "loadgen.journal")
-_FILES = ("loadgen.checkpoint", "loadgen.vocabulary", "loadgen.untrusted", "loadgen.roofline")
+_OTHERS = ("loadgen.analysis.importers", "loadgen.workload.bounds")
+_STORED = (
+    "loadgen.metrics.record",
+    "loadgen.metrics.columns",
+    "loadgen.metrics.archive",
+    "loadgen.results.journal",
+)
+_FILES = (
+    "loadgen.roofline.checkpoint",
+    "loadgen.workload.vocabulary",
+    "loadgen.protocol.untrusted",
+    "loadgen.roofline",
+)
 _RESPONSES = ("responses/vllm-0.32/*", "responses/sglang-0.5.23/*")
 TARGETS = {
     # what a server sends
-    "http": Target(f"{_READERS}:http", ("loadgen.http1",), _RESPONSES, 1024),
-    "sse": Target(f"{_READERS}:sse", ("loadgen.sse",), _RESPONSES, 256),
-    "decode": Target(f"{_DECODE}:decode_any", (*_ANSWERS, "loadgen.sse", "loadgen.http1"), _RESPONSES, 1024),
-    "exposition": Target(f"{_READERS}:exposition", ("loadgen.exposition",), ("metrics/*.txt",), 2048),
-    "metrics": Target(
-        f"{_CONTROL}:metrics", ("loadgen.exposition", "loadgen.window"), ("metrics/*.txt",), 2048
+    "http": Target(f"{_READERS}:http", ("loadgen.protocol.http1",), _RESPONSES, 1024),
+    "sse": Target(f"{_READERS}:sse", ("loadgen.protocol.sse",), _RESPONSES, 256),
+    "decode": Target(
+        f"{_DECODE}:decode_any",
+        (*_ANSWERS, "loadgen.protocol.sse", "loadgen.protocol.http1"),
+        _RESPONSES,
+        1024,
     ),
-    "metric_lines": Target(f"{_CONTROL}:metric_lines", ("loadgen.exposition", "loadgen.window"), (), 1024),
-    "server_info": Target(f"{_CONTROL}:server_info", ("loadgen.as_run", "loadgen.untrusted"), ()),
-    "json_value": Target(f"{_CONTROL}:json_value", ("loadgen.untrusted",), ("configs/*.json",), 1024),
-    "log": Target(f"{_CONTROL}:log", ("loadgen.as_run",), ("server_logs_as_run/*.log",), 1024),
-    "hide": Target(f"{_READERS}:hide", ("loadgen.environment", "loadgen.secrecy"), (), 256),
-    "text": Target(f"{_READERS}:text", ("loadgen.plain_text", "loadgen.csv_text"), (), 512),
+    "exposition": Target(
+        f"{_READERS}:exposition", ("loadgen.endpoint.prometheus",), ("metrics/*.txt",), 2048
+    ),
+    "metrics": Target(
+        f"{_CONTROL}:metrics",
+        ("loadgen.endpoint.prometheus", "loadgen.endpoint.server_counters"),
+        ("metrics/*.txt",),
+        2048,
+    ),
+    "metric_lines": Target(
+        f"{_CONTROL}:metric_lines",
+        ("loadgen.endpoint.prometheus", "loadgen.endpoint.server_counters"),
+        (),
+        1024,
+    ),
+    "server_info": Target(
+        f"{_CONTROL}:server_info", ("loadgen.endpoint.engine_config", "loadgen.protocol.untrusted"), ()
+    ),
+    "json_value": Target(
+        f"{_CONTROL}:json_value", ("loadgen.protocol.untrusted",), ("configs/*.json",), 1024
+    ),
+    "log": Target(
+        f"{_CONTROL}:log", ("loadgen.endpoint.engine_config",), ("server_logs_as_run/*.log",), 1024
+    ),
+    "hide": Target(
+        f"{_READERS}:hide", ("loadgen.telemetry.environment", "loadgen.endpoint.secrecy"), (), 256
+    ),
+    "text": Target(f"{_READERS}:text", ("loadgen.protocol.printable", "loadgen.results.csv_text"), (), 512),
     # files of a model
     "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
     "safetensors": Target(f"{_CONTROL}:safetensors", _FILES),
-    "gguf_head": Target(f"{_CONTROL}:gguf_head", ("loadgen.gguf", "loadgen.checkpoint"), (), 1024),
+    "gguf_head": Target(
+        f"{_CONTROL}:gguf_head", ("loadgen.roofline.gguf", "loadgen.roofline.checkpoint"), (), 1024
+    ),
     # results of others
     "documents": Target(f"{_READERS}:client_documents", _OTHERS),
     "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),
     "sheet": Target(
-        f"{_READERS}:sheet", ("loadgen.others.sheets", "loadgen.rows", *_OTHERS), ("published/*.csv",), 512
+        f"{_READERS}:sheet",
+        ("loadgen.analysis.importers.csv_tables", "loadgen.results.speed_rows", *_OTHERS),
+        ("published/*.csv",),
+        512,
     ),
     "page": Target(
-        f"{_READERS}:page", ("loadgen.others",), ("results/*.txt", "published/*.md", "published/*.rst"), 1536
+        f"{_READERS}:page",
+        ("loadgen.analysis.importers",),
+        ("results/*.txt", "published/*.md", "published/*.rst"),
+        1536,
     ),
-    "results": Target(f"{_READERS}:results", ("loadgen.others",), ("results/*.txt",), 3072),
-    "compare": Target(f"{_READERS}:compare", ("loadgen.others", "loadgen.comparison"), (), 3072),
-    "audit": Target(f"{_READERS}:audit", ("loadgen.others", "loadgen.audit"), (), 3072),
+    "results": Target(f"{_READERS}:results", ("loadgen.analysis.importers",), ("results/*.txt",), 3072),
+    "compare": Target(
+        f"{_READERS}:compare", ("loadgen.analysis.importers", "loadgen.analysis.comparison"), (), 3072
+    ),
+    "audit": Target(f"{_READERS}:audit", ("loadgen.analysis.importers", "loadgen.analysis.audit"), (), 3072),
     # files of a user
-    "profile": Target(f"{_READERS}:profile", ("loadgen.profile", "tomllib"), ("../../profiles/*.toml",), 512),
+    "profile": Target(
+        f"{_READERS}:profile", ("loadgen.workload.profile", "tomllib"), ("../../profiles/*.toml",), 512
+    ),
     "campaign": Target(
         f"{_READERS}:campaign",
         ("loadgen.campaign.file", "tomllib"),
@@ -73,17 +118,23 @@ TARGETS = {
         1024,
     ),
     # what a run leaves
-    "frame": Target(f"{_RUNS}:frame", ("loadgen.record", "loadgen.columns"), (), 2048),
+    "frame": Target(f"{_RUNS}:frame", ("loadgen.metrics.record", "loadgen.metrics.columns"), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
     "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
     "run_directory": Target(
         f"{_RUNS}:run_directory",
-        ("loadgen.result", "loadgen.facts"),
+        ("loadgen.results.run_directory", "loadgen.validity.run_metadata"),
         (),
         8192,
     ),
-    "odd_run": Target(f"{_RUNS}:odd_run", ("loadgen.result", "loadgen.facts"), (), 64, words=False),
+    "odd_run": Target(
+        f"{_RUNS}:odd_run",
+        ("loadgen.results.run_directory", "loadgen.validity.run_metadata"),
+        (),
+        64,
+        words=False,
+    ),
 }
 
 

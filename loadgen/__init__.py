@@ -1,7 +1,7 @@
 """A serving-load benchmark client for LLM servers whose every figure was true of the server.
 
 >>> import loadgen
->>> run = loadgen.bench("http://localhost:8000", profile="high-load")
+>>> run = loadgen.session.bench("http://localhost:8000", profile="high-load")
 >>> run.metrics.ttft.p99_ms, run.verdict.status
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loadgen.api import Audit, Comparison, Interrupted, audit, bench, bench_async, compare, load
     from loadgen.errors import LoadgenError
-    from loadgen.measured_run import Run, Verdict
-    from loadgen.metrics import Metrics
-    from loadgen.profile import Profile
+    from loadgen.metrics.metrics import Metrics
+    from loadgen.results.run import Run, Verdict
+    from loadgen.workload.profile import Profile
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
 ]
 _MODULES = {
     "LoadgenError": "loadgen.errors",
-    "Metrics": "loadgen.metrics",
-    "Profile": "loadgen.profile",
-    "Run": "loadgen.measured_run",
-    "Verdict": "loadgen.measured_run",
+    "Metrics": "loadgen.metrics.metrics",
+    "Profile": "loadgen.workload.profile",
+    "Run": "loadgen.results.run",
+    "Verdict": "loadgen.results.run",
 }
 
 

@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import msgspec
 from msgspec.structs import replace
 
-from loadgen import keywords, result
-from loadgen.attach import attach, settings
-from loadgen.background import Call
-from loadgen.bench import check, seeded
 from loadgen.errors import UsageError
-from loadgen.flags import Options
-from loadgen.keywords import BenchOptions
-from loadgen.live import Frontend
-from loadgen.measured_run import Place, Run, Verdict
-from loadgen.profile import Profile
+from loadgen.results import run_directory
+from loadgen.results.run import Place, Run, Verdict
+from loadgen.session import keywords
+from loadgen.session.attach import attach, settings
+from loadgen.session.background import Call
+from loadgen.session.bench import check, seeded
+from loadgen.session.keywords import BenchOptions
+from loadgen.session.options import Options
+from loadgen.session.progress import Frontend
+from loadgen.workload.profile import Profile
 
 if TYPE_CHECKING:
-    from loadgen.audit.verb import Audited
-    from loadgen.cell import FailedCell
-    from loadgen.comparison import shape
-    from loadgen.others.sources import Sources
-    from loadgen.reported import Reported
+    from loadgen.analysis.audit.command import Audited
+    from loadgen.analysis.comparison import model
+    from loadgen.analysis.importers.sources import Sources
+    from loadgen.analysis.run_summary import Reported
+    from loadgen.validity.campaign_cell import FailedCell
 
 
 class Interrupted(KeyboardInterrupt):
@@ -110,7 +111,7 @@ def load(directory: Place) -> Run:
 
     Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
     """
-    return Run(result.load(Path(directory)), Path(directory))
+    return Run(run_directory.load(Path(directory)), Path(directory))
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -119,24 +120,24 @@ class Comparison(msgspec.Struct, frozen=True):
     `messages` are lines on what could not be read, or was named twice.
     """
 
-    tables: tuple[shape.Comparison, ...]
+    tables: tuple[model.Comparison, ...]
     messages: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The tables as `loadgen compare` prints them."""
-        from loadgen.comparison import render
+        from loadgen.analysis.comparison import render
 
         return render.text(self.tables)
 
     def markdown(self) -> str:
         """The tables for a pull request."""
-        from loadgen.comparison import render
+        from loadgen.analysis.comparison import render
 
         return render.markdown(self.tables)
 
     def json(self) -> dict[str, Any]:
         """Everything, p-values too."""
-        from loadgen.comparison import export
+        from loadgen.analysis.comparison import export
 
         return export.json(self.tables)
 
@@ -159,21 +160,21 @@ def compare(
     docs/comparing.md says how differences are judged. Raises LoadgenError where there is nothing to compare
     or an option is wrong.
     """
-    from loadgen.comparison import campaigns, verb
-    from loadgen.comparison.ceilings import Hardware
+    from loadgen.analysis.comparison import campaigns, command
+    from loadgen.analysis.comparison.ceilings import Hardware
 
     read, places = _sources(runs)
-    asked = verb.Asked(baseline, margin, alpha, headline, allow_unlike, Hardware(hardware, bandwidth))
-    return Comparison(tuple(verb.compared(read, asked, campaigns.told(places))), read.troubles)
+    asked = command.Asked(baseline, margin, alpha, headline, allow_unlike, Hardware(hardware, bandwidth))
+    return Comparison(tuple(command.compared(read, asked, campaigns.told(places))), read.troubles)
 
 
 def _sources(
     runs: Sequence[Run | Place] | Mapping[str, Run | Place | Sequence[Run | Place]],
 ) -> tuple[Sources, list[str]]:
     """Everything that is named, under its row's name where it has one, and the places among it."""
-    from loadgen import reported
-    from loadgen.others import sources
-    from loadgen.others.sources import Sources
+    from loadgen.analysis import run_summary
+    from loadgen.analysis.importers import sources
+    from loadgen.analysis.importers.sources import Sources
 
     if isinstance(runs, str | os.PathLike | Run):
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
@@ -186,7 +187,7 @@ def _sources(
         for one in [group] if isinstance(group, str | os.PathLike | Run) else group:
             if isinstance(one, Run):
                 source = str(one.directory or f"the run of {one.result.facts.started:%H:%M:%S}")
-                read = Sources((reported.of_run(Path(source), one.result),))
+                read = Sources((run_summary.of_run(Path(source), one.result),))
             else:
                 places.append(os.fspath(one))
                 read = sources.read(places[-1:])
@@ -219,7 +220,7 @@ class Audit:
 
     def text(self, *, explain: bool = False) -> str:
         """The audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
-        from loadgen.audit import render
+        from loadgen.analysis.audit import render
 
         return render.text(self._audited.findings, explain=explain)
 
@@ -240,7 +241,7 @@ def audit(
     `model` is what every run is of, where their names do not say; `hardware` (as "4xh100") or `bandwidth` in
     GB/s is the machine. Raises LoadgenError where there are no figures.
     """
-    from loadgen.audit.verb import audited
-    from loadgen.comparison.ceilings import Hardware
+    from loadgen.analysis.audit.command import audited
+    from loadgen.analysis.comparison.ceilings import Hardware
 
     return Audit(audited(_sources(runs)[0], Hardware(hardware, bandwidth), model))

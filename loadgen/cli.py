@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
-from loadgen import __version__, signals
-from loadgen.bounds import shown
+from loadgen import __version__
 from loadgen.errors import ExitCode, LoadgenError, UsageError
-from loadgen.plain_text import plain
-from loadgen.printing import flushed, printed
+from loadgen.protocol.printable import plain
+from loadgen.results.printing import flushed, printed, warnings_printed
+from loadgen.session import signals
+from loadgen.workload.bounds import shown
 
 _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
@@ -60,19 +61,19 @@ def _importing() -> Iterator[None]:
 
 def _bench(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):  # without the imports that a run needs
-        from loadgen.flags import bench_parser
+        from loadgen.session.options import bench_parser
 
         bench_parser().print_help()
         return 0
     with _importing():
-        from loadgen.bench import main
+        from loadgen.session.bench import main
 
     return main(argv)
 
 
 def _ladder(argv: Sequence[str]) -> int:
     with _importing():
-        from loadgen.ladder import ladder_parser, main
+        from loadgen.session.ladder import ladder_parser, main
 
     if {"-h", "--help"} & set(argv):
         ladder_parser().print_help()
@@ -82,7 +83,7 @@ def _ladder(argv: Sequence[str]) -> int:
 
 def _profiles(argv: Sequence[str]) -> int:
     with _importing():
-        from loadgen import profile
+        from loadgen.workload import profile
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
         printed("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
@@ -111,12 +112,12 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
     "ladder": _ladder,
     "profiles": _profiles,
-    "report": _main_of("loadgen.page.verb"),
-    "compare": _main_of("loadgen.comparison.verb"),
-    "audit": _main_of("loadgen.audit.verb"),
-    "export": _main_of("loadgen.export"),
-    "campaign": _main_of("loadgen.campaign.verb"),
-    "selftest": _main_of("loadgen.selftest"),
+    "report": _main_of("loadgen.analysis.report.command"),
+    "compare": _main_of("loadgen.analysis.comparison.command"),
+    "audit": _main_of("loadgen.analysis.audit.command"),
+    "export": _main_of("loadgen.results.request_rows"),
+    "campaign": _main_of("loadgen.campaign.command"),
+    "selftest": _main_of("loadgen.session.selftest"),
     "engine": _main_of("loadgen_servers.engine.cli"),
 }
 
@@ -160,7 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb, *arguments = _readable(words)
         if verb not in VERBS:
             raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
-        return VERBS[verb](arguments)
+        with warnings_printed():
+            return VERBS[verb](arguments)
     except LoadgenError as error:
         printed(f"loadgen: {plain(str(error))}", sys.stderr)
         return error.exit_code

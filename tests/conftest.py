@@ -25,9 +25,9 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 @pytest.fixture
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
-    from loadgen import launched, run  # of few tests
+    from fakes.supervised import MARK, listens, marked
+    from loadgen.session import launched_server, session  # of few tests
     from loadgen_servers import running
-    from supervised import MARK, listens, marked
 
     given: list[int] = []
 
@@ -37,9 +37,9 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(MARK, str(tmp_path))
-    monkeypatch.setattr(launched, "free_port", free_port)
-    monkeypatch.setattr(launched, "_LOOK_S", 0.02)
-    monkeypatch.setattr(run, "_IDLE_S", 0.0)
+    monkeypatch.setattr(launched_server, "free_port", free_port)
+    monkeypatch.setattr(launched_server, "_LOOK_S", 0.02)
+    monkeypatch.setattr(session, "_IDLE_S", 0.0)
     yield given
     monkeypatch.delenv(MARK)
     left = marked(str(tmp_path))

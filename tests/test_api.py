@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 import loadgen
-from scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first-run.ipynb"
@@ -374,7 +374,8 @@ def test_the_package_names_all_that_is_public_and_imports_it_late() -> None:
         assert inspect.getdoc(getattr(loadgen, name)), name
     with pytest.raises(AttributeError, match="nothing"):
         _ = loadgen.nothing  # type: ignore[attr-defined]
-    code = "import sys, loadgen; print([m for m in ('numpy', 'asyncio', 'httpx', 'pydantic') if m in sys.modules])"
+    late = "'numpy', 'asyncio', 'httpx', 'pydantic'"
+    code = f"import sys, loadgen; print([name for name in ({late}) if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
-from scripted_server import ScriptedServer, api, stream
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("elsewhere")

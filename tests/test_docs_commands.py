@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from loadgen import profile
-from loadgen.audit.verb import audit_parser
+from loadgen.analysis.audit.command import audit_parser
+from loadgen.analysis.comparison import comparability
+from loadgen.analysis.comparison.command import compare_parser
+from loadgen.analysis.report.command import report_parser
 from loadgen.campaign import arms, file
-from loadgen.campaign.verb import campaign_parser
+from loadgen.campaign.command import campaign_parser
 from loadgen.cli import VERBS, main
-from loadgen.comparison import likeness
-from loadgen.comparison.verb import compare_parser
 from loadgen.errors import UsageError
-from loadgen.export import export_parser
-from loadgen.flags import bench_parser
-from loadgen.ladder import ladder_parser
-from loadgen.launch_flags import joined
-from loadgen.page.verb import report_parser
-from loadgen.selftest import _parser as selftest_parser
+from loadgen.results.request_rows import export_parser
+from loadgen.session.ladder import ladder_parser
+from loadgen.session.launch_options import joined
+from loadgen.session.options import bench_parser
+from loadgen.session.selftest import _parser as selftest_parser
+from loadgen.workload import profile
 from loadgen_servers.engine.cli import _parser as engine_parser
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +113,7 @@ def test_the_page_on_comparing_says_what_is_not_compared_and_shows_the_published
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (ROOT / "docs" / "comparing.md").read_text("utf-8")
-    assert likeness.table().strip() in page
+    assert comparability.table().strip() in page
     rows = str(ROOT / "tests" / "data" / "published" / "rtx_pro_6000_speed.csv")
     shown = ["--rankings", "--effects", "--fits", "--hardware", "rtx-pro-6000"]
     assert main(["compare", rows, *shown]) == 0

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from loadgen.decode import Decoder
-from loadgen.dialect import DIALECTS
-from loadgen.endpoint import Access, Inquiry
-from loadgen.job import Target
-from scripted_server import drive, job_of, target_of
+from fakes.scripted_server import drive, job_of, target_of
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.metrics.decode import Decoder
+from loadgen.protocol.openai import DIALECTS
+from loadgen.transport.job import Target
 
 pytestmark = pytest.mark.realtime
 SERVERS = Path(__file__).parent.parent / "servers"
@@ -126,8 +126,8 @@ def test_it_ends_with_its_standard_input() -> None:
 
 def test_it_is_ready_names_its_model_and_knows_no_other_path(tmp_path: Path) -> None:
     with null_server(tmp_path) as server:
-        access = Access(server.base_url)
-        served = Inquiry(access, None).ask(None, 5.0)
+        access = ServerAddress(server.base_url)
+        served = ServerProbe(access, None).ask(None, 5.0)
         assert (served.engine.name, served.model) == ("loadgen null server", "null")
         driven = drive(job_of(server.target("/v1/embeddings"), 1, 1))
         assert driven.captures[0].raw.startswith(b"HTTP/1.1 404")

@@ -7,12 +7,12 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from loadgen.decode import Decoder
-from loadgen.dialect import DIALECTS
-from loadgen.record import Record
+from builders.recorded import capture
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Record
+from loadgen.protocol.openai import DIALECTS
 from loadgen_servers.null_messages import DIALECTS as MESSAGES
 from loadgen_servers.null_messages import SHAPES, Shape, Write
-from recorded import capture
 
 SECOND_NS = 1_000_000_000
 TICK_NS = 20_000_000

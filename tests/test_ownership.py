@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from fakes.supervised import HAS_WORKER, LISTENS, listens, server, until
 from loadgen_servers.ownership import Foreign, Owner, check, listening, tree
 from loadgen_servers.running import free_port
-from supervised import HAS_WORKER, LISTENS, listens, server, until
 
 ME, SOMEBODY = os.getpid(), 2**22 + 1  # above the largest pid of Linux
 

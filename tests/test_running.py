@@ -12,9 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen_servers.launch import Command, LaunchError
-from loadgen_servers.running import Running, free_port, start
-from supervised import (
+from fakes.supervised import (
     HAS_WORKER,
     IGNORES_SIGTERM,
     LEAVES_DAEMON,
@@ -29,6 +27,8 @@ from supervised import (
     text,
     until,
 )
+from loadgen_servers.launch import Command, LaunchError
+from loadgen_servers.running import Running, free_port, start
 
 ROOT = Path(__file__).parent.parent
 
@@ -214,7 +214,7 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path[:0] = [{servers!r}, {tests!r}]
 from loadgen_servers import running
-from supervised import {server}, listens, server
+from fakes.supervised import {server}, listens, server
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 port = {port}

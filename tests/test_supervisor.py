@@ -15,9 +15,19 @@ import msgspec
 import psutil
 import pytest
 
+from fakes.supervised import (
+    HAS_WORKER,
+    IGNORES_SIGTERM,
+    LISTENS,
+    MARK,
+    PATIENCE_S,
+    listens,
+    marked,
+    server,
+    until,
+)
 from loadgen_servers.running import free_port
 from loadgen_servers.supervisor import Assignment, Ended, Refused, Started, Word
-from supervised import HAS_WORKER, IGNORES_SIGTERM, LISTENS, MARK, PATIENCE_S, listens, marked, server, until
 
 SERVERS = str(Path(__file__).parent.parent / "servers")
 

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,68 +25,25 @@ TEXT = [
     if path.is_file()
 ]
 
-# Imports point left: a module imports only what stands before it. Those on a line know nothing of one another
-# that is not to their own left.
-# fmt: off
-ORDER = [
-    "__init__", "errors", "places", "bounds", "plain_text", "csv_text", "sendable",
-    "printing", "sections", "signals", "failure", "stop_rules", "untrusted",
-    "server_log", "clock", "arrays", "files", "engines", "sse", "http1", "capture", "columns", "archive",
-    "spill", "record", "journal",
-    "arrival", "vocabulary", "prompts", "text_prompts", "server_text", "dialect", "generate", "counting",
-    "server_settings", "profile", "plan", "plain", "decode", "job", "channel", "slot", "pool", "stalls",
-    "deadlines", "outgoing", "rest", "wire", "portable", "runner", "ranks", "peaks", "goodput",
-    "distribution", "health",
-    "metrics", "speed", "rows", "tables", "steady", "block", "vllm_json", "environment", "secrecy", "host",
-    "gguf", "checkpoint", "statements", "as_run", "reading", "nvml", "hwmon", "processes", "sensors",
-    "samples", "sensing", "calibration", "exposition", "window", "cell", "fingerprint", "roofline",
-    "facts", "local", "attainable", "exchange", "endpoint", "control", "answers", "observe", "live",
-    "measure",
-    "reconcile", "evidence",
-    "load_findings", "server_findings", "client_findings", "roofline_findings", "doubt", "load_doubts",
-    "server_doubts", "client_doubts", "doubts", "verdict", "result", "followup",
-    "rungs", "repeats", "report",
-    "launch_flags", "stop_flags", "refused_flags", "flags", "credentials", "reported", "others",
-    "comparison", "audit", "page", "export",
-    "selftest", "calibrate", "run", "launched", "attach", "climb", "bench", "ladder",
-    "campaign", "cli", "__main__",
-]
-# A package is one noun whose modules stand together; what it exports to those right of it is any of them.
-PACKAGES = {
-    "roofline": [
-        "machine", "ceiling", "machines", "architecture", "models", "scheme", "stored", "weights", "known",
-        "bound", "preset", "subject",
-    ],
-    "others": [
-        "text", "numbers", "blocks", "headings", "documents", "commands", "pages", "vllm", "sglang", "aiperf",
-        "guidellm", "own", "sheets", "sources",
-    ],
-    "comparison": [
-        "shape", "power", "resampling", "estimate", "family", "statistics", "likeness", "groups", "pairs",
-        "lines",
-        "comparison", "campaigns", "ceilings", "render", "export", "rankings", "fits", "verb",
-    ],
-    "audit": [
-        "printed", "workloads", "subject", "arithmetic", "likes", "speed", "checks", "findings", "render",
-        "verb",
-    ],
-    "page": [
-        "panel", "ink", "series", "words", "charts", "account", "document", "plots", "vector", "hypertext",
-        "markdown",
-        "sheet", "terminal", "forms", "verb",
-    ],
-    "campaign": [
-        "file", "keys", "trust", "arms", "matrix", "record", "store", "estimate", "cooling", "execution",
-        "preview", "verb",
-    ],
-}
-# fmt: on
+# Imports point left: what is in a folder imports from its own and those before it. Files next to the folders
+# are of two kinds: what every folder uses, and the command and the package, which use every folder.
+FOLDERS = [
+    "protocol", "workload", "transport", "metrics", "telemetry", "roofline", "endpoint", "validity",
+    "results", "session", "analysis", "campaign",
+]  # fmt: skip
+INSIDE = {"analysis": ["run_summary", "importers", "comparison", "audit", "report"]}
+FIRST, LAST = {"errors", "clock", "arrays", "spelling"}, {"cli", "__main__", "__init__"}
+MOST_FILES = 8  # beside the folders
 
 # A child process must end whatever happens in it, and say why. A sensor's driver or library raises what it
 # likes, and none of it is worth a run. What is made of a measured run is made part by part, and an exception
 # that nobody foresaw must cost its part alone, which names it.
-CATCHES_ALL = {("runner.py", "BaseException"), ("reading.py", "Exception"), ("sections.py", "Exception")}
-CATCHES_ALL |= {("execution.py", "Exception"), ("run.py", "BaseException")}
+CATCHES_ALL = {
+    ("capture_process.py", "BaseException"),
+    ("sensor.py", "Exception"),
+    ("sections.py", "Exception"),
+}
+CATCHES_ALL |= {("execution.py", "Exception"), ("session.py", "BaseException")}
 MOST_PARAMETERS = 8
 
 
@@ -151,33 +109,68 @@ def test_every_module_has_lazy_annotations(path: Path) -> None:
         assert "__future__.annotations" in imported(path)
 
 
-def test_every_module_of_the_client_has_its_place() -> None:
-    assert {path.stem for path in ROOT.glob("loadgen/*.py")} | set(PACKAGES) == set(ORDER)
-    assert len(ORDER) == len(set(ORDER))
-    assert {path.parent.name for path in ROOT.glob("loadgen/*/*.py")} == set(PACKAGES)
-    for package, modules in PACKAGES.items():
-        found = {path.stem for path in ROOT.glob(f"loadgen/{package}/*.py")} - {"__init__"}
-        assert found == set(modules), package
+def place(module: str) -> tuple[int, int]:
+    """Where a module of the client stands: the rank of its folder, and of its part of that folder."""
+    folder, _, rest = module.partition(".")
+    if folder in FOLDERS:
+        parts = INSIDE.get(folder, [])
+        part = rest.partition(".")[0]
+        return FOLDERS.index(folder), parts.index(part) if part in parts else -1
+    return (-1 if folder in FIRST else len(FOLDERS)), 0
 
 
-@pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/**/*.py"))))
-def test_imports_point_left(path: Path) -> None:
-    own = path.parent.name if path.parent.name in PACKAGES else path.stem
-    for name in imported(path):
-        _, _, inside = name.partition("loadgen.")
-        target, _, module = inside.partition(".")
-        if not name.startswith("loadgen.") or target not in ORDER:
-            continue
-        if target != own:
-            assert ORDER.index(target) < ORDER.index(own), f"{path.stem} imports {target}"
-        elif (modules := PACKAGES.get(own, [])) and module in modules:
-            assert modules.index(module) < modules.index(path.stem), f"{path.stem} imports {own}.{module}"
+def client_imports() -> dict[str, set[str]]:
+    """Every module of the client, dotted below `loadgen`, and those of its own that it imports."""
+    paths = {
+        ".".join(path.relative_to(ROOT / "loadgen").with_suffix("").parts): path
+        for path in ROOT.glob("loadgen/**/*.py")
+    }
+    return {
+        module: {
+            name.removeprefix("loadgen.")
+            for name in imported(path)
+            if name.removeprefix("loadgen.") in paths and name != "loadgen"
+        }
+        for module, path in paths.items()
+    }
+
+
+def test_the_folders_are_the_architecture() -> None:
+    beside = [path for path in ROOT.glob("loadgen/*") if path.is_file() and path.suffix != ".pyc"]
+    assert len(beside) <= MOST_FILES
+    assert {path.stem for path in beside if path.suffix == ".py"} == FIRST | LAST
+    assert {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")} == set(FOLDERS)
+    for folder, parts in INSIDE.items():
+        found = {path.stem for path in ROOT.glob(f"loadgen/{folder}/*") if path.stem != "__pycache__"}
+        assert found - {"__init__"} == set(parts)
+
+
+def test_imports_point_left() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, targets in client_imports().items()
+        for target in targets
+        if module != "__init__" and place(target) > place(module)
+    ]
+    assert wrong == []
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    graph = {
+        module: targets - {module} for module, targets in client_imports().items() if module != "__init__"
+    }
+    for targets in graph.values():
+        targets.discard("__init__")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as cycle:
+        pytest.fail(" imports ".join(cycle.args[1]))
 
 
 @pytest.mark.parametrize("path", named(sorted(ROOT.glob("loadgen/**/*.py"))))
 def test_only_the_command_knows_the_servers(path: Path) -> None:
     knows = any(name.split(".")[0] == "loadgen_servers" for name in imported(path))
-    assert not knows or path.stem in ("launched", "attach", "cli", "selftest")
+    assert not knows or path.stem in ("launched", "launched_server", "attach", "cli", "selftest")
 
 
 @pytest.mark.parametrize("path", named(sorted(ROOT.glob("servers/**/*.py"))))
@@ -255,7 +248,7 @@ def test_what_is_locked_is_all_that_is_needed_by_hash_and_names_no_host() -> Non
 
 
 def test_the_readme_names_only_flags_that_exist() -> None:
-    from loadgen.flags import bench_parser
+    from loadgen.session.options import bench_parser
 
     known = {option for action in bench_parser()._actions for option in action.option_strings}
     lines = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "loadgen bench" in line]

@@ -1,0 +1,1 @@
+"""Campaign: checkpoints × servers × profiles from one file, each cell several times."""

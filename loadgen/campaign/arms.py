@@ -10,18 +10,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen import bench, facts, profile
-from loadgen.attach import settings
 from loadgen.campaign import keys
 from loadgen.campaign.file import CheckpointTable, File
 from loadgen.campaign.keys import Variables
 from loadgen.campaign.trust import Trust
-from loadgen.environment import command_line
 from loadgen.errors import UsageError
-from loadgen.flags import Options, bench_parser, parse
-from loadgen.places import place as expanded
-from loadgen.profile import Profile
-from loadgen.server_settings import ServerSettings, nearest
+from loadgen.session import bench
+from loadgen.session.attach import settings
+from loadgen.session.options import Options, bench_parser, parse
+from loadgen.spelling import nearest
+from loadgen.telemetry.environment import command_line
+from loadgen.validity import run_metadata
+from loadgen.workload import profile
+from loadgen.workload.paths import place as expanded
+from loadgen.workload.profile import Profile
+from loadgen.workload.server_settings import ServerSettings
 
 _NONE = Trust()
 
@@ -114,7 +117,7 @@ def _arm(
         places = [_place(name, path) for name in names]
         profiles = tuple(profile.load(place, options.overrides) for place in places)
         for workload in profiles:
-            facts.check(workload)
+            run_metadata.check(workload)
         asked = settings(options, profiles)
     except UsageError as error:
         raise UsageError(f"{origin}: {error}") from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from loadgen import clock
 from loadgen.campaign.file import CoolDown
-from loadgen.reading import Reading, Sensor
+from loadgen.telemetry.sensor import Reading, Sensor
 
 _LOOK_S = 1.0
 

@@ -13,20 +13,23 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen import clock, result, sections, signals
-from loadgen.attach import attach
+from loadgen import clock
 from loadgen.campaign.cooling import Cooling
-from loadgen.campaign.estimate import Pace
 from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
-from loadgen.climb import Climb
-from loadgen.environment import hide
+from loadgen.campaign.time_estimate import Pace
 from loadgen.errors import LoadgenError, MeasureError, ServerDied
-from loadgen.plain_text import plain
-from loadgen.plan import Seed
-from loadgen.printing import printed
-from loadgen.result import Result
-from loadgen.run import Session
+from loadgen.protocol.printable import plain
+from loadgen.results import run_directory
+from loadgen.results.printing import printed
+from loadgen.results.run_directory import Result
+from loadgen.session import signals
+from loadgen.session.attach import attach
+from loadgen.session.ladder_run import Climb
+from loadgen.session.session import Session
+from loadgen.telemetry.environment import hide
+from loadgen.validity import sections
+from loadgen.workload.plan import Seed
 
 # With these nothing else can be kept either: the campaign stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -191,7 +194,7 @@ class Execution:
             self._failed(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
 
     def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail(planned, str(error), result.now(), directory)
+        self.store.fail(planned, str(error), run_directory.now(), directory)
         self._tell(planned, f"FAILED: {error.summary}")
 
     def _tell(self, planned: Planned, said: str) -> None:

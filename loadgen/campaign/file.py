@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from loadgen import profile
-from loadgen.bounds import MOST_SECONDS, MOST_SEED
 from loadgen.errors import UsageError
-from loadgen.server_settings import nearest, refusal
+from loadgen.spelling import nearest
+from loadgen.workload import profile
+from loadgen.workload.bounds import MOST_SECONDS, MOST_SEED
+from loadgen.workload.server_settings import refusal
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from loadgen.environment import HIDDEN, hide
+from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
-from loadgen.secrecy import Secrets
-from loadgen.server_settings import nearest
+from loadgen.spelling import nearest
+from loadgen.telemetry.environment import HIDDEN, hide
 
 _WORKLOAD = "belongs in a profile: all that is compared is asked the same"
 _WHOLE = "is the whole campaign's: write it above the tables"

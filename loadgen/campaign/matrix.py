@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.campaign.arms import Arm
-from loadgen.cell import Cell
 from loadgen.errors import UsageError
-from loadgen.profile import Profile
+from loadgen.validity.campaign_cell import Cell
+from loadgen.workload.profile import Profile
 
 ATTACHED = "attached"
 ONCE = "once"

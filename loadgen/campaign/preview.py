@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.campaign.arms import Arm
-from loadgen.campaign.estimate import Pace
 from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start
+from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust, program
-from loadgen.environment import hide
 from loadgen.errors import UsageError
+from loadgen.telemetry.environment import hide
 
 _WIDTH = 80
 _NO_BREAK = "\u00a0"
@@ -106,7 +106,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 def _server(arm: Arm) -> str:
     """The line that starts its server, or why there can be none here."""
-    from loadgen.launched import dry_run
+    from loadgen.session.launched_server import dry_run
 
     try:
         return dry_run(arm.options, arm.settings)

@@ -10,15 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from loadgen import __version__, profile
+from loadgen import __version__
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.file import CoolDown, File
 from loadgen.campaign.keys import without_secrets
 from loadgen.campaign.matrix import Start
-from loadgen.cell import Cell
-from loadgen.environment import hide
 from loadgen.errors import UsageError
-from loadgen.plan import Seed
+from loadgen.telemetry.environment import hide
+from loadgen.validity.campaign_cell import Cell
+from loadgen.workload import profile
+from loadgen.workload.plan import Seed
 
 # 1: the first.
 FORMAT = 1
@@ -48,7 +49,7 @@ class ArmRecord(BaseModel):
     profiles: tuple[str, ...]
 
 
-class Record(BaseModel):
+class CampaignRecord(BaseModel):
     """`campaign.json`: the file as resolved, and what was decided once for all."""
 
     model_config = _MODEL
@@ -78,11 +79,13 @@ class Record(BaseModel):
         return Seed(self.seed, self.seed_chosen)
 
 
-def made(file: File, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime) -> Record:
+def made(
+    file: File, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime
+) -> CampaignRecord:
     """The record of a campaign that begins; without a seed in the file one is drawn."""
     seed = Seed.drawn() if file.seed is None else Seed(file.seed, chosen=True)
     profiles = {name: place for arm in arms for name, place in arm.places.items()}
-    return Record(
+    return CampaignRecord(
         name=file.name,
         description=file.description,
         file=str(path.absolute()),
@@ -118,7 +121,7 @@ def _written(place: str) -> dict[str, Any]:
     return found
 
 
-def read(text: str, path: Path) -> Record:
+def read(text: str, path: Path) -> CampaignRecord:
     """The record in a file's text; raises UsageError where it is none, or of a newer format."""
     try:
         table = json.loads(text)
@@ -129,7 +132,7 @@ def read(text: str, path: Path) -> Record:
             raise UsageError(
                 f"{path} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
             )
-        return Record.model_validate_json(text)
+        return CampaignRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         said = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
@@ -138,11 +141,11 @@ def read(text: str, path: Path) -> Record:
         raise UsageError(f"{path} is damaged: {error}") from None
 
 
-def differences(old: Record, new: Record, ran: Collection[Cell]) -> Iterator[str]:
+def differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
     """What of that which was run is not as it was, each with its key; there may be more of everything."""
     if not ran:
         return
-    for key in Record.model_fields:
+    for key in CampaignRecord.model_fields:
         if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format"):
             continue
         yield from _changed(key, getattr(old, key), getattr(new, key))
@@ -178,7 +181,7 @@ def _said(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 
-def continued(old: Record, new: Record) -> Record:
+def continued(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
     """The record of a campaign that goes on: the seed and the beginning stay, the rest is as the file has it.
 
     What was run before and is not asked for now stays in the order.

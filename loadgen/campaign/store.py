@@ -14,14 +14,14 @@ from typing import IO, Any, BinaryIO
 
 from pydantic import ValidationError
 
-from loadgen import result
 from loadgen.campaign import record
 from loadgen.campaign.matrix import Planned
-from loadgen.campaign.record import Record
-from loadgen.cell import Cell
+from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
-from loadgen.files import write_whole
-from loadgen.vllm_json import OURS
+from loadgen.metrics.files import write_whole
+from loadgen.results import run_directory
+from loadgen.results.vllm_json import OURS
+from loadgen.validity.campaign_cell import Cell
 
 RECORD, LOCK, LADDER = "campaign.json", "campaign.lock", "ladder.json"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
@@ -47,7 +47,7 @@ class Store:
         self.directory = directory
 
     @property
-    def record(self) -> Record:
+    def record(self) -> CampaignRecord:
         """What is run; raises UsageError where the directory is no campaign's."""
         path = self.directory / RECORD
         try:
@@ -57,7 +57,7 @@ class Store:
             raise UsageError(f"{self.directory} is no campaign's directory: {path}: {why}") from None
         return record.read(text, path)
 
-    def write(self, told: Record) -> None:
+    def write(self, told: CampaignRecord) -> None:
         """Keep what is run."""
         with self._writing():
             _replace(self.directory / RECORD, told.model_dump(mode="json"))
@@ -84,7 +84,7 @@ class Store:
     def facts(self, known: str) -> Iterator[dict[str, Any]]:
         """What the runs of a finished cell say of themselves: one, of a ladder one for each length."""
         place = self.directory / CELLS / known
-        for path in [place / result.RESULT, *sorted(place.glob(f"*/{result.RESULT}"))]:
+        for path in [place / run_directory.RESULT, *sorted(place.glob(f"*/{run_directory.RESULT}"))]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 yield dict(json.loads(path.read_text("utf-8"))[OURS])
 
@@ -155,7 +155,7 @@ class Store:
 
     def _set_aside(self, place: Path) -> None:
         """Keep what the runs of a cell that was cut off or failed had measured; the rest is taken away."""
-        marks = [path for name in (result.JOURNAL, result.RESULT) for path in place.rglob(name)]
+        marks = [path for name in (run_directory.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             kept = self.directory / INTERRUPTED / place.name / run.name
             _made(kept.parent)

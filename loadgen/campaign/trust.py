@@ -13,12 +13,12 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from loadgen import profile
-from loadgen.credentials import DEFAULT_VARIABLE, NO_KEY, api_key, host_of
-from loadgen.environment import command_line
 from loadgen.errors import UsageError
-from loadgen.flags import Options
-from loadgen.portable import is_loopback
+from loadgen.protocol.address import host_of, is_loopback
+from loadgen.session.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
+from loadgen.session.options import Options
+from loadgen.telemetry.environment import command_line
+from loadgen.workload import profile
 
 
 class Asking(Protocol):

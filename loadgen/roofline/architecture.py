@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from loadgen import untrusted
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # of models that see or hear
 # What a family leaves out of its config.json, because its code has it.

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen.block import Figures
+from loadgen.metrics.vllm_keys import Figures
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.known import ceiling
+from loadgen.roofline.estimate import ceiling
 
 __all__ = [
     "Decode",
@@ -36,7 +36,7 @@ _GIGA, _TERA = 1e9, 1e12
 
 
 class Loaded(Protocol):
-    """What was asked of the server; `loadgen.reported.Load` is one."""
+    """What was asked of the server; `loadgen.analysis.run_summary.Load` is one."""
 
     @property
     def input_len(self) -> float | None:

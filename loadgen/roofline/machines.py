@@ -10,9 +10,9 @@ from importlib import resources
 
 from pydantic import BaseModel, ConfigDict
 
-from loadgen.bounds import MOST_GB_PER_S
 from loadgen.errors import UsageError
 from loadgen.roofline.machine import Machine
+from loadgen.workload.bounds import MOST_GB_PER_S
 
 _SHORT = {
     "h20": "h20-96gb",

@@ -12,7 +12,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from loadgen.roofline.architecture import Architecture, parse
-from loadgen.rows import split_name
+from loadgen.roofline.model_names import split_name
 
 # What a name may have behind the model it is of: how it was tuned, and how its weights are stored.
 _TUNED = re.compile(r"(?:instruct|chat|it|base|hf|thinking|reasoning|\d{4}|v\d+(?:\.\d+)*|preview)", re.I)

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.known import ceiling
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import machine, recognised
 
 PREFIX = "roofline/"

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.roofline import stored
+from loadgen.roofline import safetensors
 from loadgen.roofline.architecture import Architecture
 from loadgen.roofline.ceiling import Weights
-from loadgen.roofline.scheme import Scheme
+from loadgen.roofline.quantization import Scheme
 
 _PLAIN_BITS = 16
 _KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5, "float32": 4.0}
@@ -21,7 +21,7 @@ def of_files(
     directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]
 ) -> Weights | None:
     """From the headers of a directory's safetensors; None where it has none. Raises UsageError."""
-    found = stored.read(directory, shape)
+    found = safetensors.read(directory, shape)
     if found is None:
         return None
     shrunk = 2 if scheme.word == "FP32" else 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from campaign_files import cells, contents
+from builders.campaign_files import cells, contents
 from engines import place
 from engines.clients import loadgen, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left

@@ -15,13 +15,13 @@ import pytest
 from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
-from loadgen import observe
-from loadgen.endpoint import Access
-from loadgen.metrics import Ask, Metrics, compute
-from loadgen.observe import Observer
-from loadgen.reconcile import foreign_requests, foreign_tokens, mismatches, prefix_hit_rate, rows
-from loadgen.record import Records
-from loadgen.window import ServerWindow
+from loadgen.endpoint import scraper
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.server_counters import ServerWindow
+from loadgen.metrics.metrics import MetricOptions, Metrics, compute
+from loadgen.metrics.record import Records
+from loadgen.validity.reconcile import foreign_requests, foreign_tokens, mismatches, prefix_hit_rate, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 
@@ -193,19 +193,19 @@ def telling_vllm(
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
-    observer = Observer(Access(engine.base_url), None, "qwen3")
+    observer = Observer(ServerAddress(engine.base_url), None, "qwen3")
     assert observer.before(rest_s=10.0) == ""
     with observer.sampling():
         finished = loadgen([*arguments, "--no-observe"], directory)
     assert finished.code == 0, finished.err
     records = Records.load(_run_directory(directory) / "arrivals.npz")
-    return observer.after(), compute(records, Ask()), records
+    return observer.after(), compute(records, MetricOptions()), records
 
 
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     telling_vllm: Engine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "LOOKING", 1.0)  # the gauges once a second, whatever it costs
+    monkeypatch.setattr(scraper, "LOOKING", 1.0)  # the gauges once a second, whatever it costs
     load = [*_drop_in(telling_vllm, model), "--seed", "7", "--random-output-len", "256"]
     window, metrics, records = _observed(telling_vllm, load, tmp_path / "first")
     assert (window.settled, window.reset, window.models) == (True, False, ("qwen3",))

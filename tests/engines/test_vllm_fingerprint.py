@@ -8,8 +8,8 @@ import pytest
 
 from engines.clients import loadgen
 from engines.running import Engine
-from loadgen import result
-from loadgen.fingerprint import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
+from loadgen.endpoint.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
+from loadgen.results import run_directory
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 
@@ -21,7 +21,7 @@ def _taken(engine: Engine, words: list[str], directory: Path) -> Fingerprint:
     assert finished.code == 0, finished.err
     assert f"fingerprint: {len(PROMPTS)} of {len(PROMPTS)} greedy prompts answered" in finished.out
     (place,) = (directory / "runs").iterdir()
-    found = result.load(place).facts.fingerprint
+    found = run_directory.load(place).facts.fingerprint
     assert found is not None
     return found
 

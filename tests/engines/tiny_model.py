@@ -18,7 +18,7 @@ def make_model(directory: Path, layers: int = LAYERS) -> None:
     import transformers
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tiny_tokenizer import ADDED, make_tokenizer
+    from builders.tiny_tokenizer import ADDED, make_tokenizer
 
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Audit: published figures checked for what cannot be."""

@@ -1,0 +1,100 @@
+"""`loadgen audit`: what cannot be, or is not what it is called, in anyone's published figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.analysis.audit import render
+from loadgen.analysis.audit.findings import RunFindings, audit
+from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.importers import sources
+from loadgen.analysis.importers.sources import Sources
+from loadgen.errors import MeasureError, UsageError
+from loadgen.protocol.printable import json_text, plain
+from loadgen.results.printing import printed
+from loadgen.roofline import architecture, machines
+from loadgen.roofline.machine import Machine
+from loadgen.session.options import add_roofline_flags
+from loadgen.spelling import Parser, refuse_unknown
+from loadgen.validity.verdict import Level
+from loadgen.workload.paths import place
+
+STRICT = 3
+
+
+def audit_parser() -> argparse.ArgumentParser:
+    """The flags of `loadgen audit`."""
+    parser = Parser(
+        prog="loadgen audit",
+        allow_abbrev=False,
+        description="Look for what cannot be in published figures. A PLACE is a page with pasted "
+        "Serving Benchmark Results, a result file of vLLM, SGLang, aiperf or guidellm, a speed table, "
+        "a run directory, a campaign.",
+        epilog="Runs that stand together are held against each other: give a page whole. "
+        "docs/audit.md lists the doubts.",
+    )
+    parser.add_argument("places", nargs="*", metavar="PLACE")
+    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    add = parser.add_argument
+    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not tell")
+    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
+    add("--json", action="store_true", help="print the audit as JSON")
+    add("--strict", action="store_true", help=f"exit {STRICT} where a run is INVALID")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where anything was read, 3 with --strict where a run is INVALID."""
+    parser = audit_parser()
+    if {"-h", "--help"} & set(argv):
+        parser.print_help()
+        return 0
+    given, unknown = parser.parse_known_intermixed_args(list(argv))
+    if unknown:
+        refuse_unknown(unknown[0], parser)
+    if not given.places:
+        raise UsageError("nothing to audit: name a page, a result file or a run directory")
+    config = None if given.model_config is None else place(given.model_config)
+    found = audited(
+        sources.read(given.places), Hardware(given.hardware, given.bandwidth, config), given.model
+    )
+    if given.json:
+        printed(json_text(found.json(), indent=1), sys.stdout)
+    else:
+        printed(plain(render.text(found.findings, explain=given.explain)), sys.stdout, end="")
+        for line in (*found.messages, *(f"failed: {cell}" for cell in found.failed_cells)):
+            printed(f"loadgen: {plain(line)}", sys.stderr)
+    invalid = any(one.level is Level.INVALID for one in found.findings)
+    return STRICT if given.strict and invalid else 0
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """The findings on every run that was read, and a line on each thing that could not be."""
+
+    findings: list[RunFindings]
+    machine: Machine | None
+    messages: list[str]
+    failed_cells: list[str]
+
+    def json(self) -> dict[str, Any]:
+        """The audit as an object of plain values."""
+        return render.json(self.findings, self.machine, self.messages, self.failed_cells)
+
+
+def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
+    """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
+    machine, unknown = machines.named(hardware.key, hardware.bandwidth_gb_per_s)
+    if hardware.config is not None:
+        architecture.read(hardware.config)
+    failed = [
+        f"{one.cell.arm}, {one.cell.profile}, repeat {one.cell.repeat}: {one.reason}" for one in read.failures
+    ]
+    if not read.reported:
+        raise MeasureError("; ".join([*read.troubles, *failed][:3]) or "no figures at the places named")
+    findings = audit(read.reported, machine, hardware.config, model or "")
+    return Audited(findings, machine, [*filter(None, [unknown]), *read.troubles], failed)

@@ -1,0 +1,193 @@
+"""Render: an audit as text in 80 columns, and as JSON."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from loadgen.analysis.audit.checks import CHECKS
+from loadgen.analysis.audit.findings import Finding, RunFindings
+from loadgen.roofline.machine import Machine
+from loadgen.validity.doubts import Severity
+from loadgen.validity.verdict import Level
+
+FORMAT = 1
+WIDTH = 80
+_LOAD, _FIGURE = 16, 9
+_MOST_REASONS = 10
+_SPEEDS = ("output_throughput", "speed_tok_s")
+
+
+def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
+    """A table of all runs, what was found in each, and what could not be looked for; by checkpoint."""
+    names = {name: at for at, name in enumerate(dict.fromkeys(one.reported.name for one in findings))}
+    ordered = sorted(findings, key=lambda one: names[one.reported.name])
+    said = [*_table(ordered), ""]
+    for one in ordered:
+        said += _told(one, explain)
+    return "\n".join([*said, *_end(ordered, explain), ""])
+
+
+def json(
+    findings: Sequence[RunFindings], machine: Machine | None, troubles: Sequence[str], failures: Sequence[str]
+) -> dict[str, Any]:
+    """The audit as an object of plain values; what is no finite number is null."""
+    return {
+        "format": FORMAT,
+        "machine": None if machine is None else machine.model_dump(mode="json"),
+        "runs": [_run(one) for one in findings],
+        "levels": {level.value: sum(one.level is level for one in findings) for level in Level},
+        "looked_for": [check.name for check in CHECKS],
+        "troubles": list(troubles),
+        "failed_cells": list(failures),
+    }
+
+
+def plain(said: str) -> str:
+    """Text of somebody's file without what would move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "�" for letter in said)
+
+
+def _table(findings: Sequence[RunFindings]) -> Iterator[str]:
+    """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
+    heads = f"{'tok/s':>{_FIGURE}}{'TTFT ms':>{_FIGURE}}{'TPOT ms':>{_FIGURE}}{'roof':>6}"
+    yield f"{'':{_LOAD + 2}}{heads}  {'level':8}worst doubt"
+    name = None
+    for one in findings:
+        if one.reported.name != name:
+            name = one.reported.name
+            yield _cut(plain(name) or "(no name)", WIDTH)
+        yield _row(one)
+
+
+def _row(one: RunFindings) -> str:
+    run, share = one.reported, one.roofline
+    speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
+    cells = [_number(value) for value in (speed, run.figure("mean_ttft_ms"), run.figure("mean_tpot_ms"))]
+    roof = "-" if share is None else f"{100 * share:.0f} %"
+    worst = one.found[0] if one.found else None
+    named = worst.doubt.name if worst and worst.doubt.severity is not Severity.NOTE else ""
+    load = _cut(plain(run.load.name) or "-", _LOAD)
+    figures = "".join(f"{cell:>{_FIGURE}}" for cell in cells)
+    return f"  {load:{_LOAD}}{figures}{roof:>6}  {one.level.value:8}{named}".rstrip()
+
+
+def _number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.4g}"
+
+
+def _told(one: RunFindings, explain: bool) -> Iterator[str]:
+    """What was found in a run; nothing where nothing was."""
+    shown = [found for found in one.found if explain or found.doubt.severity is not Severity.NOTE]
+    notes = [found.doubt.name for found in one.found if found not in shown]
+    remarks = one.reported.remarks if explain else ()
+    if not shown and not notes and not remarks:
+        return
+    run = one.reported
+    title = ", ".join(plain(word) for word in (run.name, run.load.name) if word)
+    yield from _wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
+    yield from _wrapped(f"  {plain(run.source)}", "    ")
+    for found in shown:
+        yield from _evidence(found, explain)
+    if notes:
+        yield from _wrapped(f"  notes: {', '.join(notes)}", "    ")
+    for remark in remarks:
+        yield from _wrapped(f"  remark: {plain(remark)}", "    ")
+    yield ""
+
+
+def _evidence(found: Finding, explain: bool) -> Iterator[str]:
+    doubt = found.doubt
+    severity = f"{doubt.severity.name.lower()}: " if explain else ""
+    yield from _wrapped(f"  {severity}{doubt.name}: {plain(found.evidence)}", "    ")
+    if explain:
+        yield from _wrapped(f"    condition: {doubt.condition}", "      ")
+        yield from _wrapped(f"    remedy: {doubt.remedy}", "      ")
+
+
+def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
+    levels = Counter(one.level for one in findings)
+    counted = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
+    runs = _count(len(findings), "run")
+    yield from _wrapped(f"{runs}: {counted}; {len(CHECKS)} doubts looked for (docs/audit.md)")
+    machines = {one.ceiling.machine.name: one.ceiling.machine for one in findings if one.ceiling is not None}
+    for machine in machines.values():
+        peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
+        rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
+        yield from _wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
+    yield from _tallied("no roofline for", (one.no_ceiling for one in findings))
+    if explain:
+        yield from _tallied("weights of", map(_assumed, findings))
+        return
+    yield from _tallied("remark on", (remark for one in findings for remark in one.reported.remarks))
+    if any(one.found for one in findings):
+        yield "--explain tells each doubt's condition and remedy, and what weights were assumed"
+
+
+def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
+    """Each reason with how many runs have it, the first few of them."""
+    every = Counter(filter(None, reasons))
+    for why, count in [*every.items()][:_MOST_REASONS]:
+        yield from _wrapped(f"{what} {_count(count, 'run')}: {plain(why)}")
+    if len(every) > _MOST_REASONS:
+        yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
+
+
+def _assumed(one: RunFindings) -> str:
+    return "" if one.ceiling is None else f"{one.ceiling.model}: {one.ceiling.weights.how}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _cut(said: str, width: int) -> str:
+    return said if len(said) <= width else f"{said[: width - 1]}…"
+
+
+def _wrapped(line: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def _run(one: RunFindings) -> dict[str, Any]:
+    run, ceiling = one.reported, one.ceiling
+    return {
+        "name": run.name,
+        "load": {key: _finite(value) for key, value in asdict(run.load).items()},
+        "source": run.source,
+        "told_by": run.told_by,
+        "engine": run.engine,
+        "machine": run.machine,
+        "figures": {key: _finite(run.figures[key]) for key in run.figures},
+        "level": one.level.value,
+        "roofline": one.roofline if one.roofline is None or math.isfinite(one.roofline) else None,
+        "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
+        "no_roofline": one.no_ceiling or None,
+        "doubts": list(_doubts(one.found)),
+        "remarks": list(run.remarks),
+    }
+
+
+def _doubts(found: Iterable[Finding]) -> Iterator[dict[str, str]]:
+    for one in found:
+        doubt = one.doubt
+        yield {
+            "name": doubt.name,
+            "severity": doubt.severity.name.lower(),
+            "evidence": one.evidence,
+            "condition": doubt.condition,
+            "remedy": doubt.remedy,
+        }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str | None) else str(value)

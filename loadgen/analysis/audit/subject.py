@@ -1,0 +1,227 @@
+"""Subject: a reported run that is looked at, what stands beside it, and what follows from its figures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from loadgen.analysis.audit.known_prompts import Workload, recognise
+from loadgen.analysis.audit.rounding import COUNTS, Interval
+from loadgen.analysis.run_summary import Reported
+from loadgen.roofline.ceiling import Ceiling
+
+Value = TypeVar("Value", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
+_MOST_BESIDE = 100  # runs that one is held against
+ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
+SATURATED = 0.85  # of the concurrency asked for
+_PLACE = re.compile(r"(.+?)(?::\d+|, \w+ \d+)", re.DOTALL)
+# Clients whose keys mean what vLLM's mean, so that one figure follows from another.
+ALIKE = ("loadgen", "vllm", "sglang", "page", "table")
+
+
+class Page:
+    """Runs that are published together."""
+
+    def __init__(self, runs: Sequence[Reported]) -> None:
+        self.runs = tuple(runs)
+        self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
+        self._subjects: dict[int, AuditedRun] = {}
+        self._names = _grouped(runs, lambda one: one.name)
+        self._loads = _grouped(runs, lambda one: one.load.name)
+
+    def of_name(self, name: str) -> Sequence[Reported]:
+        """The runs of a checkpoint."""
+        return self._names.get(name, ())
+
+    def of_load(self, name: str) -> Sequence[Reported]:
+        """The runs under the load of this name; none where it has no name."""
+        return self._loads.get(name, ()) if name else ()
+
+    def subject(self, run: Reported) -> AuditedRun:
+        """A run of the page as what another is held against: without its own page, and computed once."""
+        if id(run) not in self._subjects:
+            self._subjects[id(run)] = AuditedRun(run)
+        return self._subjects[id(run)]
+
+    def usual(self, load: str, tell: Callable[[Reported], Value | None]) -> Value | None:
+        """What more than half of the runs under a load tell, of three at least; else None."""
+        if (load, tell) not in self._usual:
+            self._usual[load, tell] = usual(tell(one) for one in self.of_load(load))
+        found: Value | None = self._usual[load, tell]
+        return found
+
+    @cached_property
+    def alike(self) -> dict[Hashable, list[Reported]]:
+        """The runs by the figures that chance would not give twice."""
+        return _grouped(self.runs, fractions)
+
+
+def usual(told: Iterable[Value | None]) -> Value | None:
+    """The value of more than half of them, of three at least; None where there is none."""
+    counted = Counter(told)
+    if not counted:
+        return None
+    value, count = counted.most_common(1)[0]
+    return value if counted.total() >= 3 and 2 * count > counted.total() else None
+
+
+def fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
+    """Duration and latencies above 0, sorted by key."""
+    kinds = (*(f"_{key}_ms" for key in ("ttft", "tpot", "itl", "e2el")), "duration")
+    found = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
+    return tuple((key, value) for key, value in found if value)
+
+
+def _grouped(runs: Iterable[Reported], by: Callable[[Reported], Key]) -> dict[Key, list[Reported]]:
+    groups: dict[Key, list[Reported]] = {}
+    for one in runs:
+        groups.setdefault(by(one), []).append(one)
+    return groups
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """One run, the page that it stands on, and what its machine could do at best."""
+
+    reported: Reported
+    page: Page = field(default_factory=lambda: Page(()), repr=False, compare=False)
+    ceiling: Ceiling | None = None
+
+    def figure(self, key: str) -> float | None:
+        """A figure that is a finite number."""
+        return _finite(self.reported.figure(key))
+
+    def interval(self, key: str) -> Interval | None:
+        """The values that a printed figure may stand for."""
+        value = self.figure(key)
+        if value is None or value < 0:
+            return None
+        return Interval.of(self.reported.figures[key], count=key in COUNTS)
+
+    @property
+    def requests(self) -> float | None:
+        """How many requests were answered."""
+        return self.figure("completed")
+
+    @property
+    def alike(self) -> bool:
+        """Whether the client's figures are of vLLM's definitions."""
+        return self.reported.told_by in ALIKE
+
+    @property
+    def limit(self) -> float | None:
+        """Requests under way at most: as asked, else all there are."""
+        asked = self.reported.load.max_concurrency
+        return self.requests if asked is None else min(float(asked), self.requests or float(asked))
+
+    @property
+    def paced(self) -> bool:
+        """Whether requests were due at a finite rate."""
+        rate = self.reported.load.request_rate_per_s
+        return rate is not None and rate != float("inf")
+
+    @cached_property
+    def output_len(self) -> float | None:
+        """Tokens of an answer, mean."""
+        return self._mean("total_output_tokens", self.reported.load.output_len)
+
+    @cached_property
+    def input_len(self) -> float | None:
+        """Tokens of a prompt, mean."""
+        return self._mean("total_input_tokens", self.reported.load.input_len)
+
+    def _mean(self, key: str, told: float | None) -> float | None:
+        """A total's mean over the answered requests, else what the load says."""
+        total, n = self.figure(key), self.requests
+        return total / n if total is not None and n else _finite(told)
+
+    @property
+    def one_token_a_message(self) -> bool:
+        """Whether messages carry a token each, as far as mean ITL and mean TPOT tell."""
+        itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
+        return bool(itl and tpot and abs(itl / tpot - 1) <= ONE_TOKEN)
+
+    @cached_property
+    def workload(self) -> Workload | None:
+        """The known prompts that the input tokens are the mark of."""
+        n, tokens = self.requests, self.figure("total_input_tokens")
+        return recognise(int(n), int(tokens)) if n and tokens and not self.figure("failed") else None
+
+    @cached_property
+    def least_seconds(self) -> float | None:
+        """Σ of all requests' times at the least that the printed figures allow; None where they tell none.
+
+        n · E2EL, else n · TTFT + (tokens − n) · the smaller of TPOT and ITL: mean TPOT weighs requests alike,
+        mean ITL tokens.
+        """
+        n, tokens = self.requests, self.figure("total_output_tokens")
+        if n and (whole := self.interval("mean_e2el_ms")) is not None:
+            return n * whole.low / 1e3
+        ttft = self.interval("mean_ttft_ms")
+        steps = [one.low for key in ("tpot", "itl") if (one := self.interval(f"mean_{key}_ms")) is not None]
+        if not n or tokens is None or ttft is None or not steps:
+            return None
+        return (n * ttft.low + max(tokens - n, 0.0) * min(steps)) / 1e3
+
+    @property
+    def concurrency(self) -> float | None:
+        """Requests under way on average: their times ÷ the duration (Little's law)."""
+        duration = self.figure("duration")
+        return self.least_seconds / duration if self.least_seconds and duration else None
+
+    @cached_property
+    def prefill_left_ms(self) -> float | None:
+        """What a full load leaves of its time for each prompt.
+
+        (duration − tokens ÷ concurrency · median ITL) ÷ requests, the median gap taken for a step without
+        prefill. Only of a closed loop at 2 or more that was held full, with messages of one token.
+        """
+        n, tokens, duration = self.requests, self.figure("total_output_tokens"), self.figure("duration")
+        step, limit = self.figure("median_itl_ms"), self.reported.load.max_concurrency
+        if not (n and tokens and duration and step and limit) or limit < 2 or self.paced:
+            return None
+        if not self.one_token_a_message or (self.concurrency or 0.0) < SATURATED * limit:
+            return None
+        return (duration * 1e3 - tokens / limit * step) / n
+
+    @property
+    def same_checkpoint(self) -> tuple[AuditedRun, ...]:
+        """The others of the page of this checkpoint, most likely from one server."""
+        return self._others(self.page.of_name(self.reported.name))
+
+    @property
+    def same_load(self) -> tuple[AuditedRun, ...]:
+        """The others of the page under the load of this name."""
+        return self._others(self.page.of_load(self.reported.load.name))
+
+    def _others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
+        """All but itself; of very many the first."""
+        return tuple(self.page.subject(one) for one in runs[:_MOST_BESIDE] if one is not self.reported)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def source_file(reported: Reported) -> str:
+    """The file that a run stands in, without the place in it."""
+    found = _PLACE.fullmatch(reported.source)
+    return found[1] if found else reported.source
+
+
+def pages(reported: Sequence[Reported]) -> list[Page]:
+    """The page of each run; runs that have a file each are a page together."""
+    files = [source_file(one) for one in reported]
+    count = Counter(files)
+    keys = [file if count[file] > 1 else "" for file in files]
+    runs: dict[str, list[Reported]] = {}
+    for one, key in zip(reported, keys, strict=True):
+        runs.setdefault(key, []).append(one)
+    made = {key: Page(tuple(ones)) for key, ones in runs.items()}
+    return [made[key] for key in keys]

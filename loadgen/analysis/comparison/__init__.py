@@ -1,0 +1,1 @@
+"""Comparison: runs grouped by load, each row against a baseline, with a verdict a figure."""

@@ -1,0 +1,143 @@
+"""Export: comparisons with every digit, as CSV and as strict JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from loadgen.analysis.comparison.model import Comparison, Effect, Line
+from loadgen.analysis.comparison.render import speed_up
+from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.printable import json_text
+from loadgen.results.csv_text import csv_text
+
+FORMAT = 1
+_EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
+CSV_COLUMNS = (
+    *(
+        "load",
+        "checkpoint",
+        "baseline",
+        "figure",
+        "headline",
+        "runs",
+        "units",
+        "mean",
+        "mean_low",
+        "mean_high",
+    ),
+    *("call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "answers", "failures"),
+)
+
+
+def csv(comparisons: Sequence[Comparison]) -> str:
+    """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
+    rows = (row for one in comparisons for line in one.lines for row in _csv_rows(one, line))
+    return csv_text([CSV_COLUMNS, *([_cell(row.get(key)) for key in CSV_COLUMNS] for row in rows)])
+
+
+def text(comparisons: Sequence[Comparison]) -> str:
+    """The JSON as text."""
+    return json_text(json(comparisons), indent=1) + "\n"
+
+
+def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
+    found = {"format": FORMAT, "comparisons": [_comparison(one) for one in comparisons]}
+    clean: dict[str, Any] = finite(found)
+    return clean
+
+
+def finite(value: Any) -> Any:
+    """The value with None for every number that strict JSON does not have, and "inf" for infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else "inf" if value == math.inf else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return value
+
+
+def _csv_rows(one: Comparison, line: Line) -> Iterator[dict[str, Any]]:
+    about = {
+        "load": one.load.name,
+        "checkpoint": line.name,
+        "baseline": one.baseline,
+        "runs": len(line.runs),
+        "roofline": line.roofline,
+        "marks": "; ".join(line.marks),
+        "answers": line.answers,
+        "failures": "; ".join(line.failures),
+    }
+    if not line.summaries:
+        yield about
+    for key, summary in line.summaries.items():
+        effect = line.effects.get(key)
+        row = {
+            **about,
+            "figure": key,
+            "headline": key == one.headline,
+            "units": summary.units,
+            "mean": summary.mean,
+            "mean_low": summary.low,
+            "mean_high": summary.high,
+        }
+        if effect is not None:
+            row |= {name: getattr(effect, name) for name in (*_EFFECT, "more_runs", "paired", "why")}
+            row |= {"call": effect.call.value, "pairs": effect.units}
+        yield row
+
+
+def _cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _comparison(one: Comparison) -> dict[str, Any]:
+    return {
+        "load": asdict(one.load),
+        "baseline": one.baseline,
+        "headline": one.headline,
+        "margin": one.margin,
+        "alpha": one.alpha,
+        "figures": [asdict(figure) for figure in one.figures],
+        "rows": [_line(one, line) for line in one.lines],
+        "remarks": one.remarks,
+    }
+
+
+def _line(one: Comparison, line: Line) -> dict[str, Any]:
+    higher = {figure.key: figure.higher_is_faster for figure in one.figures}
+    ratio, low, high = speed_up(line.effects.get(one.headline), higher.get(one.headline))
+    return {
+        "name": line.name,
+        "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},
+        "effects": {key: _effect(effect) for key, effect in line.effects.items()},
+        "speed_up": {"ratio": ratio, "low": low, "high": high},
+        "roofline": line.roofline,
+        "marks": line.marks,
+        "answers": line.answers,
+        "failures": line.failures,
+        "runs": [_run(run) for run in line.runs],
+    }
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    return {**asdict(effect), "call": effect.call.value}
+
+
+def _run(run: Reported) -> dict[str, Any]:
+    keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
+    more = ("weight_bytes", "joules_per_token", "level", "doubts", "remarks")
+    return {
+        **{key: getattr(run, key) for key in (*keys, *more)},
+        "started": None if run.started is None else run.started.isoformat(),
+        "load": asdict(run.load),
+        "cell": None if run.cell is None else run.cell.model_dump(mode="json"),
+        "figures": dict(run.figures),
+    }

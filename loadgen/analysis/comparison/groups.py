@@ -1,0 +1,166 @@
+"""Groups: reported runs sorted by load, and under each load by row: what is compared with what."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from loadgen.analysis.run_summary import Load, Reported
+
+_LENGTH_TOLERANCE = 0.01
+_KNOWN_ALIKE = 2  # facts of a load that both sides tell, for one without a name to be the same
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The runs under one load, by row."""
+
+    load: Load
+    rows: dict[str, tuple[Reported, ...]]
+
+
+def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
+    """Each run once, in order; then what was there again: same times and plan, of others equal figures."""
+    first: dict[object, Reported] = {}
+    again = [run for run in reported if first.setdefault(_identity(run), run) is not run]
+    return list(first.values()), again
+
+
+def in_order(reported: Sequence[Reported]) -> list[Reported]:
+    """Runs of campaigns as they were measured, which is the order of their file; others where they were."""
+    of_campaigns = [(run.started, at) for at, run in enumerate(reported) if run.cell and run.started]
+    measured = iter(sorted(of_campaigns))
+    return [reported[next(measured)[1]] if run.cell and run.started else run for run in reported]
+
+
+def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
+    """The loads in order of appearance, the rows under each likewise; with `one_load` all runs are under one.
+
+    `names` are the rows' of the runs, as `row_names` gives them.
+    """
+    found = []
+    every: list[Sequence[int]] = [range(len(reported))] if one_load else [*_by_load(reported)]
+    for members in every:
+        rows: dict[str, list[Reported]] = {}
+        for at in members:
+            rows.setdefault(names[at], []).append(reported[at])
+        load = _described([reported[at].load for at in members])
+        found.append(Group(load, {name: tuple(runs) for name, runs in rows.items()}))
+    return found
+
+
+def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
+    """The row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
+
+    Runs of one name that differ in what is told of client, machine, power mode, engine, simulated timing or
+    label are rows of their own: that is what is compared then.
+    """
+    plain = [_plain(run, by_server) for run in reported]
+    told: dict[str, list[set[str]]] = {}
+    for name, run in zip(plain, reported, strict=True):
+        for values, tell in zip(told.setdefault(name, [set() for _ in _APART]), _APART, strict=True):
+            values.update(filter(None, [tell(run)]))
+    return [_full(name, run, told[name]) for name, run in zip(plain, reported, strict=True)]
+
+
+def _plain(run: Reported, by_server: bool) -> str:
+    if run.cell is not None:
+        return run.cell.arm if by_server else run.cell.checkpoint
+    return run.name or PurePath(run.source).stem or "unnamed"
+
+
+def _full(name: str, run: Reported, told: Sequence[set[str]]) -> str:
+    apart = [
+        word for values, tell in zip(told, _APART, strict=True) if len(values) > 1 and (word := tell(run))
+    ]
+    return f"{name} ({', '.join(apart)})" if apart else name
+
+
+def _preset(run: Reported) -> str:
+    return "" if run.run is None else run.run.facts.server.simulated
+
+
+def _label(run: Reported) -> str:
+    return "" if run.run is None or run.cell is not None else run.run.facts.label or ""
+
+
+# What sets rows of one name apart, where more than one value of it is told.
+_APART: tuple[Callable[[Reported], str], ...] = (
+    lambda run: run.told_by,
+    lambda run: run.machine,
+    lambda run: run.power_mode,
+    lambda run: run.engine,
+    _preset,
+    _label,
+)
+
+
+def _identity(run: Reported) -> object:
+    if run.run is not None:
+        facts = run.run.facts
+        return facts.started, facts.finished, facts.plan_digest, facts.server.url
+    return (
+        run.name,
+        run.told_by,
+        run.load,
+        tuple(sorted((key, str(value)) for key, value in run.figures.items())),
+    )
+
+
+def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
+    """Places of the runs under each load: named ones by name, then the others where their facts agree."""
+    loads = [run.load for run in reported]
+    found: dict[object, list[int]] = {}
+    for at, run in enumerate(reported):
+        found.setdefault(_key(run), []).append(at)
+    kept: list[list[int]] = []
+    for members in sorted(found.values(), key=lambda members: not loads[members[0]].name):
+        home = None
+        if not loads[members[0]].name:
+            home = next((group for group in kept if _alike(loads[group[0]], loads[members[0]])), None)
+        if home is None:
+            kept.append(members)
+        else:
+            home += members
+    return sorted((sorted(members) for members in kept), key=lambda members: members[0])
+
+
+def _key(run: Reported) -> object:
+    """Every fact of a load, or its name; of a ladder with the length of the rung."""
+    if not run.load.name:
+        return run.load
+    climbs = run.run is not None and run.run.facts.profile.ladder is not None
+    return plain(run.load.name), run.load.input_len if climbs else None
+
+
+def plain(load: str) -> str:
+    """A load's name as pages and profiles spell it: high, high-load and High load are one."""
+    return re.sub(r"[\s_-]*load$", "", load.lower()) or load
+
+
+def _alike(one: Load, other: Load) -> bool:
+    """Nothing that both tell differs, prompt lengths by 1 % at most, and they tell enough."""
+    told = 0
+    for key in ("requests", "asked_output_len", "max_concurrency", "request_rate_per_s", "input_len"):
+        own, their = getattr(one, key), getattr(other, key)
+        if own is None or their is None:
+            continue
+        tolerance = _LENGTH_TOLERANCE if key == "input_len" else 0.0
+        if own != their and not (math.isfinite(their) and abs(own - their) <= tolerance * their):
+            return False
+        told += 1
+    return told >= _KNOWN_ALIKE
+
+
+def _described(loads: Sequence[Load]) -> Load:
+    """What is told of the load, each fact by the first that tells it."""
+    names = ("name", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency")
+    keys = (*names, "request_rate_per_s")
+    told = {
+        key: next((value for load in loads if (value := getattr(load, key)) not in (None, "")), None)
+        for key in keys
+    }
+    return Load(**{key: value for key, value in told.items() if value is not None})

@@ -1,0 +1,80 @@
+"""Fits: which checkpoint goes into which memory, from bytes that were measured or computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from loadgen.analysis.comparison.ceilings import stored
+from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.rankings import checkpoint
+from loadgen.analysis.run_summary import Reported
+from loadgen.protocol import engines
+from loadgen.results.speed_tables import Column, Table
+
+SIZES_GIB = (8, 16, 24, 48, 96)
+CONTEXT = 8192  # tokens of the one request whose keys and values must fit too
+OVERHEAD_GIB = 1.0  # the driver's context, activations, buffers
+_GIB = 2.0**30
+
+
+class Need(msgspec.Struct, frozen=True):
+    """The bytes that a checkpoint takes, and how they are known."""
+
+    gib: float  # NaN: not known
+    how: str
+
+
+def fits(comparisons: Iterable[Comparison], context: int = CONTEXT) -> Table:
+    """Each checkpoint once: GiB that it needs, how that is known, and yes or no for each size of memory.
+
+    Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the
+    safetensors headers, or computed from the model's shape) + keys and values of one request of `context`
+    tokens + 1 GiB.
+    """
+    rows: dict[str, list[Reported]] = {}
+    for line in (line for one in comparisons for line in one.lines):
+        if line.runs:
+            rows.setdefault(checkpoint(line), []).extend(line.runs)
+    body = []
+    for name, runs in rows.items():
+        need = needed(name, runs, context)
+        known = math.isfinite(need.gib)
+        there = (("yes" if need.gib <= size else "no") if known else "-" for size in SIZES_GIB)
+        body.append((name, f"{need.gib:.1f}" if known else "-", *there, need.how))
+    sizes = (Column(f"gib_{size}", str(size)) for size in SIZES_GIB)
+    columns = (Column("model", "model"), Column("gib", "GiB"), *sizes, Column("how", "how known"))
+    return Table(columns, tuple(body), notes=_notes(context))
+
+
+def needed(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
+    """What a checkpoint needs, by the best that is known of it."""
+    measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
+    if measured:
+        return Need(max(measured) / _GIB, "measured")
+    files = max((run.weight_bytes for run in runs if run.weight_bytes), default=None)
+    weights = next((run.ceiling.weights for run in runs if run.ceiling is not None), None) or stored(name)
+    if weights is not None:
+        kept = (files or weights.total_bytes) + weights.kv_bytes(context)
+        return Need(kept / _GIB + OVERHEAD_GIB, "files + KV" if files else "computed")
+    if files:
+        return Need(files / _GIB + OVERHEAD_GIB, "files, no KV")
+    return Need(math.nan, "model not known")
+
+
+def _takes_what_it_needs(run: Reported) -> bool:
+    """Whether the engine's peak tells what the model needs; of an engine that is not told, nobody knows."""
+    told = run.engine.lower()
+    known = next((one for one in engines.ENGINES if told.startswith(one.name.lower())), engines.UNKNOWN)
+    return bool(told) and not known.takes_all_memory and not known.simulated
+
+
+def _notes(context: int) -> tuple[str, ...]:
+    return (
+        f"computed, files: weights + keys and values of one request of {context} tokens + "
+        f"{OVERHEAD_GIB:g} GiB for the driver, activations and buffers; measured: the server's own peak",
+        "yes: it goes into a memory of so many GiB that nothing else is in; "
+        "where the system shares the memory (Jetson, GB10) leave it its part",
+    )

@@ -1,0 +1,87 @@
+"""Shape: what a comparison comes to: per load one table, checkpoints as rows, a verdict per figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from loadgen.analysis.run_summary import Load, Reported
+
+
+class Call(StrEnum):
+    """What is said of a difference."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUIVALENT = "equivalent"  # within the margin
+    UNDECIDED = "undecided"
+    NONE = "no verdict"  # one run a side, unlike things, no scipy: `why` tells
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One column: a key of Reported.figures (or memory_bytes, joules_per_token) and how it is read."""
+
+    key: str
+    label: str
+    higher_is_faster: bool | None  # None: nothing is faster by it (memory, energy)
+    digits: int = 2
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """A row against the baseline in one figure; ratios are row ÷ baseline, geometric."""
+
+    call: Call
+    ratio: float  # NaN where there is none
+    low: float = float("nan")  # 95 % interval of the ratio
+    high: float = float("nan")
+    p: float = float("nan")  # of no difference, two-sided
+    p_adjusted: float = float("nan")  # by Holm over the rows of the figure, and for three looks at it
+    p_equivalent: float = float("nan")  # the larger of the two one-sided tests
+    units: int = 0  # pairs, or the smaller side where nothing is paired
+    paired: bool = False
+    detectable: float = float("nan")  # least difference found in 80 % of campaigns of this size: 0.03 is 3 %
+    more_runs: int | None = None  # about so many more a side until it is decided; None: decided, or not known
+    beside: Mapping[str, float] = msgspec.field(default_factory=dict)  # permutation p, bootstrap low and high
+    why: str = ""  # of no verdict, or what limits this one
+    p_equivalent_adjusted: float = float("nan")  # as p_adjusted
+    error: float = float("nan")  # standard error of ln(ratio)
+    freedom: float = float("nan")  # its degrees of freedom
+    floor: float = 0.0  # the least such error that digits and clocks allow
+    higher_is_faster: bool | None = None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One figure of one row over its units (runs, or starts of a server): the mean and its 95 % interval."""
+
+    mean: float
+    units: int
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One checkpoint under one load."""
+
+    name: str
+    runs: tuple[Reported, ...]
+    summaries: Mapping[str, Summary]  # by the figure's key; absent where no run tells it
+    effects: Mapping[str, Effect]  # against the baseline, by the figure's key; empty for the baseline itself
+    roofline: float | None = None  # share of the ceiling that decoding reached
+    marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
+    failures: tuple[str, ...] = ()  # cells that failed, and why
+    answers: str = ""  # where those to the greedy prompts first differ from the baseline's
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One load: its rows beside the baseline's."""
+
+    load: Load
+    baseline: str
+    figures: tuple[Figure, ...]
+    headline: str  # the key of the figure that decides a row
+    lines: tuple[Line, ...]  # the baseline first, then as they came
+    margin: float  # of equivalence: 0.02 is ± 2 %
+    alpha: float
+    remarks: tuple[str, ...] = ()

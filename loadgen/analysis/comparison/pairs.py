@@ -1,0 +1,106 @@
+"""Pairs: the runs of a row beside those of the baseline, as the units that statistics are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import msgspec
+
+from loadgen.analysis.comparison import statistics
+from loadgen.analysis.run_summary import Reported
+
+Tell = Callable[[Reported], float | None]  # a figure of a run
+Pair = tuple[list[Reported], list[Reported]]  # of the row, of the baseline; mostly one run each
+STARTS_UNTOLD = "the runs do not say which start of a server they ran on"
+ONE_START = "all runs were on one start of the server"
+_LEAST = 2  # units that have a spread
+
+
+class Units(msgspec.Struct, frozen=True):
+    """One figure of both sides, a value a unit; in the same order where paired."""
+
+    row: list[float]
+    baseline: list[float]
+    paired: bool
+    left: int = 0  # runs that have no partner and are in no pair
+
+
+def units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -> Units:
+    """The units of two sides: paired by the campaign's repeat, else by equal prompts, else not.
+
+    Pairs that share a start of a server, on either side, are one unit, where that leaves at least two.
+    """
+    for key in (_repeat, _plan):
+        pairs = _pairs(
+            *(_by((run for run in side if figure(run) is not None), key) for side in (row, baseline))
+        )
+        if len(pairs) < _LEAST:
+            continue
+        merged = _merged(pairs)
+        found = merged if len(merged) >= _LEAST else pairs
+        used = sum(len(own) + len(their) for own, their in pairs)
+        told = sum(figure(run) is not None for run in (*row, *baseline))
+        own, their = ([_values(unit[side], figure) for unit in found] for side in (0, 1))
+        return Units(statistics.units(own), statistics.units(their), True, told - used)
+    return Units(alone(row, figure), alone(baseline, figure), False)
+
+
+def alone(runs: Sequence[Reported], figure: Tell) -> list[float]:
+    """One side's units: where there are several, starts of the server, geometric means of runs; else runs."""
+    starts = _by((run for run in runs if figure(run) is not None), _start)
+    if None in starts or len(starts) < _LEAST:
+        return _values(runs, figure)
+    return statistics.units([_values(of_start, figure) for of_start in starts.values()])
+
+
+def remark(runs: Sequence[Reported]) -> str:
+    """Why runs are the units of a side, and not starts of the server; "" where starts are, and of one run."""
+    starts = {_start(run) for run in runs}
+    if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
+        return ""
+    return STARTS_UNTOLD if None in starts else ONE_START
+
+
+def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:
+    return [value for run in runs if (value := figure(run)) is not None]
+
+
+def _pairs(row: dict[Hashable, list[Reported]], baseline: dict[Hashable, list[Reported]]) -> list[Pair]:
+    """What both sides have of a key, in the order of the baseline's."""
+    return [(row[key], their) for key, their in baseline.items() if key is not None and key in row]
+
+
+def _merged(pairs: Sequence[Pair]) -> list[Pair]:
+    """Pairs that are tied by a start which they share, as one."""
+    found: list[tuple[set[Hashable], Pair]] = []
+    for pair in pairs:
+        starts: set[Hashable] = {start for side in pair for run in side if (start := _start(run)) is not None}
+        tied = [one for one in found if one[0] & starts]
+        found = [one for one in found if not one[0] & starts]
+        merged: Pair = ([], [])
+        for _, other in [*tied, (starts, pair)]:
+            for side in (0, 1):
+                merged[side].extend(other[side])
+        found.append((starts.union(*(one[0] for one in tied)), merged))
+    return [pair for _, pair in found]
+
+
+def _by(runs: Iterable[Reported], key: Callable[[Reported], Hashable]) -> dict[Hashable, list[Reported]]:
+    found: dict[Hashable, list[Reported]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
+
+
+def _repeat(run: Reported) -> Hashable:
+    return None if run.cell is None else (run.cell.campaign, run.cell.repeat)
+
+
+def _plan(run: Reported) -> Hashable:
+    return run.plan_digest or None
+
+
+def _start(run: Reported) -> Hashable:
+    if run.cell is None or not run.cell.start:
+        return None
+    return run.cell.campaign, run.cell.arm, run.cell.start

@@ -1,0 +1,291 @@
+"""Render: comparisons as text for a terminal and a log file, and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.run_summary import Load
+from loadgen.results import speed_tables
+from loadgen.results.speed_tables import Column, Table
+
+WIDTH = 80
+SIGNS = {Call.FASTER: "+", Call.SLOWER: "-", Call.EQUIVALENT: "=", Call.UNDECIDED: "?", Call.NONE: " "}
+SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
+UNTOLD = "load not told"
+_GIB = 2.0**30
+_LONGEST_NAME = 44
+_MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verdict, and their widths
+_FIGURE, _ROOF = 13, 5
+_MOST_FIGURES = 4
+_MARK = "  "
+
+
+def text(comparisons: Sequence[Comparison]) -> str:
+    """Every load's table and what there is to say of it, in 80 columns."""
+    return "\n\n".join("\n".join(_load_lines(one)) for one in comparisons) + "\n"
+
+
+def markdown(comparisons: Sequence[Comparison]) -> str:
+    """The same as Markdown: a table a load, its remarks and marks as a list."""
+    titles = [speed_tables.markdown_text(described(one.load)) for one in comparisons]
+    drawn = [speed_tables.markdown(_table(one)) for one in comparisons]
+    return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
+
+
+def described(load: Load) -> str:
+    """A load in one line: its name, lengths, requests and concurrency, where they are told."""
+    asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
+    lengths = [
+        f"{_count(tokens)} {way}"
+        for tokens, way in ((load.input_len, "in"), (asked, "out"))
+        if tokens is not None
+    ]
+    said = [" / ".join(lengths)] if lengths else []
+    if load.requests is not None:
+        said.append(f"{load.requests} request{'s' * (load.requests != 1)}")
+    if load.max_concurrency is not None:
+        said.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
+    if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
+        said.append(f"{load.request_rate_per_s:g} requests/s")
+    if not said:
+        return load.name or UNTOLD
+    return f"{load.name}: {', '.join(said)}" if load.name else ", ".join(said)
+
+
+def speed_up(effect: Effect | None, higher_is_faster: bool | None) -> tuple[float, float, float]:
+    """How many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
+    if effect is None:
+        return math.nan, math.nan, math.nan
+    if higher_is_faster is False:
+        return 1 / effect.ratio, 1 / effect.high, 1 / effect.low
+    return effect.ratio, effect.low, effect.high
+
+
+def _load_lines(one: Comparison) -> Iterator[str]:
+    yield from _wrapped(f"{described(one.load)}")
+    yield "=" * WIDTH
+    yield _header(one)
+    for line in one.lines:
+        yield from _row(one, line)
+    yield "=" * WIDTH
+    yield from _wrapped(_legend(one))
+    for remark in one.remarks:
+        yield from _wrapped(remark)
+    for title, said in _notes(one):
+        yield f"{title}:"
+        yield from (row for sentence in said for row in _wrapped(f"{_MARK}{sentence}", _MARK * 2))
+
+
+def _columns(one: Comparison) -> list[Figure]:
+    """The headline first, then the other figures with a verdict, as many as fit."""
+    judged = [figure for figure in one.figures if figure.key not in _MEASURED]
+    return sorted(judged, key=lambda figure: figure.key != one.headline)[:_MOST_FIGURES]
+
+
+def _measured(one: Comparison) -> list[Figure]:
+    return [figure for figure in one.figures if figure.key in _MEASURED]
+
+
+def _rooflines(one: Comparison) -> bool:
+    return any(line.roofline is not None for line in one.lines)
+
+
+def _header(one: Comparison) -> str:
+    cells = [figure.label.rjust(_FIGURE - 2) + "  " for figure in _columns(one)]
+    cells += [{"memory_bytes": "GiB"}.get(f.key, f.label).rjust(_MEASURED[f.key]) for f in _measured(one)]
+    cells += ["roof".rjust(_ROOF)] * _rooflines(one)
+    return f"{_MARK}{' '.join(cells)}".rstrip()
+
+
+def _row(one: Comparison, line: Line) -> Iterator[str]:
+    """The name with its speed-up and verdict; the figures below."""
+    yield _beside(middle(line.name, _LONGEST_NAME), _verdict(one, line))
+    cells = []
+    for figure in _columns(one):
+        effect = line.effects.get(figure.key)
+        sign = SIGNS[effect.call] if effect is not None else " "
+        cells.append(f"{spread(figure, line.summaries.get(figure.key)).rjust(_FIGURE - 2)} {sign}")
+    cells += [_mean(f, line.summaries.get(f.key)).rjust(_MEASURED[f.key]) for f in _measured(one)]
+    if _rooflines(one):
+        cells.append(_percent(line.roofline).rjust(_ROOF))
+    if line.runs:
+        yield f"{_MARK}{' '.join(cells)}".rstrip()
+
+
+def _beside(left: str, right: str) -> str:
+    return f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
+
+
+def _verdict(one: Comparison, line: Line) -> str:
+    """The headline figure's: 3.61× (3.55–3.68)      faster."""
+    if line.name == one.baseline:
+        return "baseline"
+    if not line.runs:
+        return "failed"
+    effect = line.effects.get(one.headline)
+    times = multiplied(one, line)
+    call = "" if effect is None else str(effect.call)
+    return f"{times}  {call:>10}"
+
+
+def multiplied(one: Comparison, line: Line) -> str:
+    """The speed-up with its interval, as 3.61× (3.55–3.68); "" where there is none."""
+    higher = next((figure.higher_is_faster for figure in one.figures if figure.key == one.headline), True)
+    ratio, low, high = speed_up(line.effects.get(one.headline), higher)
+    if not math.isfinite(ratio):
+        return ""
+    digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
+    between = f" ({low:.{digits}f}–{high:.{digits}f})" if math.isfinite(low) and math.isfinite(high) else ""
+    return f"{ratio:.{digits}f}×{between}"
+
+
+def spread(figure: Figure, summary: Summary | None) -> str:
+    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" of none."""
+    if summary is None:
+        return "-"
+    half = (summary.high - summary.low) / 2 / _scale(figure)
+    if not math.isfinite(half):
+        return _mean(figure, summary)
+    decimals = _decimals(figure, summary)
+    if half > 0:  # no more than two digits of what is not known
+        decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
+    return f"{summary.mean / _scale(figure):.{decimals}f} ±{half:.{decimals}f}"
+
+
+def _mean(figure: Figure, summary: Summary | None) -> str:
+    if summary is None:
+        return "-"
+    return f"{summary.mean / _scale(figure):.{_decimals(figure, summary)}f}"
+
+
+def _scale(figure: Figure) -> float:
+    return _GIB if figure.key == "memory_bytes" else 1.0
+
+
+def _decimals(figure: Figure, summary: Summary) -> int:
+    value = abs(summary.mean) / _scale(figure)
+    if not 0 < value < math.inf:
+        return 0
+    return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _count(tokens: float) -> str:
+    return f"{tokens:.0f}" if tokens == round(tokens) else f"{tokens:.1f}"
+
+
+def middle(name: str, width: int) -> str:
+    """A name no longer than so many letters: what is too much is left out of its middle."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) * 2 // 3  # quantizations stand at the end
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+
+
+def _legend(one: Comparison, signs: bool = True) -> str:
+    said = []
+    if any(summary.units > 1 for line in one.lines for summary in line.summaries.values()):
+        said.append("± half of the mean's 95 % interval")
+    if any(effect.call is not Call.NONE for line in one.lines for effect in line.effects.values()):
+        alike = f"within ± {100 * one.margin:g} %"
+        said.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
+    if any(line.effects for line in one.lines):
+        label = next((figure.label for figure in one.figures if figure.key == one.headline), one.headline)
+        said.append(f"the verdict is on {label}, × the baseline's")
+    if _rooflines(one):
+        said.append("roof: of what memory bandwidth allows")
+    return "; ".join(said)
+
+
+def _notes(one: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """What stands under a table, by kind: what is not decided, marks, answers, failures."""
+    for title, pairs in (
+        ("no verdict", _without(one)),
+        ("undecided", _undecided(one)),
+        ("marks", [(line.name, mark) for line in one.lines for mark in line.marks]),
+        ("answers", [(line.name, line.answers) for line in one.lines if line.answers]),
+        ("failed", [(line.name, why) for line in one.lines for why in line.failures]),
+    ):
+        if pairs:
+            yield title, list(_gathered(pairs, len(one.lines)))
+
+
+def _without(one: Comparison) -> list[tuple[str, str]]:
+    return [
+        (line.name, effect.why)
+        for line in one.lines
+        if (effect := line.effects.get(one.headline)) is not None and effect.call is Call.NONE and effect.why
+    ]
+
+
+def _undecided(one: Comparison) -> list[tuple[str, str]]:
+    """What each undecided row's runs could have found and how many more it takes; then why, where told."""
+    still = [
+        (line.name, effect)
+        for line in one.lines
+        if (effect := line.effects.get(one.headline)) is not None and effect.call is Call.UNDECIDED
+    ]
+    found = [(name, undecided(effect)) for name, effect in still]
+    return found + [(name, effect.why) for name, effect in still if effect.why]
+
+
+def undecided(effect: Effect) -> str:
+    """What these runs could have found, and how many more would settle it."""
+    of = f"{effect.units} {'pairs' if effect.paired else 'runs a side'}"
+    least = 100 * effect.detectable
+    said = f"{of} find a difference of {least:.{0 if least >= 10 else 1}f} % (in 80 % of campaigns)"
+    if effect.more_runs is None:
+        return said
+    return f"{said}; about {effect.more_runs} more run{'s' * (effect.more_runs != 1)} a side would settle it"
+
+
+def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:
+    """Each sentence once, behind the names of the rows that it is said of."""
+    names: dict[str, list[str]] = {}
+    for name, sentence in pairs:
+        names.setdefault(sentence, []).append(name)
+    for sentence, of in names.items():
+        of = list(dict.fromkeys(of))
+        yield f"{'all' if len(of) == rows > 1 else ', '.join(of)}: {sentence}"
+
+
+def _wrapped(said: str, indent: str = _MARK) -> list[str]:
+    return textwrap.wrap(
+        _plain(said), WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _plain(said: str) -> str:
+    """What can be printed: a name or a reason may quote anything."""
+    return "".join(one if one.isprintable() else " " if one.isspace() else "�" for one in said)
+
+
+def _table(one: Comparison) -> Table:
+    figures = [*_columns(one), *_measured(one)]
+    columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
+    columns += [Column("roofline", "% of roofline")] * _rooflines(one)
+    columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
+    body = []
+    for line in one.lines:
+        cells = [line.name, *(_cell(figure, line) for figure in figures)]
+        cells += [_percent(line.roofline)] * _rooflines(one)
+        effect = line.effects.get(one.headline)
+        call = "baseline" if line.name == one.baseline else "failed" if not line.runs else ""
+        body.append((*cells, multiplied(one, line), call or (str(effect.call) if effect else "")))
+    notes = [said for said in (_legend(one, signs=False), *one.remarks) if said]
+    notes += [f"{title}: {sentence}" for title, said in _notes(one) for sentence in said]
+    return Table(
+        tuple(columns), tuple(tuple(map(_plain, row)) for row in body), notes=tuple(map(_plain, notes))
+    )
+
+
+def _cell(figure: Figure, line: Line) -> str:
+    effect = line.effects.get(figure.key)
+    sign = "" if effect is None or effect.call is Call.NONE else f" ({effect.call})"
+    return f"{spread(figure, line.summaries.get(figure.key))}{sign}"

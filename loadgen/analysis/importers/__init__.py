@@ -1,0 +1,1 @@
+"""Importers: other clients' result files and pasted pages, read into run summaries."""

@@ -1,0 +1,96 @@
+"""Commands: what the command line above a block says of the load: lengths, seed, concurrency."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from loadgen.analysis.importers import json_fields
+
+_BENCHMARK = re.compile(
+    r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
+    r"|vllm-bench|loadgen\s+bench)\b"
+)
+_NAMESPACE = "Namespace("
+_PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
+_PROMPT = re.compile(r"[\w.@:~/()\[\] -]*+[$#%>]\s+")
+_LONGEST = 64_000  # characters of a command with all its lines
+# A flag's names in the clients' many versions, and ours.
+_FLAGS = {
+    "model": ("model", "model_id", "model_path"),
+    "input_len": ("random_input_len", "random_input", "input_len"),
+    "output_len": ("random_output_len", "random_output", "output_len"),
+    "requests": ("num_prompts", "num_prompt"),
+    "max_concurrency": ("max_concurrency",),
+    "request_rate": ("request_rate",),
+    "seed": ("seed",),
+}
+
+
+def asked(lines: Sequence[str]) -> dict[str, str]:
+    """What the last benchmark command in these lines asks for, by our names; empty where there is none."""
+    found: dict[str, str] = {}
+    rest = iter(lines)
+    for line in rest:
+        if len(line) > _LONGEST:
+            continue
+        if (namespace := _namespace(line)) is not None:
+            found = _named({name: value.strip("'\"") for name, value in _PAIR.findall(namespace)})
+        elif _BENCHMARK.search(line) is not None:
+            found = _named(_given(_joined(line, rest))) or found
+    return found
+
+
+def whole(said: Mapping[str, str], name: str) -> int | None:
+    """A count among what was asked for; None where it is not told, or no count."""
+    return json_fields.written_count(said.get(name, ""))
+
+
+def _namespace(line: str) -> str | None:
+    """What Python's argparse shows of a command line between its parentheses."""
+    _, found, inside = line.rstrip().partition(_NAMESPACE)
+    return inside.removesuffix(")") if found and inside.endswith(")") else None
+
+
+def _joined(line: str, rest: Iterator[str]) -> str:
+    """A command with the lines that it goes on in, which are taken out of the rest."""
+    words, length = [], 0
+    while True:
+        plain = line.rstrip()
+        length += len(plain)
+        if length <= _LONGEST:
+            words.append(plain.removesuffix("\\"))
+        if not plain.endswith("\\") or (line := next(rest, "")) == "":
+            return " ".join(words)
+
+
+def _given(command: str) -> dict[str, str]:
+    """The flags of a command and their values."""
+    given = {}
+    for word, following in pairwise([*_split(command), "--"]):  # no words: a comment sign where a command was
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        if equals or not following.startswith("--"):
+            given[name.replace("-", "_")] = value if equals else following
+    return given
+
+
+def _split(command: str) -> list[str]:
+    command = command.lstrip()
+    prompt = _PROMPT.match(command)
+    try:
+        return shlex.split(command[prompt.end() :] if prompt is not None else command, comments=True)
+    except ValueError:  # a quote that is not closed
+        return command.split()
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, flags in _FLAGS.items():
+        value = next((given[flag] for flag in flags if given.get(flag, "None") != "None"), None)
+        if value is not None:
+            found[name] = value
+    return found

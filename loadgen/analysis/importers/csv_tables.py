@@ -1,0 +1,175 @@
+"""Sheets: tables of figures as comma-separated values: a block a row, published speeds, our ladders."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadgen.analysis.importers import blocks, json_fields, numbers
+from loadgen.analysis.run_summary import Load, Reported, full_name
+from loadgen.errors import UsageError
+from loadgen.results import speed_rows
+from loadgen.results.speed_formulas import OUTPUT, converted
+from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
+
+TABLE, SPEEDS = "table", "speed table"
+SPEED = "speed_tok_s"
+_LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
+_SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
+_NAMES = ("name", "model", "checkpoint", "model_id")
+_DELIMITERS = ",;\t"
+
+
+def marked(head: bytes) -> bool:
+    """Whether a file may be such a table, from its first line; of UTF-16 too."""
+    line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
+    figures = (b"tok", b"ttft", b"speed", b"throughput")
+    return any(word in line for word in (b"model", b"name", b"checkpoint")) and any(
+        w in line for w in figures
+    )
+
+
+def is_ours(text: str) -> bool:
+    """Whether a table is one that `loadgen report` wrote of runs: they are there already."""
+    return {"told_by", "plan_digest"} <= set(_header(text)[0])
+
+
+def tells(text: str) -> bool:
+    """Whether a text is a table that can be read."""
+    return _kind(_header(text)[0]) != ""
+
+
+def read(text: str, path: Path) -> list[Reported]:
+    """A run a row; raises UsageError naming file and line of what is none."""
+    header, delimiter = _header(text)
+    if _kind(header) == SPEEDS and SPEED in header:
+        return [_speed(row, f"{path}:{line}") for line, row in enumerate(_speeds(path), 2) if row.speed_tok_s]
+    reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
+    found = []
+    try:
+        for cells in reader:
+            source = f"{path}:{reader.line_num}"
+            if None in cells or None in cells.values():
+                raise UsageError(f"{source} has not as many cells as the table has columns")
+            found.append(_row({str(key): str(cell) for key, cell in cells.items()}, source))
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: no table: {error}") from None
+    return found
+
+
+def _header(text: str) -> tuple[list[str], str]:
+    """The columns' names, and the sign between them."""
+    first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
+    delimiter = max(_DELIMITERS, key=first.count)
+    try:
+        return next(csv.reader([first], delimiter=delimiter), []), delimiter
+    except csv.Error:
+        return [], delimiter
+
+
+def _kind(header: Sequence[str]) -> str:
+    names = {name.strip().lower() for name in header}
+    if {"model", "input_length", SPEED} <= names:
+        return SPEEDS
+    if not names & set(_NAMES):
+        return ""
+    if sum(_figure(name) is not None for name in header) >= _LEAST_FIGURES:
+        return TABLE
+    return SPEEDS if names & set(_SPEEDS) else ""
+
+
+def _figure(column: str) -> str | None:
+    """The key of a column: a label of the block, or a key itself."""
+    name = column.strip()
+    known = name in blocks.known_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
+    return name if known else blocks.key_of(name)
+
+
+def _row(cells: Mapping[str, str], source: str) -> Reported:
+    """A row of figures; an empty cell is none."""
+    plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
+    columns = {name: _figure(name) or (SPEED if name.strip().lower() in _SPEEDS else None) for name in cells}
+    written = {key: cells[name].strip() for name, key in columns.items() if key and cells[name].strip()}
+    sign = numbers.decimal_sign(written.values())
+    figures: dict[str, Any] = {}
+    for key, text in written.items():
+        if (value := _value(text, sign, source)) is not None:
+            figures[key] = value
+    figures, empty = json_fields.checked(figures, source)
+    completed, name = figures.get("completed"), next((plain[one] for one in _NAMES if plain.get(one)), "")
+    remarks = [*empty, *(["lengths, batch and formula of the speed are not told"] * (SPEED in figures))]
+    return Reported(
+        name=json_fields.word(name) or "unnamed",
+        figures=figures,
+        load=Load(
+            name=json_fields.word(plain.get("load", "")),
+            requests=_count(plain.get("requests", "")),
+            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
+            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
+            asked_output_len=_count(plain.get("asked_output_len", "")),
+            max_concurrency=json_fields.count(figures.get("max_concurrency")),
+            request_rate_per_s=json_fields.rate(figures.get("request_rate")),
+        ),
+        source=source,
+        told_by=SPEEDS if SPEED in figures else TABLE,
+        engine=plain.get("engine", plain.get("backend", "")),
+        machine=plain.get("machine", plain.get("gpu", "")),
+        remarks=tuple(remarks),
+    )
+
+
+def _value(text: str, sign: str, source: str) -> float | str | None:
+    try:
+        return numbers.number(text, sign)
+    except ValueError:
+        return "inf" if text.lower() == "inf" else None
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def _count(text: str) -> int | None:
+    return json_fields.written_count(text)
+
+
+def _speeds(path: Path) -> list[SpeedRow]:
+    """The rows of a ladder; those of a published page have its formula, which its file does not tell."""
+    return [*map(_with_formula, speed_rows.read_csv(path))]
+
+
+def _with_formula(row: SpeedRow) -> SpeedRow:
+    known = (one for one in speed_rows.shipped() if replace(one, formula=row.formula) == row)
+    return next(known, row)
+
+
+def _speed(row: SpeedRow, source: str) -> Reported:
+    speed, memory = row.speed_tok_s, row.gpu_memory
+    assert speed is not None
+    return Reported(
+        name=full_name(row.model, row.quantization),
+        figures=dict(_figures(row, float(speed))),
+        load=Load(
+            name=f"input {row.input_length}",
+            input_len=row.input_length,
+            output_len=row.output_length,
+            asked_output_len=row.output_length,
+            max_concurrency=1,
+            asked_input_len=row.input_length,
+        ),
+        source=source,
+        told_by=SPEEDS,
+        engine=row.backend,
+        machine=row.gpu if (row.gpu_num or 1) == 1 else f"{row.gpu_num} × {row.gpu}",
+        memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
+        remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
+    )
+
+
+def _figures(row: SpeedRow, speed: float) -> Iterator[tuple[str, float]]:
+    """The speed, and output tokens over the same time."""
+    yield SPEED, speed
+    yield "output_throughput", converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)

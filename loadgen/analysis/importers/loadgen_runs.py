@@ -1,0 +1,146 @@
+"""Own: runs of ours from their directories and files, without their arrivals until these are looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from loadgen import __version__
+from loadgen.analysis.importers import json_fields, text
+from loadgen.analysis.run_summary import Reported, of_json, of_run
+from loadgen.errors import UsageError
+from loadgen.metrics.metrics import DEFINITIONS_VERSION
+from loadgen.metrics.record import Records
+from loadgen.results import run_directory
+from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT, Result
+from loadgen.results.vllm_json import OURS
+from loadgen.validity.campaign_cell import FailedCell
+from loadgen.validity.run_metadata import FORMATS, Facts
+
+MARKS = (b'"loadgen"',)
+LADDER, CAMPAIGN = "ladder.json", "campaign.json"
+CELLS, FAILED = "cells", "failed"
+_MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request
+
+
+class StoredRun(Result):
+    """A run on disk, whose arrivals are read when they are first looked at; raises UsageError then."""
+
+    def __init__(self, facts: Facts, directory: Path) -> None:
+        object.__setattr__(self, "facts", facts)
+        object.__setattr__(self, "directory", directory)
+
+    def __getattr__(self, name: str) -> Records:
+        if name != "records":
+            raise AttributeError(name)
+        records = run_directory.load(self.__dict__["directory"]).records
+        object.__setattr__(self, "records", records)
+        return records
+
+
+def tells(document: Mapping[str, Any]) -> bool:
+    """Whether a document is a result of ours, as --save-result writes it."""
+    return isinstance(document.get(OURS), dict) and "metrics" in document[OURS]
+
+
+def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """The one run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
+    yield _told(document, source, None)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run of ours, or what is left of one."""
+    if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
+        return True
+    try:
+        return MARKS[0] in text.bounded(directory / RESULT, _MOST_BYTES)
+    except UsageError:
+        return False
+
+
+def run(directory: Path) -> Reported:
+    """The run of a directory; raises UsageError where there is none that can be read.
+
+    Figures and verdict are the stored ones where this very version made them, else they are computed
+    again from the arrivals. Without arrivals the figures remain.
+    """
+    if not (directory / RESULT).is_file():
+        left = "; loadgen report shows what its journal holds" if (directory / JOURNAL).is_file() else ""
+        raise UsageError(f"{directory} is a run that was not finished: it has no {RESULT}{left}")
+    try:
+        stored = json.loads(text.bounded(directory / RESULT, _MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
+    facts = _facts(stored, str(directory))
+    if not is_zipfile(directory / ARRIVALS):
+        known = _told(stored, str(directory), None)
+        return replace(
+            known, remarks=(*known.remarks, f"{ARRIVALS} is missing or damaged: the figures are all")
+        )
+    ours = stored[OURS]
+    made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
+    if made_by != (DEFINITIONS_VERSION, __version__):
+        return of_run(directory, run_directory.load(directory))
+    return _told(stored, str(directory), StoredRun(facts, directory))
+
+
+def rungs(directory: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a ladder's directory by the name of their run's; empty where it is none."""
+    try:
+        told = json.loads(text.bounded(directory / LADDER))
+    except (UsageError, ValueError, RecursionError):
+        return {}
+    rows = [json_fields.mapping(row) for row in json_fields.listed(json_fields.inside(told, "rows"))]
+    return {json_fields.word(row.get("run")): row for row in rows if row.get("run")}
+
+
+def rung(known: Reported, row: Mapping[str, Any]) -> Reported:
+    """A run as what its ladder's row says of it: with its speed."""
+    speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
+    if speed is None:
+        return known
+    load = replace(known.load, name=f"input {known.load.asked_input_len}")
+    figures = {**known.figures, "speed_tok_s": speed}
+    return replace(known, figures=figures, load=load, remarks=(*known.remarks, f"speed is {formula}"))
+
+
+def failures(directory: Path) -> Iterator[FailedCell | str]:
+    """The failed cells of a campaign, and what is wrong with those that cannot be read."""
+    for path in sorted((directory / FAILED).glob("*.json")):
+        try:
+            yield FailedCell.model_validate_json(text.bounded(path))
+        except (UsageError, ValueError) as error:
+            yield f"{path} is no failed cell: {str(error).splitlines()[0]}"
+
+
+def _told(stored: Mapping[str, Any], source: str, known: Result | None) -> Reported:
+    try:
+        return of_json(_facts(stored, source), stored, source, known)
+    except KeyError as error:
+        raise UsageError(f"{source} is damaged: no {error}") from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise UsageError(f"{source} is damaged: {error}") from None
+
+
+def _facts(stored: Any, source: str) -> Facts:
+    """What a result says beside its figures; raises UsageError where it is damaged, or of a newer format."""
+    ours = json_fields.mapping(json_fields.inside(stored, OURS))
+    version = ours.get("format")
+    known = ", ".join(map(str, FORMATS))
+    if isinstance(version, int) and version > max(FORMATS):
+        raise UsageError(
+            f"{source} was written by a newer loadgen: it has format {version}, this one reads {known}"
+        )
+    if version not in FORMATS:
+        raise UsageError(f"{source} has format {version}, this loadgen reads {known}")
+    try:
+        return Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{source} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

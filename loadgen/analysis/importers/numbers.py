@@ -1,0 +1,84 @@
+"""Numbers: figures as people write them, with their country's signs, where these can be told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from loadgen.errors import UsageError
+from loadgen.workload import bounds
+
+_SPACES = "\u00a0\u2007\u2009\u202f"
+_APOSTROPHES = "'\u2019"
+# Digits, then groups of three behind a sign of grouping (a plain space is one), a decimal part, an exponent.
+PATTERN = re.compile(
+    rf"[-+]?(?:\d{{1,3}}(?:[ {_SPACES}{_APOSTROPHES}]\d{{3}}(?!\d))+(?:[.,]\d+)?|\d+(?:[.,]\d+)*)"
+    r"(?:[eE][-+]?\d+)?"
+)
+_LONGEST = 40  # characters of a figure
+_GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
+
+
+class AmbiguousError(UsageError):
+    """A number that is one thing here and another elsewhere: 1.234."""
+
+
+def decimal_sign(written: Iterable[str]) -> str:
+    """The decimal sign that the unambiguous ones of these numbers share; "" where none tells it."""
+    signs = {sign for one in written if (sign := _told(one))}
+    return signs.pop() if len(signs) == 1 else ""
+
+
+def number(written: str, sign: str = "") -> float:
+    """The number; `sign` settles what is ambiguous. Raises AmbiguousError, and ValueError of no number.
+
+    1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless the
+    numbers beside them tell which sign is the decimal one.
+    """
+    if len(written) > _LONGEST:
+        raise ValueError(f"{written[:_LONGEST]}… has too many digits")
+    plain = _GROUPED.sub("", written.strip())
+    points, commas = plain.count("."), plain.count(",")
+    decimal = _told(written)
+    if not decimal and points + commas == 1:
+        if not sign:
+            raise AmbiguousError(
+                f"{written} is one number where the comma groups and another where it does not"
+            )
+        decimal = sign
+    for grouping in {".", ","} - {decimal}:
+        _check_groups(plain, grouping, decimal)
+        plain = plain.replace(grouping, "")
+    value = bounds.figure(float(plain.replace(decimal, ".") if decimal else plain))
+    if value is None:
+        raise ValueError(f"{plain} is out of all bounds")
+    return int(value) if not decimal and float(value).is_integer() else value
+
+
+def _told(written: str) -> str:
+    """The decimal sign of one number, "" where it has none or does not tell."""
+    plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip("+-"))
+    grouped = plain != written.strip().lstrip("+-") and not re.search(r"[eE]", written)
+    signs = [one for one in plain if one in ".,"]
+    if not signs:
+        return ""
+    if len(set(signs)) == 2:  # the last one, where it is alone
+        return signs[-1] if signs.count(signs[-1]) == 1 else ""
+    if len(signs) > 1:
+        return ""  # 1.234.567: both are groups
+    whole, _, fraction = plain.partition(signs[0])
+    telling = grouped or len(fraction) != 3 or len(whole) > 3 or whole.startswith("0")
+    return signs[0] if telling else ""
+
+
+def _check_groups(plain: str, grouping: str, decimal: str) -> None:
+    """Groups are of three; raises ValueError of others."""
+    if grouping in plain:
+        whole = plain.lstrip("+-").partition(decimal)[0] if decimal else plain.lstrip("+-")
+        first, *others = whole.split(grouping)
+        if (
+            not 1 <= len(first) <= 3
+            or any(len(one) != 3 for one in others)
+            or whole.count(grouping) != plain.count(grouping)
+        ):
+            raise ValueError(f"{plain} is no number")

@@ -1,0 +1,138 @@
+"""Pages: pasted blocks in any text, each with the nearest heading above it as its name."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadgen.analysis.importers import blocks, commands, headings, json_fields
+from loadgen.analysis.importers.blocks import PastedBlock
+from loadgen.analysis.importers.headings import Kind, Outline, PageLine
+from loadgen.analysis.run_summary import Load, Reported, short_name
+
+PAGE = "page"
+_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
+_ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
+_SGLANG = (
+    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token",
+)
+
+
+@dataclass
+class _Pasted:
+    """A block's lines, and what was said above it."""
+
+    line: int
+    name: str
+    load: str
+    asked: dict[str, str]
+    lines: list[str] = field(default_factory=list)
+    closed: bool = False
+
+
+def read(text: str, path: Path) -> list[Reported]:
+    """Every block of a page; raises nothing, what cannot be read is remarked."""
+    return [_reported(one, path) for one in _pasted(text)]
+
+
+def _pasted(text: str) -> Iterator[_Pasted]:
+    outline, above = Outline(), list[str]()
+    block: _Pasted | None = None
+    cleaned = html.unescape(_REFERENCE.sub("\ufffd", _COLOUR.sub("", text))).replace("\u00ad", "")
+    for line in headings.lines(_split(cleaned)):
+        if not line.text:
+            if above and above[-1]:
+                above.append("")  # a command does not go on behind it
+            continue
+        begins = blocks.HEADER.search(line.text)
+        if block is not None and (begins or _ends(line)):
+            yield block
+            block, above = None, []
+        if begins:
+            asked = commands.asked(above)
+            block = _Pasted(line.number, outline.name, outline.load, asked)
+            rest = line.text[begins.end() :]
+        else:
+            rest = line.text
+        if block is not None:
+            block.lines.append(_TAG.sub(" ", rest))
+            block.closed = blocks.RULE.search(rest) is not None
+            if block.closed:
+                yield block
+                block, above = None, []
+        elif line.kind in (Kind.HEADING, Kind.ITEM):
+            outline.enter(line)
+            above = [line.text] if line.kind is Kind.ITEM else []
+        else:
+            above.append(line.text)
+    if block is not None:
+        if not cleaned.endswith("\n"):
+            block.lines.pop()  # its last figure may be cut
+        yield block
+
+
+def _split(text: str) -> list[str]:
+    """Lines as an editor counts them; what a progress bar wrote over itself is one."""
+    plain = text.replace("\r\n", "\n")
+    return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
+
+
+def _ends(line: PageLine) -> bool:
+    """Whether a block that was not closed is over."""
+    return line.kind in (Kind.HEADING, Kind.FENCE)
+
+
+def _reported(pasted: _Pasted, path: Path) -> Reported:
+    block = blocks.parse(pasted.lines, pasted.closed)
+    name = pasted.name or pasted.asked.get("model", "")
+    plain = name if " " in name else short_name(name)
+    return Reported(
+        name=plain or path.stem,
+        figures=block.figures,
+        load=_load(pasted, block),
+        source=f"{path}:{pasted.line}",
+        told_by=PAGE,
+        engine=_engine(block),
+        remarks=(*(_SGLANG if block.by_sglang else ()), *block.remarks),
+    )
+
+
+def _load(pasted: _Pasted, block: PastedBlock) -> Load:
+    figures, asked = block.figures, pasted.asked
+    limit = commands.whole(asked, "max_concurrency")
+    if figures.get("max_concurrency", limit) != limit:
+        asked = {}  # of another block
+    completed = figures.get("completed")
+    return Load(
+        name=pasted.load,
+        requests=commands.whole(asked, "requests"),
+        input_len=_mean(figures.get("total_input_tokens"), completed),
+        output_len=_mean(figures.get("total_output_tokens"), completed),
+        asked_output_len=commands.whole(asked, "output_len"),
+        max_concurrency=figures.get("max_concurrency", limit),
+        request_rate_per_s=_rate(figures.get("request_rate", asked.get("request_rate"))),
+        asked_input_len=commands.whole(asked, "input_len"),
+        seed=commands.whole(asked, "seed"),
+    )
+
+
+def _mean(total: Any, count: Any) -> float | None:
+    return total / count if total is not None and count else None
+
+
+def _rate(said: Any) -> float | None:
+    try:
+        return None if said is None else json_fields.rate(float(said))
+    except ValueError:
+        return None
+
+
+def _engine(block: PastedBlock) -> str:
+    backend = str(block.figures.get("backend", "")).partition("-")[0]
+    return _ENGINES.get(backend, "")

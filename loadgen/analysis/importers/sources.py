@@ -1,0 +1,243 @@
+"""Sources: everybody's results at the places named: runs, campaigns, files of any client, pasted pages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.analysis.importers import (
+    aiperf,
+    blocks,
+    csv_tables,
+    guidellm,
+    json_fields,
+    loadgen_runs,
+    pages,
+    sglang,
+    text,
+    vllm,
+)
+from loadgen.analysis.importers.json_fields import JsonDocument
+from loadgen.analysis.run_summary import Reported
+from loadgen.errors import UsageError
+from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
+from loadgen.validity.campaign_cell import FailedCell
+from loadgen.workload.paths import place
+
+_MOST_TROUBLES = 20
+_MOST_FILES = 200_000  # looked at in one directory
+_LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
+_HEAD_BYTES = 8192
+_NAMED = 3
+_LONGEST_DETAIL = 200
+# What a file of anybody's can make a reader raise: it costs that file, and not the comparison.
+_DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
+_TITLE = "Serving Benchmark Result"
+_BYPRODUCT = re.compile(
+    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)"
+)
+_PAGE = b'<meta name="generator" content="loadgen'
+
+
+class ClientFormat(msgspec.Struct, frozen=True):
+    """What reads one client's documents: `marks` are in every file of them, one or another."""
+
+    marks: tuple[bytes, ...]
+    tells: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Mapping[str, Any], str], Iterator[Reported]]
+
+
+# Those whose files hold another's keys come first.
+CLIENTS = (
+    ClientFormat(loadgen_runs.MARKS, loadgen_runs.tells, loadgen_runs.read),
+    ClientFormat(guidellm.MARKS, guidellm.tells, guidellm.read),
+    ClientFormat(aiperf.MARKS, aiperf.tells, aiperf.read),
+    ClientFormat(sglang.MARKS, sglang.tells, sglang.read),
+    ClientFormat(vllm.MARKS, vllm.tells, vllm.read),
+)
+_MARKS = (
+    *(mark for client in CLIENTS for mark in client.marks),
+    _TITLE.encode(),
+    *(_TITLE.encode(encoding) for encoding in ("utf-16-le", "utf-16-be")),
+)
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """What was read, and a line for each thing that could not be."""
+
+    reported: tuple[Reported, ...]
+    troubles: tuple[str, ...] = ()
+    failures: tuple[FailedCell, ...] = ()
+
+
+def read(places: Sequence[str]) -> Sources:
+    """Everything at these places: run directories, directories of them, campaigns, files of anybody's.
+
+    Raises UsageError where nothing at all could be read.
+    """
+    found = _Found()
+    for named in places:
+        found.place(place(named))
+    if not found.reported and not found.failures:
+        said = found.troubles[:_NAMED] or ["nothing was named: give runs, campaigns or files of results"]
+        more = len(found.troubles) - len(said)
+        raise UsageError("; ".join(said) + (f"; and {more} more" if more > 0 else ""))
+    left = len(found.troubles) - _MOST_TROUBLES
+    troubles = found.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
+    return Sources(tuple(found.reported), tuple(troubles), tuple(found.failures))
+
+
+@dataclass
+class _Found:
+    """What was found so far; a place is read once, however often it is met."""
+
+    reported: list[Reported] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    failures: list[FailedCell] = field(default_factory=list)
+    met: set[str] = field(default_factory=set)
+
+    def place(self, path: Path) -> None:
+        """Read a place that was named."""
+        if not path.is_dir():
+            self._tried(path, lambda: self._file(path, text.read(path)))
+            return
+        if os.path.realpath(path) in self.met:
+            return
+        before = len(self.reported) + len(self.failures) + len(self.troubles)
+        looked = self._directory(path)
+        if before == len(self.reported) + len(self.failures) + len(self.troubles):
+            self.troubles.append(f"{path} holds no results that are known, in {looked} files")
+
+    def _directory(self, path: Path) -> int:
+        """Read a directory and what is in it; how many files were looked at."""
+        looked, passed = 0, list[Path]()
+        for where, inside, names in os.walk(path, followlinks=True):
+            here = Path(where)
+            if not self._new(here):  # a link that leads back
+                inside.clear()
+                continue
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
+            if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
+                self._failures(here)
+                inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
+                continue
+            if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
+                inside.clear()
+                self._run(here)
+                continue
+            for name in sorted(names):
+                looked += 1
+                passed += self._met(here / name)
+            if looked > _MOST_FILES:
+                self.troubles.append(f"{path}: left off after {looked} files; name the places in it")
+                break
+        if passed:
+            said = ", ".join(os.path.relpath(one, path) for one in passed[:_NAMED])
+            more = f" and {len(passed) - _NAMED} more" if len(passed) > _NAMED else ""
+            self.troubles.append(f"{path}: {len(passed)} of {looked} files hold no results: {said}{more}")
+        return looked
+
+    def _run(self, directory: Path) -> None:
+        """Read a run; one of a ladder with the speed that the ladder's row has."""
+        row = loadgen_runs.rungs(directory.parent).get(directory.name)
+
+        def one() -> None:
+            known = loadgen_runs.run(directory)
+            self.reported.append(known if row is None else loadgen_runs.rung(known, row))
+
+        self._tried(directory, one)
+
+    def _failures(self, campaign: Path) -> None:
+        for one in loadgen_runs.failures(campaign):
+            if isinstance(one, FailedCell):
+                self.failures.append(one)
+            else:
+                self.troubles.append(one)
+
+    def _met(self, path: Path) -> list[Path]:
+        """Read a file that a directory held; itself where there is nothing in it that is known."""
+        if _BYPRODUCT.fullmatch(path.name):
+            return []
+        try:
+            raw = _promising(path)
+        except OSError:
+            return [path]
+        if raw is None:
+            return [path]
+        if _PAGE not in raw and not (
+            csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
+        ):
+            self._tried(path, lambda: self._file(path, raw))
+        return []
+
+    def _file(self, path: Path, raw: bytes) -> None:
+        if not self._new(path):
+            return
+        said = text.decoded(raw, path)
+        if said.lstrip()[:1] in ("{", "[") and self._documents(said, path):
+            return
+        if csv_tables.tells(said):
+            self.reported += csv_tables.read(said, path)
+        elif blocks.HEADER.search(said) is not None:
+            self.reported += pages.read(said, path)
+        else:
+            raise UsageError(
+                f"{path} holds no results that are known: JSON of vLLM, SGLang, aiperf or guidellm, a table, "
+                "or pasted blocks"
+            )
+
+    def _documents(self, said: str, path: Path) -> bool:
+        """Read the documents of a file; whether any was known."""
+        every = list(json_fields.documents(said))
+        known = [(one, client) for one in every if (client := _client(one.value)) is not None]
+        for document, client in known:
+            source = f"{path}:{document.line}" if len(known) > 1 else str(path)
+            self._tried(source, partial(self._told, client, document, source))
+        broken = [one for one in every if one.trouble]
+        told = [*broken[:_NAMED], *(one for one in broken[_NAMED:] if one.last)]
+        if known or blocks.HEADER.search(said) is None:
+            self.troubles += [f"{path}:{one.line}: {one.trouble}" for one in told]
+        return bool(known) or (bool(broken) and blocks.HEADER.search(said) is None)
+
+    def _told(self, client: ClientFormat, document: JsonDocument, source: str) -> None:
+        self.reported += client.read(document.value, source)
+
+    def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
+        """Read something; whatever is wrong with it costs the others nothing."""
+        try:
+            act()
+        except UsageError as error:
+            self.troubles.append(str(error))
+        except _DAMAGED as error:
+            said = " ".join(str(error).split())[:_LONGEST_DETAIL]
+            self.troubles.append(f"{source} is damaged: {said or type(error).__name__}")
+
+    def _new(self, path: Path) -> bool:
+        """Whether a place is met for the first time."""
+        real = os.path.realpath(path)
+        new = real not in self.met
+        self.met.add(real)
+        return new
+
+
+def _client(document: Mapping[str, Any]) -> ClientFormat | None:
+    return next((client for client in CLIENTS if client.tells(document)), None)
+
+
+def _promising(path: Path) -> bytes | None:
+    """The bytes of a file that may hold results; None of one that does not. Raises OSError."""
+    if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
+        return None
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        if b"\0" in head and head[:1] not in (b"\xff", b"\xfe"):
+            return None
+        raw = head + file.read(_LARGE_BYTES)
+    return raw if csv_tables.marked(head) or any(mark in raw for mark in _MARKS) else None

@@ -1,0 +1,1 @@
+"""Report: runs as HTML, pictures, Markdown, CSV and terminal plots."""

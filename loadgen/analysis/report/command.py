@@ -1,0 +1,81 @@
+"""`loadgen report`: runs printed again from their files: as text, HTML, pictures, Markdown, CSV or a plot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from loadgen.errors import UsageError
+from loadgen.results import report, result_block, run_directory
+from loadgen.results.printing import printed
+from loadgen.session.options import add_roofline_flags
+from loadgen.spelling import Parser, refuse_unknown
+from loadgen.workload.paths import place
+
+_TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
+_PAGE = "report.html"
+_PAGES = (".html", ".htm")
+
+
+def report_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen report`."""
+    parser = Parser(
+        prog="loadgen report",
+        allow_abbrev=False,
+        usage="loadgen report RUN_DIR [--explain] [--layout NAME]\n       loadgen report PLACE... [FORM...]",
+        description="Print runs again from their files alone. A PLACE is a run directory, a directory of "
+        "runs, a campaign, or a file of anybody's results.",
+        epilog="Without a form: one run's report as text, of several the comparison.",
+    )
+    add = parser.add_argument
+    add("places", nargs="*", metavar="PLACE")
+    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
+    add(
+        "--layout", metavar="NAME", help="of the block (default vllm-0.32); of several runs, the blocks alone"
+    )
+    add("--html", nargs="?", const=_PAGE, metavar="FILE",
+        help=f"one page that needs nothing beside itself (FILE ends in .html; default {_PAGE})")  # fmt: skip
+    add("--markdown", metavar="FILE", help="for a pull request or a blog; - prints it")
+    add("--csv", metavar="FILE", help="one row a run, every figure; - prints it")
+    add("--png", metavar="DIR", help="every plot as a picture")
+    add("--svg", metavar="DIR", help="every plot as SVG")
+    add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
+    add("--baseline", metavar="NAME", help="the checkpoint that the others are held against")
+    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where something was reported."""
+    if not argv or {"-h", "--help"} & set(argv):
+        report_parser().print_help()
+        return 0 if argv else UsageError.exit_code
+    asked = _asked(argv)
+    forms = [form for form in _FORMS if getattr(asked, form)]
+    first = place(asked.places[0])
+    if len(asked.places) == 1 and not forms and (not first.exists() or run_directory.is_run(first)):
+        text = report.render(run_directory.load(first), explain=asked.explain, layout=asked.layout)
+        printed(text, sys.stdout)
+        return 0
+    if asked.explain and not forms:
+        raise UsageError("--explain is of one run: name its directory alone")
+    from loadgen.analysis.report.outputs import made
+
+    for text in made(asked, forms or [_TEXT]):
+        printed(text, sys.stdout, end="")
+    return 0
+
+
+def _asked(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line, places anywhere in it; a FILE of --html that is no page is a place."""
+    parser = report_parser()
+    asked, unknown = parser.parse_known_intermixed_args(list(argv))
+    if unknown:
+        refuse_unknown(unknown[0], parser)
+    if asked.html and not asked.html.lower().endswith(_PAGES):
+        asked.places, asked.html = [asked.html, *asked.places], _PAGE
+    if not asked.places:
+        raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
+    result_block.layout(asked.layout)
+    return asked

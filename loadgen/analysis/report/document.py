@@ -1,0 +1,144 @@
+"""Document: what the report says of all that it was given, before it has a form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from loadgen.analysis.comparison import memory_fit, rankings
+from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.render import described
+from loadgen.analysis.report import comparison_charts, formatting
+from loadgen.analysis.report.panel import Panel
+from loadgen.analysis.report.run_section import Account, account
+from loadgen.analysis.run_summary import Reported
+from loadgen.results.speed_tables import Table
+from loadgen.validity.campaign_cell import FailedCell
+
+MOST_DRAWN = 32  # runs whose own pictures a page holds
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One load's comparison and its pictures."""
+
+    anchor: str
+    title: str
+    comparison: Comparison
+    tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
+    bars: tuple[Panel, ...]
+    distributions: tuple[Panel, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The whole report."""
+
+    title: str
+    subtitle: tuple[str, ...]
+    compared: tuple[Compared, ...]
+    sweeps: tuple[Panel, ...]
+    fits: Table | None  # which checkpoint goes into which memory
+    accounts: tuple[Account, ...]
+    levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
+    failures: tuple[FailedCell, ...]
+    troubles: tuple[str, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of it came from the embedded engine."""
+        return any(one.simulated for one in self.accounts)
+
+
+def document(
+    reported: Sequence[Reported],
+    comparisons: Sequence[Comparison] = (),
+    failures: Sequence[FailedCell] = (),
+    troubles: Sequence[str] = (),
+) -> Document:
+    """The report on these runs; a comparison of a single row is none."""
+    reported = _ordered(reported, comparisons)
+    drawn = _drawn(reported)
+    accounts = tuple(
+        account(one, f"run-{number}", draw=number in drawn) for number, one in enumerate(reported, 1)
+    )
+    met = [
+        found for found in comparisons if len(found.lines) > 1 or any(line.failures for line in found.lines)
+    ]
+    levels = Counter(one.level for one in reported if one.level)
+    return Document(
+        title=_title(reported),
+        subtitle=_subtitle(reported),
+        compared=tuple(_compared(found, number) for number, found in enumerate(met, 1)),
+        fits=memory_fit.fits(met) if any(len(found.lines) > 1 for found in met) else None,
+        sweeps=(*comparison_charts.sweeps(reported), *comparison_charts.ladders(reported)),
+        accounts=accounts,
+        levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
+        failures=tuple(failures),
+        troubles=tuple(troubles),
+    )
+
+
+def _ordered(reported: Sequence[Reported], comparisons: Sequence[Comparison]) -> list[Reported]:
+    """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
+    rows = [one for found in comparisons for line in found.lines for one in line.runs]
+    places = {id(one): place for place, one in enumerate(rows)}
+    return sorted(reported, key=lambda one: places.get(id(one), len(rows)))
+
+
+def _compared(found: Comparison, number: int) -> Compared:
+    return Compared(
+        anchor=f"load-{number}",
+        title=described(found.load),
+        comparison=found,
+        tables=tuple(_tables(found)),
+        bars=tuple(comparison_charts.comparison(found)),
+        distributions=tuple(comparison_charts.distributions(found)),
+    )
+
+
+def _tables(found: Comparison) -> Iterator[tuple[str, Table]]:
+    ranking, effects = rankings.ranking(found), rankings.effects(found)
+    if len(ranking.body) > 1:
+        yield "Ranking", ranking
+    if len(effects.columns) > 3:  # more than one quantization
+        yield "Effect of quantization", effects
+
+
+def _drawn(reported: Sequence[Reported]) -> set[int]:
+    """The numbers of the runs that are drawn: the first of each row and load, then the second of each, …"""
+    seen: Counter[tuple[str, object]] = Counter()
+    turns = []
+    for number, one in enumerate(reported, 1):
+        if one.run is not None:
+            turns.append((seen[(one.name, one.load.name or one.load)], number))
+            seen[(one.name, one.load.name or one.load)] += 1
+    return {number for _, number in sorted(turns)[:MOST_DRAWN]}
+
+
+def _title(reported: Sequence[Reported]) -> str:
+    campaigns = {one.cell.campaign for one in reported if one.cell is not None}
+    names = list(dict.fromkeys(one.name for one in reported))
+    if len(campaigns) == 1:
+        return campaigns.pop()
+    if len(names) == 1:
+        return names[0]
+    if len(names) == 2:
+        return f"{names[0]} and {names[1]}"
+    return f"{len(names)} checkpoints"
+
+
+def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
+    said = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
+    for values in (
+        dict.fromkeys(one.engine for one in reported if one.engine),
+        dict.fromkeys(one.machine for one in reported if one.machine),
+    ):
+        if values:
+            first, *others = values
+            said.append(first + (f" and {len(others)} more" if others else ""))
+    times = sorted(one.started for one in reported if one.started is not None)
+    if times:
+        days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (times[0], times[-1]))
+        said.append(" to ".join(days))
+    return tuple(said)

@@ -1,0 +1,114 @@
+"""Words: how figures, loads and calls are written, the same in every form of the report."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from loadgen.analysis.comparison import render
+from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.run_summary import Reported
+
+SYMBOLS = {Call.FASTER: "▲", Call.SLOWER: "▼", Call.EQUIVALENT: "≈", Call.UNDECIDED: "?", Call.NONE: "–"}
+_MANY = 3  # rows: what is said of as many is said once
+LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
+_SCALES: dict[str, tuple[float, str]] = {"memory_bytes": (2.0**-30, "GiB"), "weight_bytes": (2.0**-30, "GiB")}
+
+
+class Number(msgspec.Struct, frozen=True):
+    """A figure as it is written, with the whole of it and where it stands in the JSON ("" : nowhere)."""
+
+    key: str
+    value: float
+    text: str
+
+
+def number(key: str, value: object, digits: int = 2, unit: str = "") -> Number | str:
+    """A number with thousands apart; a dash for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return "–" if value is None or value != value else str(value)
+    said = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    return Number(key, value, f"{said} {unit}".rstrip())
+
+
+def scaled(figure: Figure, value: float) -> float:
+    """The value in the unit that it is written in."""
+    return value * _SCALES.get(figure.key, (1.0, ""))[0]
+
+
+def unit(figure: Figure) -> str:
+    """The unit that the figure's label does not name."""
+    said = _SCALES.get(figure.key, (1.0, ""))[1]
+    return "" if said in figure.label else said
+
+
+def written(figure: Figure, value: float) -> str:
+    """One value of a figure."""
+    return f"{scaled(figure, value):,.{figure.digits}f} {unit(figure)}".rstrip()
+
+
+def spread(figure: Figure, summary: Summary) -> str:
+    """Half of a mean's interval, "" where there is none."""
+    half = scaled(figure, (summary.high - summary.low) / 2)
+    return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
+
+
+def ratio(value: float) -> str:
+    """A row ÷ its baseline."""
+    return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
+
+
+def interval(effect: Effect) -> str:
+    """The ratio's 95 % interval, "" where there is none."""
+    if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
+        return ""
+    return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
+
+
+def lead(found: Comparison, line: Line) -> str:
+    """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
+    effect = line.effects.get(found.headline)
+    label = next((one.label for one in found.figures if one.key == found.headline), found.headline)
+    if effect is None:
+        return ""
+    times = render.multiplied(found, line)
+    said = [f"{times} by {label}"] if times else []
+    if effect.units > 1:
+        said.append(f"{effect.units} {'pairs' if effect.paired else 'runs a side'}")
+    if effect.call is Call.UNDECIDED:
+        said.append(render.undecided(effect))
+    elif effect.why and effect.why not in common(found):
+        said.append(effect.why)
+    return "; ".join(said)
+
+
+def common(found: Comparison) -> dict[str, str]:
+    """What is said of three rows or more beside the baseline, or of both of two: it is told once."""
+    others = [line for line in found.lines if line.name != found.baseline]
+    names: dict[str, list[str]] = {}
+    for line in others:
+        for sentence in dict.fromkeys((*_whys(found, line), *line.marks)):
+            names.setdefault(sentence, []).append(line.name)
+    return {
+        sentence: "all" if len(of) == len(others) else ", ".join(of)
+        for sentence, of in names.items()
+        if len(of) >= _MANY or len(of) == len(others) > 1
+    }
+
+
+def marks(found: Comparison, line: Line) -> tuple[str, ...]:
+    """What is said of this row and hardly of another."""
+    once = common(found)
+    return tuple(mark for mark in line.marks if mark not in once)
+
+
+def _whys(found: Comparison, line: Line) -> list[str]:
+    effect = line.effects.get(found.headline)
+    return [effect.why] if effect is not None and effect.call is Call.NONE and effect.why else []
+
+
+def where(run: Reported) -> str:
+    """Which engine on which machine."""
+    parts = (run.engine, run.machine, run.power_mode)
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,108 @@
+"""Hypertext: the report as one HTML file that needs nothing beside itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from loadgen import __version__
+from loadgen.analysis.comparison.model import Call, Comparison
+from loadgen.analysis.report import formatting, inline_svg
+from loadgen.analysis.report.document import Document
+from loadgen.analysis.report.palette import DARK, LIGHT, Ink
+from loadgen.analysis.report.panel import Panel
+from loadgen.analysis.report.run_section import Entry, FigureTable
+
+_HERE = Path(__file__).parent
+_OTHER_COLOURS = {  # beside those of the pictures: raised ground, links, and what is good, doubtful, bad
+    "light": "--raised:#f6f8fa;--link:#005a9e;--good:#00694d;--warn:#9a4a00;--bad:#b3093c;",
+    "dark": "--raised:#1b2027;--link:#79bdf5;--good:#4ed3a8;--warn:#ffab70;--bad:#ff7c9f;",
+}
+
+
+def render(document: Document) -> str:
+    """The page; the same document gives the same bytes."""
+    places = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=False,
+    )
+    places.filters.update(
+        drawn=_drawn,
+        exact=lambda value: repr(value),
+        written=formatting.written,
+        spread=formatting.spread,
+        ratio=formatting.ratio,
+        interval=formatting.interval,
+        lead=formatting.lead,
+        common=formatting.common,
+        marks=formatting.marks,
+    )
+    script = (_HERE / "page.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)
+    return places.get_template("page.html.j2").render(
+        document=document,
+        alone=len(document.accounts) == 1,
+        version=__version__,
+        levels=formatting.LEVELS,
+        symbols=formatting.SYMBOLS,
+        statistics=statistics,
+        sweeps_title="Speed over input length" if ladders else "Latency against throughput",
+        light=_variables(LIGHT, "light"),
+        dark=_variables(DARK, "dark"),
+        style=Markup((_HERE / "page.css").read_text("utf-8")),  # nosec B704 # our own file
+        script=Markup(script),  # nosec B704 # our own file
+        script_digest=digest,
+    ) + "\n"  # fmt: skip
+
+
+def _drawn(panel: Panel, place: str) -> Markup:
+    """An `<svg>` made by us: its texts are escaped where it is made."""
+    return Markup(inline_svg.inline(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
+
+
+def _variables(ink: Ink, theme: str) -> Markup:
+    said = "".join(f"{name}:{colour};" for name, colour in ink.named().items())
+    return Markup(said + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
+
+
+def statistics(found: Comparison) -> FigureTable | None:
+    """Everything known of each difference; None where there is no verdict on any."""
+    rows: list[tuple[Entry, ...]] = []
+    for figure in found.figures:
+        for line in found.lines:
+            effect = line.effects.get(figure.key)
+            if effect is None or effect.call is Call.NONE:
+                continue
+            more = "–" if effect.more_runs is None else f"{effect.more_runs}"
+            beside = ", ".join(f"{name} {value:.3g}" for name, value in effect.beside.items())
+            rows.append(
+                (
+                    f"{line.name}: {figure.label}",
+                    formatting.ratio(effect.ratio), formatting.interval(effect),
+                    f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
+                    f"{effect.units} {'pairs' if effect.paired else 'a side'}",
+                    f"{100 * effect.detectable:.2g} %" if effect.detectable == effect.detectable else "–",
+                    more, beside or "–", effect.why or "–",
+                )
+            )  # fmt: skip
+    titles = (
+        "",
+        "ratio",
+        "95 %",
+        "p",
+        "p, Holm",
+        "p, equivalent",
+        "n",
+        "detectable",
+        "more runs",
+        "beside",
+        "why",
+    )
+    return FigureTable(titles, tuple(rows)) if rows else None

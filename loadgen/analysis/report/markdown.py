@@ -1,0 +1,169 @@
+"""Markdown: the report for a pull request or a blog: verdicts, tables, blocks; nothing drawn."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+
+from loadgen.analysis.comparison.model import Comparison, Figure, Line
+from loadgen.analysis.report import formatting
+from loadgen.analysis.report.document import Compared, Document
+from loadgen.analysis.report.formatting import Number
+from loadgen.analysis.report.run_section import Account
+from loadgen.results.speed_tables import Table
+
+_FENCE = re.compile(r"`{3,}")
+
+
+def render(document: Document) -> str:
+    """The whole report; names are escaped, so that none of them is markup."""
+    lines = [f"# {_cell(document.title)}", "", _cell(" · ".join(document.subtitle)), ""]
+    told = [f"{formatting.LEVELS[level]} {count} {level}" for level, count in document.levels]
+    if document.simulated:
+        told.append("SIMULATED: the embedded engine answered, no model ran")
+    lines += ["**Verdict**: " + " · ".join(told), ""] * bool(told)
+    for part in document.compared:
+        lines += _compared(part)
+    if document.fits is not None:
+        lines += ["## What fits which memory (GiB)", "", *_words(document.fits)]
+    lines += _missing(document)
+    if len(document.accounts) > 1:
+        lines += _runs(document.accounts)
+    for one in document.accounts:
+        lines += _run(one, alone=len(document.accounts) == 1)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _compared(part: Compared) -> Iterator[str]:
+    found = part.comparison
+    yield from (f"## {_cell(part.title)}", "")
+    for line in found.lines:
+        effect = line.effects.get(found.headline)
+        if effect is not None:
+            said = formatting.lead(found, line)
+            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {_cell(said)}"
+        for remark in (*formatting.marks(found, line), *filter(None, [line.answers]), *line.failures):
+            yield f"- {_cell(line.name)}: {_cell(remark)}"
+    for said, names in formatting.common(found).items():
+        yield f"- {_cell(names)}: {_cell(said)}"
+    yield ""
+    roofline = any(line.roofline is not None for line in found.lines)
+    titles = ["Checkpoint", *(figure.label for figure in found.figures)]
+    titles += ["Roofline"] * roofline + ["Runs"]
+    yield from _table(titles, [_row(found, line, roofline) for line in found.lines])
+    if found.baseline:
+        yield (
+            f"Against {_cell(found.baseline)}; ratio = row ÷ baseline with its 95 % interval; "
+            f"equivalent is within ± {100 * found.margin:g} %."
+        )
+        yield ""
+    for remark in found.remarks:
+        yield from (_cell(remark), "")
+    for title, table in part.tables:
+        yield from (f"### {title}", "", *_words(table))
+
+
+def _row(found: Comparison, line: Line, roofline: bool) -> list[str]:
+    name = f"{_cell(line.name)} (baseline)" if line.name == found.baseline else _cell(line.name)
+    cells = [name, *(_figure(line, figure) for figure in found.figures)]
+    cells += [f"{100 * line.roofline:.0f} %" if line.roofline is not None else "–"] * roofline
+    return [*cells, str(len(line.runs))]
+
+
+def _figure(line: Line, figure: Figure) -> str:
+    summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
+    if summary is None:
+        return "–"
+    said = f"{formatting.written(figure, summary.mean)} {formatting.spread(figure, summary)}".rstrip()
+    if effect is None or effect.ratio != effect.ratio:
+        return said
+    between = f" ({formatting.interval(effect)})" if formatting.interval(effect) else ""
+    return (
+        f"{said}<br>{formatting.ratio(effect.ratio)}{between} {formatting.SYMBOLS[effect.call]}".removesuffix(
+            " –"
+        )
+    )
+
+
+def _missing(document: Document) -> Iterator[str]:
+    if not (document.failures or document.troubles):
+        return
+    yield from ("## What is missing", "")
+    for failed in document.failures:
+        cell = failed.cell
+        yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(failed.reason)}"
+    for trouble in document.troubles:
+        yield f"- {_cell(trouble)}"
+    yield ""
+
+
+def _runs(accounts: Sequence[Account]) -> Iterator[str]:
+    yield from ("## Runs", "")
+    titles = ["Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms"]
+    keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
+    rows = []
+    for one in accounts:
+        told = one.reported
+        turn = f"{one.load}, {one.turn}" if one.turn else one.load
+        values = [told.figure(key) for key in keys]
+        figures = ["–" if value is None else f"{value:,.2f}" for value in values]
+        rows.append([_cell(told.name), _cell(turn), told.level or "–", *figures])
+    yield from _table(titles, rows)
+
+
+def _run(one: Account, alone: bool) -> Iterator[str]:
+    if not (alone or one.doubts or one.command):
+        return
+    turn = f" ({one.turn})" if one.turn and not alone else ""
+    said = f"{one.reported.name}: {one.load}{turn}"
+    if alone:
+        yield from ("## The run", "")
+    else:
+        yield from ("<details>", f"<summary>{html.escape(' '.join(said.split()))}</summary>", "")
+    for doubt in one.doubts:
+        told = f": {doubt.evidence}" if doubt.evidence else ""
+        remedy = f" *What to do:* {_cell(doubt.remedy)}." if doubt.remedy else ""
+        yield f"- **{_cell(doubt.name)}** {doubt.severity}{_cell(told)}.{remedy}"
+    yield ""
+    if one.latencies is not None and one.latencies.rows:
+        yield from _table(
+            list(one.latencies.titles),
+            [[entry.text if isinstance(entry, Number) else _cell(entry) for entry in row]
+             for row in one.latencies.rows],
+        )  # fmt: skip
+    yield from _fenced(one.text)
+    if one.command:
+        yield from ("Run it again:", "", *_fenced(one.command))
+    if not alone:
+        yield from ("</details>", "")
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(title or ' ' for title in titles)} |"
+    yield f"| --- |{' ---: |' * (len(titles) - 1)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _words(table: Table) -> Iterator[str]:
+    yield from _table(
+        [_cell(column.title) for column in table.columns], [list(map(_cell, row)) for row in table.body]
+    )
+    for note in table.notes:
+        yield from (_cell(note), "")
+
+
+def _fenced(text: str) -> list[str]:
+    """A text in a fence that is longer than any in it."""
+    if not text:
+        return []
+    fence = "`" * (max([2, *map(len, _FENCE.findall(text))]) + 1)
+    return [f"{fence}text", text, fence, ""]
+
+
+def _cell(text: str) -> str:
+    """One line of text that is no markup."""
+    plain = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
+    plain = re.sub(r"[\\*`|\[\]#]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", plain)
+    return html.escape(plain, quote=False)

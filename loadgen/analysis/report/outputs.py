@@ -1,0 +1,182 @@
+"""Forms: what is made of the places that were asked for, each form by itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from loadgen.analysis.comparison import campaigns, ceilings, render
+from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.comparison import MARGIN, ComparisonOptions, compare
+from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.importers import sources
+from loadgen.analysis.report.document import Document, document
+from loadgen.analysis.report.panel import Panel
+from loadgen.analysis.run_summary import Reported
+from loadgen.errors import MeasureError, UsageError
+from loadgen.protocol.printable import file_name, plain
+from loadgen.results import result_block, run_directory
+from loadgen.results.printing import printed
+
+_PLOT = "plot"
+_INSTALL = "pip install 'llm-loadgen[report]'"
+
+
+def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
+    """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
+    given = _Given(asked, sources.read(asked.places))
+    for trouble in given.read.troubles:
+        _say(f"loadgen: {plain(trouble)}")
+    if not given.read.reported and not given.read.failures:
+        raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
+    for form in forms:
+        said = FORMS[form](given)
+        yield said if form == _PLOT else plain(said)  # a plot's colours are our own
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was asked for and what was read; compared once, whatever the forms."""
+
+    asked: argparse.Namespace
+    read: sources.Sources
+
+    @cached_property
+    def reported(self) -> list[Reported]:
+        """The runs, with what the machine could do at best where that is known."""
+        return self._completed[0]
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        kept = campaigns.told(self.asked.places)
+        margin = MARGIN if kept.margin is None else kept.margin
+        ask = ComparisonOptions(
+            baseline=self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline
+        )
+        found = compare(self.reported, ask, self.read.failures)
+        if found and any(run.ceiling is None for run in self.reported):
+            found[0] = replace(found[0], remarks=(*found[0].remarks, *self._completed[1]))
+        return found
+
+    @cached_property
+    def document(self) -> Document:
+        return document(self.reported, self.comparisons, self.read.failures, self.read.troubles)
+
+    @cached_property
+    def _completed(self) -> tuple[list[Reported], list[str]]:
+        asked, kept = self.asked, campaigns.told(self.asked.places)
+        said = asked.hardware is not None or asked.bandwidth is not None
+        config = Path(asked.model_config) if asked.model_config else None
+        hardware = Hardware(asked.hardware if said else kept.hardware, asked.bandwidth, config)
+        return ceilings.completed(self.read.reported, hardware)
+
+    def panels(self) -> Iterator[tuple[str, Panel]]:
+        """Every panel with its file's stem."""
+        made = self.document
+        for part in made.compared:
+            for panel in (*part.bars, *part.distributions):
+                yield (f"{part.anchor}-{panel.key}" if len(made.compared) > 1 else panel.key), panel
+        for panel in made.sweeps:
+            yield panel.key, panel
+        for one in made.accounts:
+            for panel in one.drawn:
+                yield (f"{one.anchor}-{panel.key}" if len(made.accounts) > 1 else panel.key), panel
+
+
+def _text(given: _Given) -> str:
+    """Blocks where a layout is asked for, else the comparison."""
+    if not given.asked.layout:
+        return render.text(given.comparisons)
+    layout = result_block.layout(given.asked.layout)
+    return "\n".join(f"{one.name}\n{result_block.render(one.figures, layout)}\n" for one in given.reported)
+
+
+def _html(given: _Given) -> str:
+    with _extra():
+        from loadgen.analysis.report import html
+    return _written(Path(given.asked.html), html.render(given.document))
+
+
+def _markdown(given: _Given) -> str:
+    from loadgen.analysis.report import markdown
+
+    return _printed(given.asked.markdown, markdown.render(given.document))
+
+
+def _csv(given: _Given) -> str:
+    from loadgen.analysis.report import csv
+
+    return _printed(given.asked.csv, csv.render(given.reported))
+
+
+def _png(given: _Given) -> str:
+    return _pictures(given, Path(given.asked.png), ".png")
+
+
+def _svg(given: _Given) -> str:
+    return _pictures(given, Path(given.asked.svg), ".svg")
+
+
+def _plot(given: _Given) -> str:
+    with _extra():
+        from loadgen.analysis.report import terminal
+    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+    return terminal.plots(given.reported, shutil.get_terminal_size().columns, plain)
+
+
+FORMS: dict[str, Callable[[_Given], str]] = {
+    "text": _text, "html": _html, "markdown": _markdown, "csv": _csv, "png": _png, "svg": _svg, _PLOT: _plot,
+}  # fmt: skip
+
+
+def _pictures(given: _Given, directory: Path, form: str) -> str:
+    with _extra():
+        from loadgen.analysis.report import plots
+    panels = list(given.panels())
+    if not panels:
+        raise UsageError("nothing to draw: the sources have neither arrivals nor two checkpoints to compare")
+    run_directory.create_place(directory, f"--{form[1:]}")
+    for stem, panel in panels:
+        plots.save(panel, directory / f"{file_name(stem)}{form}")
+    _say(f"wrote {len(panels)} pictures to {directory}")
+    return ""
+
+
+def _printed(place: str, text: str) -> str:
+    return text if place == "-" else _written(Path(place), text)
+
+
+def _written(path: Path, text: str) -> str:
+    text = plain(text)
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
+    _say(f"wrote {path} ({len(text.encode()) / 1e3:,.0f} kB)")
+    return ""
+
+
+def _say(line: str) -> None:
+    """Beside what is printed for others to read."""
+    printed(line, sys.stderr)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Where a library of the extra is imported; raises UsageError that tells how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "loadgen":
+            raise
+        raise UsageError(f"this form needs {missing}: {_INSTALL}") from None

@@ -1,0 +1,88 @@
+"""Panel: numbers to draw, few enough for a page; matplotlib and the terminal draw the same one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+NAN = float("nan")
+
+
+class CurveStyle(StrEnum):
+    """How a curve's points are shown."""
+
+    LINE = "line"
+    STEPS = "steps"  # y[i] holds from x[i] to x[i + 1]
+    POINTS = "points"
+    JOINED = "joined"  # points on a line
+
+
+class Tone(StrEnum):
+    """What a span of a timeline is."""
+
+    WAIT = "wait"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FAILED = "failed"
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Points (x, y) under one name; `labels` stand beside them, `hollow` ones are drawn empty."""
+
+    name: str
+    x: Floats
+    y: Floats
+    form: CurveStyle = CurveStyle.LINE
+    labels: tuple[str, ...] = ()
+    hollow: tuple[bool, ...] = ()
+
+
+class Spans(msgspec.Struct, frozen=True):
+    """Stretches [begin, end] at heights, all of one kind."""
+
+    name: str
+    tone: Tone
+    begin: Floats
+    end: Floats
+    at: Floats
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar, its 95 % interval and what would be the best; NaN where there is none."""
+
+    name: str
+    value: float
+    text: str
+    low: float = NAN
+    high: float = NAN
+    best: float = NAN
+
+
+class TextAlternative(msgspec.Struct, frozen=True):
+    """The same in words, for who does not see it."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """One picture; `band` is a stretch of x that stands out, such as the steady part of a run."""
+
+    key: str  # unique among those drawn together: its file's name
+    title: str
+    x_label: str
+    y_label: str = ""
+    curves: tuple[Curve, ...] = ()
+    spans: tuple[Spans, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    x_log: bool = False
+    x_end: float | None = None  # None: as the numbers have it
+    y_top: float | None = None
+    band: tuple[float, float, str] | None = None
+    caption: str = ""
+    told: TextAlternative | None = None

@@ -1,0 +1,315 @@
+"""Series: what there is to draw of one run: distributions, time, requests, and what the server said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, TextAlternative, Tone
+from loadgen.arrays import Bool, Int64
+from loadgen.metrics.metrics import PerRequest, gaps
+from loadgen.metrics.record import Records
+from loadgen.metrics.steady_state import Steady
+from loadgen.results.run_directory import Result
+
+MOST_POINTS = 400  # of a distribution or of points over time
+MOST_BINS = 150  # of time
+MOST_REQUESTS = 300  # of a timeline
+LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2el": "End-to-end latency"}
+_COUNTED = {"ttft": "requests", "itl": "gaps between messages", "e2el": "requests"}
+_SECOND_NS, _MS_NS = 1e9, 1e6
+_TOLD = (50, 90, 99, 99.9)
+_TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
+_SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
+_STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
+            120.0, 300.0, 600.0)  # fmt: skip
+
+
+def panels(run: Result) -> list[Panel]:
+    """Everything drawn of a run of ours."""
+    return [*distributions([("", [run])]), *over_time(run), *timeline(run), *server(run)]
+
+
+def latency_ms(run: Result, key: str) -> Floats:
+    """The latencies of a key of LATENCIES over successful requests, as Metrics counts them; any order."""
+    records = run.records
+    each = PerRequest.of(records, run.facts.ask())
+    if key == "e2el":
+        return each.e2el_ns[each.ok] / _MS_NS
+    if key == "ttft":
+        return each.ttft_ns[each.has_ttft] / _MS_NS
+    return gaps(records, each.ok)[0] / _MS_NS if run.facts.profile.stream else np.zeros(0)
+
+
+def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
+    """A panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
+    for key, title in LATENCIES.items():
+        found = [(name, _pooled(runs, key)) for name, runs in groups]
+        found = [(name, values) for name, values in found if len(values)]
+        if not found:
+            continue
+        highest = max(float(values[-1]) for _, values in found)
+        middle = min(float(values[len(values) // 2]) for _, values in found)
+        pooled = any(len(runs) > 1 for _, runs in groups)
+        counted = ", ".join(f"{len(values):,}" for _, values in found[:8])
+        yield Panel(
+            key=f"{key}-distribution",
+            title=title,
+            x_label="ms",
+            y_label="% at most",
+            curves=(*(ecdf(name, values) for name, values in found), *_percentiles(found)),
+            x_log=middle > 0 and highest / middle > _SKEWED,
+            y_top=100.0,
+            caption=f"Share of {_COUNTED[key]} that took at most so long; n = {counted}"
+            f"{'; all runs of a row together' if pooled else ''}.",
+            told=TextAlternative(
+                ("", *(f"P{p:g}" for p in _TOLD), "longest"),
+                tuple(
+                    (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _TOLD), f"{v[-1]:,.2f} ms")
+                    for name, v in found
+                ),
+            ),
+        )
+
+
+def _pooled(runs: Sequence[Result], key: str) -> Floats:
+    """In order of size."""
+    return np.sort(np.concatenate([latency_ms(run, key) for run in runs])) if runs else np.zeros(0)
+
+
+def _percentiles(found: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
+    """Marks on a curve that stands alone."""
+    if len(found) == 1:
+        values = found[0][1]
+        shown = [p for p in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - p / 100)]
+        x, labels = np.percentile(values, shown), tuple(f"P{p:g}" for p in shown)
+        yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
+
+
+def ecdf(name: str, ordered: Floats) -> Curve:
+    """The empirical distribution of ordered values in at most MOST_POINTS points, the tail kept dense."""
+    n = len(ordered)
+    if n <= MOST_POINTS:
+        return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, CurveStyle.STEPS)
+    tail = 1 - np.geomspace(0.01, 1 / n, MOST_POINTS // 4)
+    ranks = np.unique(np.concatenate([np.linspace(0, 0.99, MOST_POINTS - len(tail)), tail]))
+    places = np.unique(np.minimum((ranks * n).astype(np.int64), n - 1))
+    return Curve(name, ordered[places], (places + 1) * 100.0 / n)
+
+
+def over_time(run: Result) -> Iterator[Panel]:
+    """Tokens a second, requests under way, and the time to first token against the moment of sending."""
+    records = run.records
+    sent = records.sent_ns > 0
+    if not sent.any():
+        return
+    begin_ns = int(records.sent_ns[sent].min())
+    end_ns = int(np.maximum(records.end_ns, records.sent_ns)[sent].max())
+    if end_ns <= begin_ns:
+        return
+    window_s = (end_ns - begin_ns) / _SECOND_NS
+    found = run.steady
+    steady = (found.begin_s, found.end_s, "steady") if isinstance(found, Steady) else None
+    if len(records.arrival_ns):
+        yield _rate(records, begin_ns, window_s, steady)
+    yield _under_way(records, sent, begin_ns, window_s, steady)
+    each = PerRequest.of(records, run.facts.ask())
+    begun = each.has_ttft
+    if begun.any():
+        yield _first_tokens(
+            (records.sent_ns[begun] - begin_ns) / _SECOND_NS, each.ttft_ns[begun] / _MS_NS, window_s, steady
+        )
+
+
+def step_s(window_s: float, bins: int = MOST_BINS) -> float:
+    """A round length of time that cuts a window into at most so many bins and at least a third of them."""
+    return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
+
+
+def _rate(records: Records, begin_ns: int, window_s: float, band: tuple[float, float, str] | None) -> Panel:
+    step = step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
+    bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
+    at = ((records.arrival_ns - begin_ns) / (step * _SECOND_NS)).astype(np.int64).clip(0, bins - 1)
+    tokens = np.bincount(at, weights=records.tokens, minlength=bins)
+    lengths = np.full(bins, step)
+    lengths[-1] = window_s - step * (bins - 1)
+    rate = tokens / lengths
+    return Panel(
+        key="tokens-over-time",
+        title="Output tokens over time",
+        x_label="s",
+        y_label="tokens/s",
+        curves=(Curve("tokens/s", np.append(np.arange(bins) * step, window_s), np.append(rate, rate[-1]),
+                      CurveStyle.STEPS),),
+        x_end=window_s,
+        band=band,
+        caption=f"Tokens that arrived in each {step:g} s, a second"
+        f"{'; the shaded part is steady' if band else ''}.",
+        told=_extremes("tokens/s", rate),
+    )  # fmt: skip
+
+
+def _under_way(
+    records: Records, sent: Bool, begin_ns: int, window_s: float,
+    band: tuple[float, float, str] | None,
+) -> Panel:  # fmt: skip
+    starts = np.sort(records.sent_ns[sent])
+    ends = np.sort(np.maximum(records.end_ns, records.sent_ns)[sent])
+    if 2 * len(starts) <= MOST_POINTS:
+        at = np.unique(np.concatenate([starts, ends]))
+        held = np.searchsorted(starts, at, "right") - np.searchsorted(ends, at, "right")
+        x: Floats
+        y: Floats
+        x, y, caption = (at - begin_ns) / _SECOND_NS, held.astype(np.float64), "Requests sent and not ended"
+    else:
+        step = step_s(window_s)
+        edges = begin_ns + np.arange(int(np.ceil(window_s / step)) + 1) * step * _SECOND_NS
+        # ∫ requests under way from the edge's left on: Σ max(0, edge − start) − Σ max(0, edge − end)
+        area = _ramp(starts, edges) - _ramp(ends, edges)
+        y = np.diff(area) / (step * _SECOND_NS)
+        x, y = (edges - begin_ns) / _SECOND_NS, np.append(y, y[-1])
+        caption = f"Requests sent and not ended, mean of each {step:g} s"
+    return Panel(
+        key="concurrency-over-time",
+        title="Requests under way over time",
+        x_label="s",
+        y_label="requests",
+        curves=(Curve("requests", x, y, CurveStyle.STEPS),),
+        x_end=window_s,
+        band=band,
+        caption=f"{caption}.",
+        told=_extremes("requests", y),
+    )
+
+
+def _ramp(times_ns: Int64, edges: Floats) -> Floats:
+    before = np.searchsorted(times_ns, edges, "right")
+    sums = np.concatenate([[0.0], np.cumsum(times_ns - times_ns[0], dtype=np.float64)])
+    area: Floats = before * (edges - times_ns[0]) - sums[before]
+    return area
+
+
+def _first_tokens(
+    at_s: Floats, ttft_ms: Floats, window_s: float, band: tuple[float, float, str] | None
+) -> Panel:
+    caption = "Each request at the moment it was sent."
+    curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
+    if len(at_s) > MOST_POINTS:
+        caption, curves = _binned(at_s, ttft_ms)
+    return Panel(
+        key="ttft-over-time",
+        title="Time to first token over time",
+        x_label="s, when sent",
+        y_label="ms",
+        curves=curves,
+        x_end=window_s,
+        band=band,
+        caption=caption,
+        told=_extremes("ms", ttft_ms),
+    )
+
+
+def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
+    """Median and longest of each stretch of time that has any."""
+    step = step_s(max(float(at_s.max()), 1e-3))
+    order = np.argsort(at_s, kind="stable")
+    bins = (at_s[order] / step).astype(np.int64)
+    first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1]))
+    parts = np.split(values[order], first[1:])
+    x = (bins[first] + 0.5) * step
+    curves = (
+        Curve("median", x, np.array([np.median(part) for part in parts])),
+        Curve("longest", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
+    )
+    return f"{len(at_s):,} requests: median and longest of those sent in each {step:g} s.", curves
+
+
+def timeline(run: Result) -> Iterator[Panel]:
+    """Each request a line: waiting to be sent, until its first token, until its last."""
+    records = run.records
+    sent = np.flatnonzero(records.sent_ns > 0)
+    if not len(sent):
+        return
+    each = PerRequest.of(records, run.facts.ask())
+    order = sent[np.argsort(records.sent_ns[sent], kind="stable")]
+    stride = -(-len(order) // MOST_REQUESTS)
+    rows = order[::stride]
+    at = np.arange(0, len(order), stride, dtype=np.float64) + 1
+    zero_ns = int(records.sent_ns[sent].min())
+    ended_ns = np.maximum(records.end_ns, records.sent_ns)
+    due, left, end = (
+        (column[rows] - zero_ns) / _SECOND_NS for column in (records.intended_ns, records.sent_ns, ended_ns)
+    )
+    ok, begun = each.ok[rows], each.has_ttft[rows]
+    first = np.where(begun, (each.first_ns[rows] - zero_ns) / _SECOND_NS, end)
+    stretches = (
+        ("due, not yet sent", Tone.WAIT, due, left, left - due > 0.001),
+        ("until its first token", Tone.PREFILL, left, first, ok & begun),
+        ("until its last token", Tone.DECODE, first, end, ok & begun),
+        ("until its answer", Tone.DECODE, left, end, ok & ~begun),
+        ("failed", Tone.FAILED, left, end, ~ok),
+    )
+    spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
+    left_out = "" if stride == 1 else f" {len(rows)} of {len(order):,} are drawn, one in {stride}."
+    yield Panel(
+        key="timeline",
+        title="Requests",
+        x_label="s",
+        y_label="request, in order of sending",
+        spans=spans,
+        caption=f"Each line is a request.{left_out}",
+        told=TextAlternative(
+            ("", "requests", "mean s"),
+            tuple(
+                (one.name, f"{len(one.at):,}", f"{float(np.mean(one.end - one.begin)):,.4f}") for one in spans
+            ),
+        ),
+    )
+
+
+def server(run: Result) -> Iterator[Panel]:
+    """The server's gauges over the run; nothing of a server that has none."""
+    window = run.facts.window
+    samples = window.samples if window is not None and not window.trouble else ()
+    named = (("running", "running"), ("waiting", "waiting"))
+    curves = [_gauge(samples, gauge, name, 1.0) for gauge, name in named]
+    drawn = tuple(curve for curve in curves if len(curve.x))
+    if drawn:
+        yield Panel(
+            key="server-requests",
+            title="Requests in the server",
+            x_label="s",
+            y_label="requests",
+            curves=drawn,
+            caption="The server's own gauges, as /metrics had them.",
+            told=TextAlternative(
+                ("", "least", "mean", "most"), tuple(_row(one.name, one.y) for one in drawn)
+            ),
+        )
+    cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
+    if len(cache.x):
+        yield Panel(
+            key="server-kv-cache",
+            title="KV cache in use",
+            x_label="s",
+            y_label="%",
+            curves=(cache,),
+            caption="The server's own gauge, as /metrics had it.",
+            told=_extremes("%", cache.y),
+        )
+
+
+def _gauge(samples: Sequence[object], gauge: str, name: str, scale: float) -> Curve:
+    known = [(sample.at_s, value) for sample in samples if (value := getattr(sample, gauge)) is not None]  # type: ignore[attr-defined]
+    stride = max(1, -(-len(known) // MOST_POINTS))
+    values = np.array(known[::stride], np.float64).reshape(-1, 2)
+    return Curve(name, values[:, 0], values[:, 1] * scale)
+
+
+def _extremes(unit: str, values: Floats) -> TextAlternative:
+    return TextAlternative(("", "least", "mean", "most"), (_row(unit, values),))
+
+
+def _row(name: str, values: Floats) -> tuple[str, ...]:
+    return (name, *(f"{float(value):,.2f}" for value in (values.min(), values.mean(), values.max())))

@@ -1,0 +1,274 @@
+"""Account: what the page says of one run: its figures, its verdict, its machine, and how to run it again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from loadgen.analysis.comparison.render import described
+from loadgen.analysis.report import formatting, run_charts
+from loadgen.analysis.report.formatting import Number, number
+from loadgen.analysis.report.panel import Panel
+from loadgen.analysis.run_summary import Reported
+from loadgen.endpoint import answer_check, engine_config
+from loadgen.metrics import steady_state
+from loadgen.results import report, result_block
+from loadgen.results.run_directory import Result
+from loadgen.telemetry import sampler
+from loadgen.telemetry.environment import HIDDEN
+from loadgen.validity import run_roofline
+
+Entry = Number | str
+_DECIMALS = {"": 0, "ms": 2, "%": 1}
+_ROWS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("token_time", "Token time"), ("e2el", "E2EL"))
+_TILES = (
+    ("output_throughput_per_s", "Output", "tokens/s", 1),
+    ("total_throughput_per_s", "Input and output", "tokens/s", 1),
+    ("request_throughput_per_s", "Requests", "per s", 2),
+    ("ttft.mean_ms", "TTFT, mean", "ms", 2),
+    ("tpot.mean_ms", "TPOT, mean", "ms", 2),
+    ("itl.median_ms", "ITL, median", "ms", 2),
+    ("e2el.mean_ms", "E2E, mean", "ms", 1),
+    ("goodput_per_s", "Goodput", "requests/s", 2),
+    ("completed", "Completed", "requests", 0),
+    ("failed", "Failed", "requests", 0),
+)
+_TOLD_TILES = (
+    ("output_throughput", "Output", "tokens/s", 1),
+    ("total_token_throughput", "Input and output", "tokens/s", 1),
+    ("speed_tok_s", "Speed", "tokens/s", 2),
+    ("mean_ttft_ms", "TTFT, mean", "ms", 2),
+    ("mean_tpot_ms", "TPOT, mean", "ms", 2),
+    ("mean_itl_ms", "ITL, mean", "ms", 2),
+    ("mean_e2el_ms", "E2E, mean", "ms", 1),
+)
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """One figure that is seen first."""
+
+    label: str
+    number: Number
+    unit: str
+
+
+class FigureTable(msgspec.Struct, frozen=True):
+    """Figures in rows, the first entry of each its name."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+
+
+class ShownDoubt(msgspec.Struct, frozen=True):
+    """A doubt that was found."""
+
+    severity: str
+    name: str
+    evidence: str
+    condition: str
+    remedy: str
+
+
+class Account(msgspec.Struct, frozen=True):
+    """Everything said of one run; `drawn` is what there is to draw of it."""
+
+    anchor: str
+    reported: Reported
+    load: str
+    where: str
+    tiles: tuple[Tile, ...]
+    latencies: FigureTable | None
+    beside: FigureTable | None  # our figures and the server's
+    figures: FigureTable  # all of them
+    doubts: tuple[ShownDoubt, ...]
+    best: tuple[str, ...]  # what the machine could have done
+    notes: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    command: str
+    command_note: str
+    text: str  # the report as text; of others' results the block
+    drawn: tuple[Panel, ...] = ()
+    not_drawn: str = ""  # why there is nothing drawn
+
+    @property
+    def turn(self) -> str:
+        """What tells it from the other runs of its load."""
+        if self.reported.cell is not None:
+            return f"repeat {self.reported.cell.repeat + 1}"
+        return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""
+
+    @property
+    def simulated(self) -> str:
+        """The embedded engine's preset, where no model ran."""
+        return self.reported.run.facts.server.simulated if self.reported.run is not None else ""
+
+
+def account(reported: Reported, anchor: str, draw: bool) -> Account:
+    """All that is said of a run; without `draw` its pictures are left out."""
+    known = _of_ours(reported.run, draw) if reported.run is not None else _of_others(reported)
+    return Account(
+        anchor=anchor,
+        reported=reported,
+        load=described(reported.load),
+        where=formatting.where(reported),
+        figures=_figures(reported.figures),
+        **known,
+    )
+
+
+def _of_others(reported: Reported) -> dict[str, Any]:
+    tiles = _tiles(reported.figures, "", _TOLD_TILES)
+    return {
+        "tiles": tiles,
+        "latencies": None,
+        "beside": None,
+        "doubts": tuple(ShownDoubt("", name, "", "", "") for name in reported.doubts),
+        "best": (),
+        "notes": reported.remarks,
+        "environment": (("source", reported.source), ("told by", reported.told_by)),
+        "command": "",
+        "command_note": "",
+        "text": result_block.render(reported.figures) if "completed" in reported.figures else "",
+        "not_drawn": "The source has no arrivals: nothing of it can be drawn over time.",
+    }
+
+
+def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
+    stored = run.json()["loadgen"]
+    metrics = stored["metrics"]
+    notes = [*run.facts.notes, *steady_state.lines(run.steady)]
+    notes += [f"failed: {one.count} × {kind}: {one.detail}" for kind, one in run.metrics.failures.items()]
+    if run.facts.fingerprint is not None:
+        notes += answer_check.lines(run.facts.fingerprint)
+    return {
+        "tiles": (*_tiles(metrics, "loadgen.metrics.", _TILES), *_energy(run)),
+        "latencies": _latencies(metrics),
+        "beside": _beside(run),
+        "doubts": tuple(
+            ShownDoubt(one.doubt.severity.name.lower(), one.doubt.name, one.evidence, one.doubt.condition,
+                 one.doubt.remedy)
+            for one in run.verdict.found
+        ),
+        "best": tuple(run_roofline.lines(run.facts, run.metrics)),
+        "notes": tuple(" ".join(note.split()) for note in notes),
+        "environment": tuple(_environment(run)),
+        "command": _command(run),
+        "command_note": _command_note(run),
+        "text": report.render(run),
+        "drawn": tuple(run_charts.panels(run)) if draw else (),
+        "not_drawn": "" if draw else "Not drawn on a page of so many runs: report this one alone.",
+    }  # fmt: skip
+
+
+def _tiles(
+    found: Mapping[str, Any], prefix: str, wanted: tuple[tuple[str, str, str, int], ...]
+) -> tuple[Tile, ...]:
+    tiles = []
+    for key, label, unit, digits in wanted:
+        value: Any = found
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        shown = number(prefix + key, value, digits)
+        if isinstance(shown, Number) and (key != "failed" or value):
+            tiles.append(Tile(label, shown, unit))
+    return tuple(tiles)
+
+
+def _energy(run: Result) -> Iterator[Tile]:
+    known = run.facts.sensed
+    if known is None:
+        return
+    if (each := known.joules_per_token(run.metrics.total_output_tokens)) is not None:
+        yield Tile("Energy", Number("", each, f"{each:,.3f}"), "J/token")
+    for key, label, level in (("server", "GPU memory", known.server), ("rss", "Host memory", known.rss)):
+        if level is not None:
+            shown = f"{level.peak_bytes / 2**30:,.2f}"
+            yield Tile(label, Number(f"loadgen.sensed.{key}.peak_bytes", level.peak_bytes, shown), "GiB")
+
+
+def _latencies(metrics: Mapping[str, Any]) -> FigureTable:
+    shown = [(key, name, metrics[key]) for key, name in _ROWS if metrics[key]["n"]]
+    shown = [one for one in shown if one[0] != "token_time" or one[2] != metrics["itl"]]
+    ranks = list(dict.fromkeys(rank for _, _, one in shown for rank in one["percentiles_ms"]))
+    columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "least"), ("median_ms", "median")]
+    rows = []
+    for key, name, one in shown:
+        at = f"loadgen.metrics.{key}"
+        cells: list[Entry] = [name, number(f"{at}.n", one["n"])]
+        cells += [number(f"{at}.{column}", one[column]) for column, _ in columns]
+        cells += [number(f"{at}.percentiles_ms.{rank}", one["percentiles_ms"].get(rank)) for rank in ranks]
+        rows.append((*cells, number(f"{at}.max_ms", one["max_ms"])))
+    titles = ("ms", "n", *(title for _, title in columns), *(f"P{rank}" for rank in ranks), "most")
+    return FigureTable(titles, tuple(rows))
+
+
+def _beside(run: Result) -> FigureTable | None:
+    rows = []
+    for index, row in enumerate(run.reconciled):
+        digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
+        server: Entry = number(f"{at}.server", row.server, digits)
+        if row.bracket is not None:
+            low, high = row.bracket
+            server = f"{low:g} to {high:g}" if high is not None else f"over {low:g}"
+        client = number(f"{at}.client", row.client, digits)
+        difference = number(f"{at}.difference", row.difference, digits)
+        rows.append((f"{row.figure}{f' ({row.unit})' if row.unit else ''}", client, server, difference))
+    return FigureTable(("", "client", "server", "difference"), tuple(rows)) if rows else None
+
+
+def _figures(figures: Mapping[str, Any]) -> FigureTable:
+    rows = [(key, number(key, value, 4)) for key, value in figures.items() if value is not None]
+    return FigureTable(("key", "value"), tuple(rows))
+
+
+def _environment(run: Result) -> Iterator[tuple[str, str]]:
+    facts = run.facts
+    server = facts.server
+    yield "server", f"{server.engine} {server.version}".strip()
+    yield "model", f"{server.model} ({server.model_root})" if server.model_root else server.model
+    yield "address", server.url
+    if facts.launched is not None:
+        yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
+    if facts.as_run is not None:
+        for line in engine_config.render(facts.as_run, facts.checkpoint):
+            yield "as run", line
+    if facts.sensed is not None:
+        for line in sampler.render(facts.sensed, run.metrics.total_output_tokens):
+            name, _, said = line.partition(": ")
+            yield name, said
+    given = facts.profile.model_dump(mode="json", exclude_defaults=True)
+    yield (
+        "profile",
+        ", ".join(f"{key} {_plain(value)}" for key, value in given.items() if key != "description"),
+    )
+    yield "prompts", f"{facts.prompt_format}, seed {facts.seed}, plan {facts.plan_digest[:12]}"
+    yield "when", f"{facts.started:%Y-%m-%d %H:%M:%S} to {facts.finished:%H:%M:%S} UTC"
+    yield "client", f"{facts.client.transport}, {facts.client.cpu_s:.2f} s of CPU"
+    for name, said in facts.environment.items():
+        yield name, said
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _command(run: Result) -> str:
+    words_ = run.facts.command
+    return shlex.join([PurePath(words_[0]).name, *words_[1:]]) if words_ else ""
+
+
+def _command_note(run: Result) -> str:
+    said = []
+    if not run.facts.seed_chosen:
+        said.append(
+            f"The seed was drawn; with --seed {run.facts.seed} the prompts are the same, "
+            "and a prefix cache that still holds them answers faster."
+        )
+    if HIDDEN in " ".join(run.facts.command):
+        said.append(f"{HIDDEN} stands for a secret that was written nowhere.")
+    return " ".join(said)

@@ -1,0 +1,93 @@
+"""Terminal: the distributions and the tokens over time where there is no screen, drawn with characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import plotext
+
+from loadgen.analysis.report import run_charts
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel
+from loadgen.analysis.run_summary import Reported
+from loadgen.results.run_directory import Result
+
+_LEAST, _MOST, _ROWS = 40, 120, 15
+_SHOWN = ("ttft-distribution", "itl-distribution", "tokens-over-time")
+_MOST_RUNS = 6  # curves in one plot
+_SYMBOLS = "*o+x#@"
+_ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-|++++||-++=|++++")
+
+
+def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
+    """TTFT and ITL as distributions, tokens over time of each run; `plain`: ASCII without colours."""
+    ours = [(one.name, one.run) for one in reported if one.run is not None]
+    parts = [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
+    if not parts:
+        return "nothing to plot: the sources have no arrivals\n"
+    left = len(ours) - _MOST_RUNS
+    return "\n".join(parts) + (f"{left} more runs are not drawn\n" if left > 0 else "")
+
+
+def _panels(runs: Sequence[tuple[str, Result]]) -> Iterator[Panel]:
+    groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
+    for panel in (
+        *run_charts.distributions(groups),
+        *(one for _, run in runs for one in run_charts.over_time(run)),
+    ):
+        if panel.key in _SHOWN:
+            yield panel
+
+
+def drawn(panel: Panel, width: int, plain: bool) -> str:
+    """One panel in characters, at most `width` wide."""
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless" if plain else "default")
+    figure.canvas("default")
+    figure.plot_size(max(_LEAST, min(width, _MOST)), _ROWS)
+    figure.axes(False, side=1)
+    named = [curve for curve in panel.curves if len(curve.x) and not curve.labels]  # no marks of percentiles
+    for symbol, curve in zip(_SYMBOLS * len(named), named, strict=False):
+        x, y = _points(curve)
+        signal = figure.signal(np.log10(x).tolist() if panel.x_log else x.tolist(), y.tolist(),
+                               marker=symbol if plain else "hd")  # fmt: skip
+        if curve.form is not CurveStyle.POINTS:
+            signal.lines()
+        if curve.name and len(named) > 1 and panel.y_top:
+            signal.label(_sayable(curve.name, plain))
+        figure.draw(signal)
+    scale = " (logarithmic)" if panel.x_log else ""
+    figure.title(f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}")
+    if panel.x_log:
+        _log_ticks(figure.ruler("x"), panel)
+    said = figure.build().string(plain)
+    lines = [line.rstrip() for line in str(said).translate(_ASCII if plain else {}).splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _sayable(name: str, plain: bool) -> str:
+    """A name that commands no terminal."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return shown.encode("ascii", "replace").decode() if plain else shown
+
+
+def _points(curve: Curve) -> tuple[Floats, Floats]:
+    """A stair's corners, without what a logarithm has not."""
+    x, y = curve.x, curve.y
+    if curve.form is CurveStyle.STEPS:
+        x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
+    known = x > 0 if (x > 0).any() else np.ones(len(x), bool)
+    return x[known], y[known]
+
+
+def _log_ticks(ruler: Any, panel: Panel) -> None:
+    """Round numbers on an axis whose points are logarithms."""
+    values = np.concatenate([curve.x[curve.x > 0] for curve in panel.curves])
+    low, high = np.log10(values.min()), np.log10(values.max())
+    parts = (1, 2, 5) if high - low < 2 else (1,)
+    ticks = [part * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
+    shown = [tick for tick in ticks if low <= np.log10(tick) <= high] or [10**low, 10**high]
+    ruler.ticks([float(np.log10(tick)) for tick in shown], [f"{tick:.4g}" for tick in shown])

@@ -1,0 +1,196 @@
+"""Reported: one run as anyone reports it, ours or another client's, in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.metrics.metrics import SELECTABLE
+from loadgen.metrics.vllm_keys import Figures
+from loadgen.protocol import engines
+from loadgen.results.run_directory import Result
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.model_names import split_name
+from loadgen.validity.campaign_cell import Cell
+from loadgen.validity.run_metadata import Facts
+from loadgen.workload import bounds
+
+OURS = "loadgen"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What was asked of the server; what is not told is None."""
+
+    name: str = ""  # high-load, low, "input 6144"
+    requests: int | None = None  # asked for
+    input_len: float | None = None  # tokens of a prompt, mean, as counted
+    output_len: float | None = None  # tokens of an answer, mean, as counted
+    asked_output_len: int | None = None
+    max_concurrency: int | None = None
+    request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
+    asked_input_len: int | None = None
+    seed: int | None = None  # of the prompts, where it is told
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """One run's figures under vLLM's result keys (milliseconds, seconds, tokens per second).
+
+    A figure that the source does not tell is absent; a key of ours is `speed_tok_s`, of a speed table.
+    """
+
+    name: str  # of the checkpoint, as the source has it: base model and quantization
+    figures: Figures
+    load: Load
+    source: str  # the file, and the place in it
+    told_by: str = OURS  # loadgen, vllm, sglang, aiperf, guidellm, page, speed table
+    engine: str = ""  # with its version
+    machine: str = ""  # the GPU's or the CPU's own name
+    power_mode: str = ""
+    started: datetime | None = None
+    plan_digest: str = ""  # equal where the prompts were the same
+    memory_bytes: int | None = None  # the server's peak
+    weight_bytes: int | None = None  # of the checkpoint's files
+    joules_per_token: float | None = None
+    level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
+    doubts: tuple[str, ...] = ()  # their names, the grave ones
+    remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
+    ceiling: Ceiling | None = None
+    fingerprint: Fingerprint | None = None
+    cell: Cell | None = None  # of a campaign
+    run: Result | None = None  # our own, with every arrival
+
+    def figure(self, key: str) -> float | None:
+        """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
+        value = bounds.figure(self.figures.get(key))
+        return None if value is None else float(value)
+
+
+# Ours under the names that `--percentile-metrics` and vLLM's file have for them.
+_NAMES = {"client_queue_time": "queue_time", "e2el_including_client_queue": "e2el_intended"}
+_UNQUANTIZED = ("", "BF16")
+_KEYS = (
+    "request_rate", "max_concurrency", "duration", "completed", "failed", "total_input_tokens",
+    "total_output_tokens", "request_throughput", "request_goodput", "output_throughput",
+    "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "backend",
+)  # fmt: skip
+
+
+def of_run(directory: Path, run: Result) -> Reported:
+    """A run of ours; its figures are every one that a layout can show."""
+    return of_json(run.facts, run.json(), str(directory), run)
+
+
+def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+    """A run of ours from its result as JSON; raises KeyError or TypeError where that is damaged."""
+    figures, verdict = _figures(stored), stored["loadgen"]["verdict"]
+    environment, sensed, server = facts.environment, facts.sensed, facts.server
+    ours = _is_here(server.url)  # else it is the client's machine that we know
+    peak = sensed and (sensed.server or sensed.pss or sensed.rss)
+    return Reported(
+        name=facts.cell.checkpoint if facts.cell is not None else named(facts),
+        figures=figures,
+        load=_load(facts, figures),
+        source=source,
+        engine=f"{server.engine} {server.version}".strip(),
+        machine=_machine(environment) if ours and not server.simulated else "",
+        power_mode=environment.get("jetson_power_mode", environment.get("power_mode", "")) if ours else "",
+        started=facts.started,
+        plan_digest=facts.plan_digest,
+        memory_bytes=peak.peak_bytes if peak else None,
+        weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
+        joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
+        level=verdict["level"],
+        doubts=tuple(one["name"] for one in verdict["doubts"] if one["severity"] != "note"),
+        remarks=tuple(_remarks(facts)),
+        ceiling=facts.ceiling,
+        fingerprint=facts.fingerprint,
+        cell=facts.cell,
+        run=run,
+    )
+
+
+def named(facts: Facts) -> str:
+    """What to call the checkpoint of a run: its label, else its files' name and quantization.
+
+    The name that requests carry is the last resort: many checkpoints are served under one.
+    """
+    if facts.label:
+        return facts.label
+    server, files = facts.server, facts.checkpoint
+    root = "" if server.simulated or server.model_root == server.model else server.model_root
+    model = root or (files.path if files is not None else "") or server.model
+    declared = files.quantization if files is not None else ""
+    return full_name(short_name(model), "" if split_name(model)[1] else declared)
+
+
+def full_name(base: str, quantization: str) -> str:
+    """A checkpoint's name with its quantization behind it, where it has one and the name does not say it."""
+    said = quantization.rpartition("-")[2].lower() in base.lower()
+    return base if said or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
+
+
+def short_name(model: str) -> str:
+    """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
+    return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
+
+
+def _figures(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Under vLLM's keys what vLLM has, whatever was selected; then what only SGLang prints."""
+    own = stored["loadgen"]["metrics"]
+    figures = {key: stored[key] for key in _KEYS}
+    for key in SELECTABLE:
+        one = own[_NAMES.get(key, key)]
+        figures |= {f"{word}_{key}_ms": one[f"{word}_ms"] for word in ("mean", "median", "std")}
+        figures |= {f"p{rank}_{key}_ms": value for rank, value in one["percentiles_ms"].items()}
+    duration_s, e2el = figures["duration"], own["e2el"]
+    if duration_s and e2el["n"]:
+        figures["input_throughput"] = figures["total_input_tokens"] / duration_s
+        figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
+    figures["max_itl_ms"] = own["itl"]["max_ms"]
+    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
+
+
+def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
+    profile, completed = facts.profile, figures["completed"]
+    return Load(
+        name=profile.name,
+        requests=facts.requests,
+        input_len=figures["total_input_tokens"] / completed if completed else None,
+        output_len=figures["total_output_tokens"] / completed if completed else None,
+        asked_output_len=profile.output_len,
+        max_concurrency=profile.max_concurrency,
+        request_rate_per_s=profile.request_rate,
+        asked_input_len=profile.input_len,
+        seed=facts.seed,
+    )
+
+
+def _is_here(url: str) -> bool:
+    """Whether a server is on the client's machine."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _machine(environment: Mapping[str, str]) -> str:
+    return next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
+
+
+def _remarks(facts: Facts) -> Iterator[str]:
+    """Where what is told is not what it seems to be."""
+    if facts.server.simulated:
+        yield f"SIMULATED with the timing of {facts.server.simulated}: no model ran"
+    if facts.partial:
+        yield f"PARTIAL: {facts.partial}"
+    if facts.sensed is None:
+        return
+    engine = next((one for one in engines.ENGINES if one.name == facts.server.engine), engines.UNKNOWN)
+    if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
+        yield "memory is the host's: none of a GPU was told"
+    elif facts.sensed.server is not None and engine.takes_all_memory:
+        yield f"memory is what {engine.name} reserved at its start, not what the model needs"

@@ -1,0 +1,254 @@
+"""`loadgen campaign`: checkpoints × servers × profiles from one file, each cell several times."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.campaign import arms, file, matrix, record, store
+from loadgen.campaign.arms import Arm
+from loadgen.campaign.cooling import Cooling
+from loadgen.campaign.execution import Execution
+from loadgen.campaign.file import File
+from loadgen.campaign.matrix import ONCE, Start
+from loadgen.campaign.preview import Preview
+from loadgen.campaign.store import Store, StoreError
+from loadgen.campaign.time_estimate import Pace
+from loadgen.campaign.trust import Trust
+from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.protocol.printable import plain
+from loadgen.results import run_directory
+from loadgen.results.printing import printed
+from loadgen.session import signals
+from loadgen.session.credentials import api_key
+from loadgen.session.options import add_key_flags
+from loadgen.spelling import Parser, refuse_unknown
+from loadgen.telemetry import discovery
+
+_HERE = ""  # --resume without a directory: the latest
+
+
+class CampaignRequest(msgspec.Struct, frozen=True):
+    """A campaign as the command line and its file have it."""
+
+    path: Path
+    trust: Trust
+    file: File
+    arms: tuple[Arm, ...]
+    starts: tuple[Start, ...]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where any cell is finished."""
+    parser = campaign_parser()
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        refuse_unknown(unknown[0], parser)
+    if given.file is None and given.resume in (None, _HERE):
+        _list()
+        return 0
+    if given.retry_failed and given.resume is None:
+        raise UsageError("--retry-failed goes with --resume: a new campaign has no failed cells")
+    kept = _kept(given)
+    wanted = _wanted(given, kept)
+    if given.dry_run:
+        printed(_preview(wanted, kept, given.retry_failed).render(), sys.stdout)
+        return 0
+    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
+        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
+    wanted.trust.check(wanted.path, wanted.arms)
+    for line in wanted.trust.key_lines(wanted.arms):
+        printed(f"loadgen: {line}", sys.stderr)
+    return _run(wanted, kept or _new(given, wanted), given)
+
+
+def campaign_parser() -> argparse.ArgumentParser:
+    """The flags of `loadgen campaign`."""
+    parser = Parser(
+        prog="loadgen campaign",
+        allow_abbrev=False,
+        description="Measure checkpoints on servers under workloads, each several times, from one file.",
+        epilog="Without a file: the shipped campaigns. `loadgen campaign demo` needs no server.",
+    )
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign's file, or a shipped one's name")
+    add("--run-dir", metavar="DIR", default="runs", help="where its directory goes (default: runs)")
+    add("--resume", nargs="?", const=_HERE, metavar="DIR",
+        help="go on with a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
+    add("--retry-failed", action="store_true", help="with --resume: measure failed cells again")
+    add("--repeats", type=int, metavar="N", help="instead of the file's; more than before, with --resume")
+    add("--only", metavar="CHECKPOINT[,…]", help="no other checkpoints, for now")
+    add("--dry-run", action="store_true", help="show matrix, order, commands and time, then exit")
+    add("--allow-launch", action="store_true",
+        help="let the file start the servers that it names: it runs programs as you do")  # fmt: skip
+    add("--allow-env", action="append", default=[], metavar="NAME",
+        help="let the file read this variable of the environment; once for each")  # fmt: skip
+    add_key_flags(parser)
+    add("--quiet", action="store_true", help="no progress, only what failed and the comparison")
+    return parser
+
+
+def _list() -> None:
+    for name, path in file.shipped().items():
+        printed(f"{name:<20} {file.load(path).description}", sys.stdout)
+    printed(
+        "loadgen campaign NAME --dry-run shows one; a file of your own: loadgen campaign FILE.toml",
+        sys.stdout,
+    )
+
+
+def _kept(given: argparse.Namespace) -> Store | None:
+    """The directory of the campaign that goes on; None where one begins."""
+    if given.resume is None:
+        return None
+    if given.resume == _HERE:
+        return store.latest(Path(given.run_dir), file.load(file.locate(given.file)).name)
+    if given.resume.endswith(".toml"):
+        raise UsageError("--resume takes the campaign's directory: put the file before it")
+    found = Store(Path(given.resume))
+    _ = found.record
+    return found
+
+
+def _wanted(given: argparse.Namespace, kept: Store | None) -> CampaignRequest:
+    """The campaign asked for, checked as far as can be without starting anything; raises UsageError."""
+    path = Path(kept.record.file) if given.file is None and kept is not None else file.locate(given.file)
+    if given.file is None and not path.is_file():
+        raise UsageError(f"{path}, of which this campaign was made, is there no more: give its file")
+    found = file.load(path)
+    if given.repeats is not None:
+        if not 1 <= given.repeats <= 1000:
+            raise UsageError(f"--repeats {given.repeats}: give 1 or more")
+        found = found.model_copy(update={"repeats": given.repeats})
+    only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
+    trust = _trust(given).of(path)
+    chosen = arms.made(found, path, only, trust)
+    return CampaignRequest(path, trust, found, chosen, _starts(found, chosen))
+
+
+def _trust(given: argparse.Namespace) -> Trust:
+    """What the command line lets the file do; raises UsageError where the key it names is none."""
+    for name in given.allow_env:
+        if not re.fullmatch(r"\w+", name):
+            raise UsageError(f"--allow-env {name!r}: give the name of one variable")
+    if given.api_key_env or given.api_key_file:
+        api_key(given.api_key_env, given.api_key_file)
+    return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
+
+
+def _starts(found: File, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
+    return matrix.starts(found.name, chosen, found.repeats, found.starts == ONCE)
+
+
+def _new(given: argparse.Namespace, wanted: CampaignRequest) -> Store:
+    base = Path(given.run_dir)
+    return Store(run_directory.create_directory(base, wanted.file.name, run_directory.now()))
+
+
+def _done(kept: Store, retry_failed: bool) -> set[str]:
+    """Cells that are not measured again."""
+    return kept.finished() | (set() if retry_failed else kept.failed())
+
+
+def _preview(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> Preview:
+    if kept is None:
+        return Preview(wanted.file, wanted.arms, wanted.starts, set(), Pace(), wanted.file.seed, wanted.trust)
+    done, seed = _done(kept, retry_failed), kept.record.seed
+    _record(wanted, kept, retry_failed)
+    return Preview(wanted.file, wanted.arms, wanted.starts, done, Pace.of(kept), seed, wanted.trust)
+
+
+def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> record.CampaignRecord:
+    """What the directory says of the campaign; raises UsageError where what was run is another now."""
+    every = arms.made(wanted.file, wanted.path, trust=wanted.trust)
+    asked = record.made(wanted.file, wanted.path, every, _starts(wanted.file, every), run_directory.now())
+    if kept is None:
+        return asked
+    if changed := list(record.differences(kept.record, asked, kept.ran(failed=not retry_failed))):
+        raise UsageError(
+            f"{wanted.path} is not as it was when {kept.directory} was run: {'; '.join(changed)}: "
+            "put it back, or begin another campaign"
+        )
+    return record.continued(kept.record, asked)
+
+
+def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int:
+    again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
+    resume = shlex.join(["loadgen", "campaign", *again])
+    with kept.locked():
+        told = _record(wanted, None if given.resume is None else kept, given.retry_failed)
+        kept.clear()
+        kept.write(told)
+        execution = _execution(wanted, kept, told, given)
+        try:
+            execution.run()
+        except KeyboardInterrupt as stop:
+            printed(f"\ninterrupted: {_state(wanted, kept)}\ngo on with: {resume}", sys.stdout)
+            return signals.exit_code(signals.number_of(stop))
+        except StoreError as error:
+            raise StoreError(f"{error}; {_state(wanted, kept)}; when it can be written: {resume}") from None
+        finally:
+            kept.drop()
+    return _end(wanted, kept, resume)
+
+
+def _execution(
+    wanted: CampaignRequest, kept: Store, told: record.CampaignRecord, given: argparse.Namespace
+) -> Execution:
+    def say(line: str) -> None:
+        if not given.quiet:
+            printed(plain(line), sys.stdout)
+
+    cool = wanted.file.cool_down
+    return Execution(
+        store=kept,
+        starts=wanted.starts,
+        seed=told.prompts,
+        done=_done(kept, given.retry_failed),
+        pace=Pace.of(kept),
+        say=say,
+        quiet=given.quiet,
+        cooling=None if cool is None else Cooling(cool, discovery.found(), say),
+    )
+
+
+def _state(wanted: CampaignRequest, kept: Store) -> str:
+    every = {planned.id for start in wanted.starts for planned in start.planned}
+    failed = len(every & kept.failed())
+    return f"{len(every & kept.finished())} of {len(every)} cells are finished" + (
+        f", {failed} failed" if failed else ""
+    )
+
+
+def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
+    """What came of it: the comparison, and where everything is."""
+    if not kept.finished():
+        raise MeasureError(f"every cell failed; the reasons are in {kept.directory / store.FAILED}")
+    printed("", sys.stdout)
+    _compare(kept)
+    where = shlex.quote(str(kept.directory))
+    printed(f"\n{_state(wanted, kept)}: {kept.directory}", sys.stdout)
+    if kept.failed():
+        printed(f"once more those that failed: {resume} --retry-failed", sys.stdout)
+    printed(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
+    return 0
+
+
+def _compare(kept: Store) -> None:
+    from loadgen.analysis.comparison import campaigns, command, render
+    from loadgen.analysis.importers import sources
+
+    places = [str(kept.directory)]
+    try:
+        read = sources.read(places)
+        command.complain(read.troubles)
+        found = command.compared(read, command.Asked(), campaigns.told(places))
+        printed(plain(render.text(found)), sys.stdout, end="")
+    except LoadgenError as error:  # the runs are there all the same
+        printed(f"loadgen: {error}", sys.stderr)

@@ -1,0 +1,135 @@
+"""Estimate: how long cells take, by those that are done, or by what the machine could do at best."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from loadgen.campaign.arms import Arm
+from loadgen.campaign.matrix import Planned, Start
+from loadgen.campaign.store import Store
+from loadgen.errors import UsageError
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.validity.campaign_cell import Cell
+from loadgen.workload.profile import Profile
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Time to come; None: not known."""
+
+    seconds: float | None
+    at_best: bool = False  # of some cells only the roofline is known: they take longer
+
+    @property
+    def words(self) -> str:
+        """As a person says it."""
+        if self.seconds is None:
+            return "not known until the first cells are done"
+        return f"{'at least' if self.at_best else 'about'} {duration(self.seconds)}"
+
+
+@dataclass
+class Pace:
+    """Seconds that cells and starts of servers took."""
+
+    cells: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, store: Store) -> Pace:
+        """Those of a directory's finished cells."""
+        pace = cls()
+        for known in sorted(store.finished()):
+            runs = list(store.facts(known))
+            cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
+            if cell is None:
+                continue
+            pace.cell(cell, sum(map(_took_s, runs)))
+            if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
+                pace.start(cell.arm, ready_s)
+        return pace
+
+    def cell(self, cell: Cell, seconds: float) -> None:
+        """Note a cell that was measured."""
+        self.cells[cell.arm, cell.profile].append(seconds)
+
+    def start(self, arm: str, seconds: float) -> None:
+        """Note a server that became ready."""
+        self.starts[arm].append(seconds)
+
+    def left(self, starts: Iterable[Start], done: set[str]) -> Left:
+        """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
+        total, at_best = 0.0, False
+        for start in starts:
+            planned = [one for one in start.planned if one.id not in done]
+            total += self._start_s(start.arm) if planned else 0.0
+            for one in planned:
+                known = self._cell_s(one)
+                if known is None:
+                    known, at_best = at_best_s(start.arm, one.workload), True
+                if known is None:
+                    return Left(None)
+                total += known
+        return Left(total, at_best)
+
+    def _cell_s(self, one: Planned) -> float | None:
+        same = self.cells.get((one.cell.arm, one.cell.profile), [])
+        alike = [s for (_, name), took in self.cells.items() if name == one.cell.profile for s in took]
+        return median(same or alike) if same or alike else None
+
+    def _start_s(self, arm: Arm) -> float:
+        if arm.attached:
+            return 0.0
+        known = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
+        return median(known) if known else 0.0
+
+
+def _took_s(run: Mapping[str, Any]) -> float:
+    began, ended = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
+    return (ended - began).total_seconds()
+
+
+def at_best_s(arm: Arm, workload: Profile) -> float | None:
+    """Seconds of a cell at the roofline, warm-up included; None where machine or model are not known."""
+    options = arm.options
+    if options.hardware is None or options.model is None:
+        return None
+    from loadgen.roofline import bound, machines  # no campaign without `hardware` needs them
+
+    config = Path(options.model_config) if options.model_config is not None else None
+    try:
+        ceiling = bound.ceiling(options.model, machines.machine(options.hardware), config=config)
+    except UsageError:
+        return None
+    if workload.ladder is None:
+        return _run_s(ceiling, workload)
+    rungs = (workload.model_copy(update={"input_len": length}) for length in workload.ladder)
+    return sum(_run_s(ceiling, rung) for rung in rungs)
+
+
+def _run_s(ceiling: Ceiling, workload: Profile) -> float:
+    """Prompts one after the other, then tokens in batches as large as the load allows."""
+    count, warmups = workload.num_prompts or 0, workload.warmups
+    batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
+    context = workload.prefix_len + workload.input_len + workload.output_len / 2
+    prefill_s = (ceiling.prefill_ms(workload.prefix_len + workload.input_len) or 0.0) / 1e3
+    each_s = prefill_s + workload.output_len * ceiling.tpot_ms(batch, context) / 1e3 / batch
+    if workload.duration is not None:
+        return workload.duration + warmups * each_s
+    return max(count * each_s, count / workload.request_rate) + warmups * each_s
+
+
+def duration(seconds: float) -> str:
+    """40 s, 12 min, 2 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02d} min" if hours else f"{minutes} min"

@@ -1,0 +1,1 @@
+"""Endpoint: the server outside the load: discovery, health, control, `/metrics`, logs, configuration."""

@@ -1,0 +1,260 @@
+"""Answers: the fingerprint's prompts put to a server, one after another, over the control plane.
+
+Greedy, and nothing else of the workload: `ignore_eos` is not sent, nor its sampling. Where a server takes no
+text, the prompts go as the token ids of a local tokenizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import httpx
+import msgspec
+
+from loadgen.endpoint import answer_check
+from loadgen.endpoint.answer_check import Fingerprint, GreedyAnswer
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.errors import UsageError
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Record
+from loadgen.protocol import sse
+from loadgen.protocol.error_text import NOT_JSON, Hide, as_is
+from loadgen.protocol.openai import Chat, Count
+from loadgen.protocol.sglang import Generate
+from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.workload.plan import ModelTarget, Plan
+from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
+
+LIMIT_S = 60.0  # for all prompts together: each gets its share of what is left
+LONGEST_BYTES = 1 << 24  # of an answer; 48 tokens with everything a server may say of each are a thousandth
+_REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
+_SIMULATED = "the embedded engine's answers are made up"
+
+
+class PromptProgress(msgspec.Struct, frozen=True):
+    """How far the asking is, for a display."""
+
+    done: int
+    total: int = len(answer_check.PROMPTS)
+
+    @property
+    def share(self) -> float:
+        """How much of it is behind, 0 to 1."""
+        return self.done / self.total
+
+    def line(self) -> str:
+        """All of it in one line."""
+        return f"fingerprint: {self.done}/{self.total} prompts answered"
+
+
+def ask(
+    access: ServerAddress,
+    tls: ssl.SSLContext | None,
+    subject: ModelTarget,
+    plan: Plan,
+    show: Callable[[PromptProgress], None],
+    limit_s: float = LIMIT_S,
+    hide: Hide = as_is,
+) -> Fingerprint:
+    """Ask a server every prompt in the API of a plan, within `limit_s` seconds in all.
+
+    Raises nothing for a server's sake: what it does not answer, or answers oddly, is an Answer with its
+    failure. `hide` masks the secrets in what it writes.
+    """
+    if subject.engine.simulated:
+        return Fingerprint.none(_SIMULATED)
+    decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
+    return access.loop.run(_Asking(access, tls, subject, plan, decoder).all(show, limit_s))
+
+
+@dataclass
+class _Reply:
+    """What came back for one prompt."""
+
+    status: int = 0
+    body: bytearray = field(default_factory=bytearray)
+    failure: Failure | None = None
+    cut: str = ""
+
+
+class _Asking:
+    """The prompts on their way to one server: as text, until it takes none."""
+
+    def __init__(
+        self,
+        access: ServerAddress,
+        tls: ssl.SSLContext | None,
+        subject: ModelTarget,
+        plan: Plan,
+        decoder: Decoder,
+    ) -> None:
+        self.access, self.tls, self.subject, self.plan = access, tls, subject, plan
+        self.decoder = decoder
+        self.tokenizer: Tokenizer | None = None
+
+    async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
+        """The answers to all prompts, or why there can be none."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        answers: list[GreedyAnswer] = []
+        async with self.access.client(self.tls, limit_s) as client:
+            for prompt in answer_check.PROMPTS:
+                show(PromptProgress(len(answers)))
+                share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
+                answer, kind = await self._one(client, prompt.text, share_s)
+                if kind in _REFUSED and not answers and self._may_take_ids():
+                    if missing := self._load_tokenizer():
+                        return Fingerprint.none(f"{answer.failure}; {missing}")
+                    answer, kind = await self._one(client, prompt.text, share_s)
+                answers.append(answer)
+                if kind is FailureKind.CONNECT:
+                    return Fingerprint.none(f"the server is gone: {answer.failure}")
+        form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
+        return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
+
+    def _may_take_ids(self) -> bool:
+        return self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
+
+    def _load_tokenizer(self) -> str:
+        """Find a tokenizer for a server that refuses text; "" or why there is none."""
+        root = self.subject.model_root
+        place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
+        if place is None:
+            return "token ids instead of text need --tokenizer"
+        if find_spec("transformers") is None:
+            return "token ids instead of text need the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+        try:
+            self.tokenizer = load_tokenizer(place, "ids")
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _body(self, text: str) -> bytes:
+        dialect, engine = self.plan.dialect, self.subject.engine
+        sampling: dict[str, Any] = {"temperature": 0}
+        more: dict[str, Any] = {}
+        if not isinstance(dialect, Generate):
+            sampling["seed"] = 0
+        if engine.vllm_fields:
+            # Else the checkpoint's own generation_config.json has a say, and a quantized one may differ.
+            sampling["repetition_penalty"] = 1.0
+            if not isinstance(dialect, Generate):
+                more["return_token_ids"] = True
+        prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
+        request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
+        fields = dialect.fields(sampling, self.plan.profile.stream, False)
+        tables = {
+            name: {**request[name], **table}
+            for name, table in fields.items()
+            if isinstance(request.get(name), dict)
+        }
+        return msgspec.json.encode({**request, **fields, **tables, **more})
+
+    async def _one(
+        self, client: httpx.AsyncClient, text: str, limit_s: float
+    ) -> tuple[GreedyAnswer, FailureKind | None]:
+        """The answer to one prompt, and how it failed."""
+        reply = await self._reply(client, self._body(text), limit_s)
+        record = self.decoder.decode(_capture(reply))
+        failure = record.failure
+        if failure is not None and not reply.cut and not _answered(failure, record):
+            return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
+        ids, said = _token_ids(bytes(reply.body), record), record.text or ""
+        if ids is None and not reply.cut:
+            return GreedyAnswer(
+                prompt=text, failure="malformed: token ids that are none"
+            ), FailureKind.MALFORMED
+        ids = ids or []
+        if not said and self.tokenizer is not None:
+            try:
+                said = self.tokenizer.decode(ids)
+            except (LookupError, TypeError, ValueError, OverflowError):
+                unknown = "malformed: token ids that the tokenizer does not know"
+                return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
+        return GreedyAnswer(prompt=text, text=said, token_ids=tuple(ids), cut=reply.cut), None
+
+    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> _Reply:
+        reply = _Reply()
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                client.stream("POST", self.plan.path, content=body, headers=headers) as response,
+            ):
+                reply.status = response.status_code
+                async for piece in response.aiter_raw():
+                    reply.body += piece
+                    if len(reply.body) > LONGEST_BYTES:
+                        said = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
+                        reply.failure = Failure(FailureKind.MALFORMED, said)
+                        reply.body.clear()
+                        break
+        except TimeoutError:
+            reply.cut = f"no more than {limit_s:.0f} s were left for it"
+            reply.failure = Failure(FailureKind.TIMEOUT, reply.cut)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            reply.failure = Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
+        except (httpx.HTTPError, OSError) as error:
+            reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
+        return reply
+
+
+def _answered(failure: Failure, record: Record) -> bool:
+    """Whether what fails as a measurement is an answer all the same: in one piece, or empty."""
+    return failure.kind in (FailureKind.NOT_STREAMED, FailureKind.EMPTY) and bool(record.finish_reason)
+
+
+def _capture(reply: _Reply) -> Capture:
+    """The reply as one read, whose time is nobody's business."""
+    raw, read_lengths = joined([bytes(reply.body)])
+    return Capture(
+        index=0,
+        slot=0,
+        intended_ns=0,
+        sent_ns=0,
+        end_ns=0,
+        framed=False,
+        status=reply.status,
+        failure=reply.failure,
+        raw=raw,
+        read_lengths=read_lengths,
+        seen_ns=int64s([0]),
+        kernel=NO_STAMP,
+    )
+
+
+class _Listing(msgspec.Struct):
+    """A choice of the OpenAI APIs."""
+
+    token_ids: list[Count] | None = None
+
+
+class _Told(msgspec.Struct):
+    """A message's token ids, of either API."""
+
+    choices: list[_Listing] | None = None
+    output_ids: list[Count] | None = None  # of /generate: all so far, or one message's part of them
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+def _token_ids(body: bytes, record: Record) -> list[int] | None:
+    """The answer's token ids, empty where the server does not tell them; None where they cannot be read."""
+    lines = sse.one_line(body) if body.lstrip()[:1] == b"{" else sse.read(body, whole=False).lines
+    try:
+        told = _TOLD.decode_lines(lines)
+    except NOT_JSON:
+        return None
+    running = [message.output_ids for message in told if message.output_ids]
+    if running and len(running[-1]) >= record.output_tokens:
+        return running[-1]
+    listed = [choice.token_ids for message in told for choice in message.choices or () if choice.token_ids]
+    return [token for ids in running or listed for token in ids]

@@ -1,0 +1,194 @@
+"""Window: what the server's own counters say of the measured run, from two scrapes and samples between."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from loadgen.endpoint.prometheus import NAMES, Series, Snapshot
+
+_PERCENTILES = (50, 90, 99)
+_UNFINISHED = ("abort", "error")
+_COUNTED = ("prompt_tokens", "generation_tokens", "preemptions", "draft_tokens", "accepted_tokens")
+_TIMED = ("ttft", "itl", "e2e", "queue")
+_MOST = 100  # models, and reasons to end, that are kept
+
+
+class ServerLatency(BaseModel):
+    """One of the server's histograms over the run: its mean, and between which bounds percentiles lie."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: int
+    mean_ms: float  # sum / count
+    brackets_ms: dict[str, tuple[float, float | None]]  # "50", "90", "99" → its bucket; None: no bound
+
+
+class ServerSample(BaseModel):
+    """The server's gauges at one moment of the run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_s: float  # after the run began
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache_usage: float | None = None  # 0 to 1
+
+
+class ServerWindow(BaseModel):
+    """The difference of two scrapes of `/metrics`; None is what this server does not count."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trouble: str = ""  # why there is none of it, in words
+    names: str = ""  # whose names the counters have: vllm or sglang
+    models: tuple[str, ...] = ()  # that moved behind this port; the figures are the asked one's
+    reset: bool = False  # a counter went backwards: restarted, or not one server; no figures then
+    settled: bool = True  # at the end nothing ran and the counters stood still
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    # Ended, by reason; under "" where no reason is told, or none ended; empty where they are not counted.
+    requests: dict[str, int] = {}
+    prefix_queries: int | None = None  # prompt tokens looked up
+    prefix_hits: int | None = None  # prompt tokens found
+    preemptions: int | None = None
+    draft_tokens: int | None = None  # speculative decoding
+    accepted_tokens: int | None = None
+    running_before: float | None = None
+    waiting_before: float | None = None
+    running_after: float | None = None
+    waiting_after: float | None = None
+    ttft: ServerLatency | None = None
+    itl: ServerLatency | None = None
+    e2e: ServerLatency | None = None
+    queue: ServerLatency | None = None
+    samples: tuple[ServerSample, ...] = ()
+
+    @property
+    def finished(self) -> int | None:
+        """Requests that ended other than by an abort or an error; None where they are not counted."""
+        if self.trouble or self.reset or not self.requests:
+            return None
+        return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
+
+    def peak(self, gauge: str) -> float | None:
+        """The greatest of one of the samples' gauges; None without any."""
+        return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
+
+
+def window(
+    before: Snapshot,
+    after: Snapshot,
+    samples: Sequence[tuple[float, Snapshot]] = (),
+    model: str = "",
+    settled: bool = True,
+) -> ServerWindow:
+    """What changed between two snapshots, with those taken between them, each with its seconds.
+
+    Where the server counts per model and `model` is one of them, only that one's figures.
+    """
+    trouble = before.trouble or after.trouble or _strangers(before, after)
+    if trouble:
+        return ServerWindow(trouble=trouble)
+    ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
+    moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
+    edges: dict[str, Any] = {
+        f"{gauge}_{when}": snapshot.gauge(gauge, ours)
+        for when, snapshot in (("before", before), ("after", after))
+        for gauge in ("running", "waiting")
+    }
+    reset = _began_anew([before, *(snapshot for _, snapshot in samples), after])
+    return ServerWindow(
+        names=after.names,
+        models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
+        reset=reset,
+        settled=settled,
+        samples=tuple(_sample(at_s, snapshot, ours) for at_s, snapshot in samples),
+        **edges,
+        **({} if reset else _figures(moved, after.names, ours)),
+    )
+
+
+def _strangers(before: Snapshot, after: Snapshot) -> str:
+    if before.names == after.names:
+        return ""
+    return f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
+
+
+def _began_anew(snapshots: Sequence[Snapshot]) -> bool:
+    """Whether a counter went backwards or vanished; those taken in the run hold only some."""
+    first, last = snapshots[0].counters, snapshots[-1].counters
+    if any(_fell(series, value, last.get(series, 0.0)) for series, value in first.items()):
+        return True
+    for earlier, later in itertools.pairwise(snapshots):
+        began = earlier.gauge("started"), later.gauge("started")
+        if None not in began and began[0] != began[1]:
+            return True
+        counters = earlier.counters.items()
+        if any(_fell(series, value, later.counters.get(series, value)) for series, value in counters):
+            return True
+    return False
+
+
+def _fell(series: Series, earlier: float, later: float) -> bool:
+    return later < earlier and series[2] != "sum"  # a sum of seconds falls when the wall clock is set back
+
+
+def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
+    """The fields of a ServerWindow that are differences of counters."""
+    parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in NAMES[names].lazy}
+    for (of, quantity, part), change in moved.items():
+        if model in ("", of):
+            sums = parts.setdefault(quantity, {})
+            sums[part] = sums.get(part, 0.0) + change
+    counted = {quantity: int(sum(found.values())) for quantity, found in parts.items()}
+    hits = counted.get("prefix_hits")
+    # SGLang looks up every prompt, and does not count its looking.
+    queries = counted.get("prefix_queries", None if hits is None else counted.get("prompt_tokens"))
+    return {
+        **{quantity: counted.get(quantity) for quantity in _COUNTED},
+        "prefix_hits": hits,
+        "prefix_queries": queries,
+        "requests": _ended(parts.get("requests", {})),
+        **{quantity: _latency(parts.get(quantity, {})) for quantity in _TIMED},
+    }
+
+
+def _ended(reasons: Mapping[str, float]) -> dict[str, int]:
+    """Requests by the reason of their end; under "" none, where they are counted and none ended."""
+    ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
+    kept = {reason: n for n, reason in ended[:_MOST]}
+    return kept or ({"": 0} if reasons else {})
+
+
+def _latency(parts: Mapping[str, float]) -> ServerLatency | None:
+    """A histogram's mean and brackets, from counts up to each bound (s) and the sum.
+
+    None where nothing was timed, or it cannot be so: counts that fall with the bound, a sum that fell.
+    """
+    below = sorted((float(bound), count) for bound, count in parts.items() if bound != "sum")
+    counts, total_s = [count for _, count in below], parts.get("sum", -1.0)
+    if not counts or counts[-1] <= 0 or total_s < 0 or counts != sorted(counts):
+        return None
+    count = counts[-1]
+    return ServerLatency(
+        count=int(count),
+        mean_ms=total_s / count * 1e3,
+        brackets_ms={str(p): _bracket(below, p * count / 100) for p in _PERCENTILES},
+    )
+
+
+def _bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, float | None]:
+    """The bounds, in ms, of the bucket that holds the value of this rank."""
+    place = next(i for i, (_, count) in enumerate(below) if count >= rank)
+    low, high = below[place - 1][0] if place else 0.0, below[place][0]
+    return round(low * 1e3, 6), None if math.isinf(high) else round(high * 1e3, 6)
+
+
+def _sample(at_s: float, snapshot: Snapshot, model: str) -> ServerSample:
+    gauges = {gauge: snapshot.gauge(gauge, model) for gauge in ("running", "waiting", "kv_cache_usage")}
+    return ServerSample(at_s=round(at_s, 3), **gauges)

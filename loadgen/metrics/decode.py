@@ -1,0 +1,369 @@
+"""Decode: from a Capture to a Record, after the response is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.metrics.record import UNKNOWN, Record
+from loadgen.metrics.token_counts import StreamSummary, count, too_many, weigh, without_usage
+from loadgen.protocol import sse, sse_fast
+from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
+from loadgen.protocol.http1 import HttpBody, unframe
+from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
+from loadgen.transport.capture import Capture
+from loadgen.transport.failure import Failure, FailureKind
+
+_LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
+_LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
+_MS_NS = 1e6
+# What the server itself said tells more than how its connection then ended.
+_OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
+_TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
+
+
+class DecodedStream(msgspec.Struct, frozen=True):
+    """A streamed answer taken apart."""
+
+    answer: HttpBody
+    events: sse.Events
+    messages: Sequence[Message]  # of the events, up to the first malformed one
+    malformed: str = ""
+
+
+class Decoder:
+    """Decodes the captures of one run, which share a dialect and whether they were streamed.
+
+    `hide` masks the secrets in every text that is kept of what a server wrote.
+    """
+
+    def __init__(self, dialect: Dialect, streamed: bool, keep_text: bool = False, hide: Hide = as_is) -> None:
+        self.dialect = dialect
+        self.streamed = streamed
+        self.keep_text = keep_text
+        self.hide = hide
+
+    def decode(self, capture: Capture) -> Record:
+        """The capture's Record.
+
+        `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
+        did. A connection that broke after the last event was whole is not a failure.
+        """
+        record, arrival_ns, lag_ns = _timed(capture)
+        stream = self._plain(capture)
+        answer = stream.answer if stream else _unframed(capture)
+        record.http_status = answer.status or UNKNOWN  # 0: there was no head
+        if answer.status != 200:
+            failure: Failure | None = _no_answer(answer, capture.retry_after)
+            whole = False
+        elif not self.streamed:
+            failure, whole = self._whole(record, answer)
+        elif _in_one_piece(answer):
+            failure, whole = self._not_streamed(record, answer), False
+        else:
+            failure, whole = self._stream(record, stream or self._taken_apart(answer), arrival_ns, lag_ns)
+        settled = _settle(capture.failure, failure, whole)
+        given_up = settled is not None and settled is capture.failure
+        if len(arrival_ns) and not given_up:
+            record.end_ns = int(arrival_ns[-1])
+        if settled is not None:
+            detail = kept(settled.detail, self.hide, LONGEST_DETAIL) or f"{settled.kind}: no cause is known"
+            record.failure = Failure(settled.kind, detail)
+        return record
+
+    def _stream(
+        self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
+    ) -> tuple[Failure | None, bool]:
+        """Fill in what a stream says; why it failed, and whether its last event was seen."""
+        answer, events, messages = stream.answer, stream.events, stream.messages
+        weighed = _weighed(messages, events.lines)
+        counted = count(messages, weighed)
+        excess = too_many(counted.total, len(answer.body))
+        malformed = stream.malformed or excess
+        if excess:
+            weighed = without_usage(weighed)
+            counted = count(messages, weighed)
+        _note_usage(record, weighed.usage)
+        _note_timing(record, messages)
+        record.output_tokens, record.usage = counted.total, counted.usage
+        record.exact_tokens, record.tokens = counted.exact, counted.tokens
+        record.finish_reason = self._reason(weighed.finish_reason)
+        reads = answer.body_ends.searchsorted(events.ends[counted.messages])
+        record.arrival_ns = arrival_ns[reads]
+        met = reads[1:][reads[1:] == reads[:-1]]
+        if len(met):
+            record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
+        if self.keep_text:
+            record.text = self.hide(_text(messages[: len(weighed.kinds)]))
+        finished = bool(weighed.finish_reason)
+        ended = finished and (answer.complete or weighed.usage is not None)
+        # A usage that runs along is no end: what is cut has one too.
+        ended = ended or (events.done and (finished or weighed.own_usage))
+        fault = weighed.fault or _named_fault(events.fault)
+        if fault:
+            return Failure(FailureKind.IN_BAND, fault), ended
+        if malformed:
+            return Failure(FailureKind.MALFORMED, malformed), False
+        if weighed.failed_end:
+            return Failure(FailureKind.ABORTED, weighed.failed_end), ended
+        if not ended and (messages or not (answer.complete or events.done)):
+            return Failure(FailureKind.TRUNCATED, _truncation(answer, events.done, len(messages))), False
+        if not len(counted.tokens):
+            return Failure(FailureKind.EMPTY, _emptiness(_kind(answer), counted.total, len(messages))), ended
+        return None, ended
+
+    def _reason(self, reason: str) -> str:
+        return kept(reason, self.hide, LONGEST_REASON) if reason else ""
+
+    def _plain(self, capture: Capture) -> DecodedStream | None:
+        """A stream in the form that servers send; None for any other answer."""
+        if not (self.streamed and capture.framed and capture.failure is None):
+            return None
+        found = sse_fast.read(capture.raw, capture.read_ends())
+        if found is None:
+            return None
+        answer, events = found
+        messages = self._messages(events)
+        return None if messages is None else DecodedStream(answer, events, messages)
+
+    def _messages(self, events: sse.Events) -> Sequence[Message] | None:
+        """One message an event; None where some event is no JSON."""
+        try:
+            messages = self.dialect.messages(events.lines)
+        except NOT_JSON:
+            return None
+        return messages if len(messages) == len(events.ends) else None
+
+    def _taken_apart(self, answer: HttpBody) -> DecodedStream:
+        """Any stream, up to the first malformed message."""
+        events = sse.read(answer.body, answer.complete)
+        messages = self._messages(events)
+        if messages is not None:
+            return DecodedStream(answer, events, messages, answer.malformed or "")
+        datas, ends, done, fault = sse.split(answer.body, answer.complete)
+        good: list[bytes] = []
+        malformed = ""
+        for data in map(sse.one_line, datas):
+            try:
+                (_,) = self.dialect.messages(data)
+            except (*NOT_JSON, ValueError) as error:
+                malformed = f"event {len(good) + 1}: {error}: {_readable(data)}"
+                break
+            good.append(data)
+        events = sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault)
+        return DecodedStream(
+            answer, events, self.dialect.messages(events.lines), answer.malformed or malformed
+        )
+
+    def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
+        """Fill in an answer in one piece where a stream was asked for; the server's fault in it, or that."""
+        failure, _ = self._whole(record, answer)
+        if failure is not None and failure.kind is FailureKind.IN_BAND:
+            return failure
+        return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
+
+    def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
+        """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
+        if answer.malformed:
+            return Failure(FailureKind.MALFORMED, answer.malformed), False
+        line = sse.one_line(answer.body)
+        try:
+            messages = self.dialect.messages(line)
+        except NOT_JSON as error:
+            if not answer.complete:
+                return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
+            return Failure(FailureKind.MALFORMED, f"{error}: {_readable(answer.body)}"), False
+        weighed = _weighed(messages, line)
+        counted = weighed.usage.completion_tokens if weighed.usage else None
+        malformed = too_many(counted or 0, len(answer.body))
+        if malformed:
+            weighed = without_usage(weighed)
+        _note_usage(record, weighed.usage)
+        _note_timing(record, messages)
+        total = weighed.usage.completion_tokens if weighed.usage else None
+        record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
+        record.finish_reason = self._reason(weighed.finish_reason)
+        if self.keep_text:
+            record.text = self.hide(_text(messages))
+        if weighed.fault is not None:
+            return Failure(FailureKind.IN_BAND, weighed.fault), True
+        if malformed:
+            return Failure(FailureKind.MALFORMED, malformed), True
+        if weighed.failed_end:
+            return Failure(FailureKind.ABORTED, weighed.failed_end), True
+        if not total and TOKEN not in weighed.kinds:
+            return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
+        return None, True
+
+
+def _weighed(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
+    """As `weigh`, and what those without choices say of an error; each is a line that is not blank."""
+    weighed = weigh(messages)
+    if not weighed.remarks:
+        return weighed
+    written = [line for line in bytes(lines).split(b"\n") if line.strip()]
+    for at in weighed.remarks:
+        fault = remark(written[at])
+        if fault is not None:
+            return msgspec.structs.replace(weigh(messages[:at]), fault=fault)
+    return weighed
+
+
+def _arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
+    """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
+
+    The last is how many of these have a kernel timestamp that cannot be true.
+    """
+    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
+    reads = len(user_ns)
+    stamped = int(np.count_nonzero(kernel_ns))
+    if not stamped:
+        return user_ns, np.zeros(reads, np.int64), reads, 0
+    lag_ns = user_ns - kernel_ns
+    usual = stamped == reads and kernel_ns[0] >= capture.sent_ns
+    # Counted, which of all ways to ask whether there is any is the quickest.
+    if usual and not (np.count_nonzero(lag_ns < 0) or np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1])):
+        return kernel_ns, lag_ns, 0, 0
+    arrival_ns, impossible = _possible(user_ns, kernel_ns, capture.sent_ns)
+    return arrival_ns, user_ns - arrival_ns, reads - stamped + impossible, impossible
+
+
+def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
+    """The kernel's timestamps where they can be true, else the client's own; how many cannot.
+
+    A read arrived after the request was sent, not before the read ahead of it, and before the client had
+    it in hand. Where that does not hold, the clock that the kernel stamps with was set in between.
+    """
+    arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
+    for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
+        if stamp_ns == 0:
+            continue
+        if earliest_ns <= stamp_ns <= seen_ns:
+            arrival_ns[i] = earliest_ns = stamp_ns
+        else:
+            impossible += 1
+            earliest_ns = max(earliest_ns, seen_ns)
+    return arrival_ns, impossible
+
+
+def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
+    """A record with all that the timestamps say; per read its arrival and the client's lag, int64[reads]."""
+    arrival_ns, lag_ns, unstamped, impossible = _arrivals(capture)
+    reads = len(arrival_ns)
+    record = Record(
+        index=capture.index,
+        slot=capture.slot,
+        intended_ns=capture.intended_ns,
+        sent_ns=capture.sent_ns,
+        end_ns=capture.end_ns,
+        connect_ns=capture.connect_ns,
+        resends=capture.resends,
+        first_byte_ns=int(arrival_ns[0]) if reads else 0,
+        reads=reads,
+        unstamped_reads=unstamped,
+        impossible_stamps=impossible,
+        lag_sum_ns=int(np.add.reduce(lag_ns)),
+        lag_max_ns=int(np.maximum.reduce(lag_ns, initial=0)),
+    )
+    return record, arrival_ns, lag_ns
+
+
+def _unframed(capture: Capture) -> HttpBody:
+    """The body; one that the transport cut short is never complete, whatever its framing."""
+    ends = capture.read_ends()
+    if not capture.framed:
+        return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)
+    answer = unframe(capture.raw, ends)
+    if answer.complete and capture.failure is not None:
+        return HttpBody(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
+    return answer
+
+
+def _kind(answer: HttpBody) -> str:
+    """The content type, without its parameters."""
+    return answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
+
+
+def _in_one_piece(answer: HttpBody) -> bool:
+    """Whether a JSON body came where a stream was asked for."""
+    return answer.body[:1] == b"{" or _kind(answer) == "application/json"
+
+
+def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
+    if answer.status:
+        said = words(answer.body).strip()
+        wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
+        status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
+        return Failure(FailureKind.HTTP_STATUS, f"{status}: {said}" if said else status)
+    if answer.malformed:
+        return Failure(FailureKind.MALFORMED, answer.malformed)
+    return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
+
+
+def _settle(transport: Failure | None, found: Failure | None, whole: bool) -> Failure | None:
+    """Of what the transport knows and what the bytes say, the one that explains more."""
+    if transport is None:
+        return found
+    if found is not None and found.kind in _TELLING and transport.kind in _OUTRANKED:
+        return found
+    if found is None and whole and transport.kind is FailureKind.TRUNCATED:
+        return None  # only the end of the framing is missing: nothing of the answer is
+    return transport
+
+
+def _note_usage(record: Record, usage: Usage | None) -> None:
+    if usage is None:
+        return
+    prompt, details = usage.prompt_tokens, usage.prompt_tokens_details
+    if prompt is None:
+        return
+    record.input_tokens = prompt
+    cached = details.cached_tokens if details is not None else None
+    # More than the prompt cannot have been found: what is optional and cannot be true is not known.
+    if cached is not None and cached <= prompt:
+        record.cached_tokens = cached
+
+
+def _note_timing(record: Record, messages: Sequence[Message]) -> None:
+    timing = messages[-1].timing() if messages else None
+    if timing is not None:
+        record.server_queue_ns = _from_ms(timing.queue_time_ms)
+        record.server_ttft_ns = _from_ms(timing.time_to_first_token_ms)
+
+
+def _from_ms(time_ms: float | None) -> int:
+    """Nanoseconds of a time that a server reports; UNKNOWN where it cannot be one."""
+    if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
+        return UNKNOWN
+    return round(time_ms * _MS_NS)
+
+
+def _text(messages: Sequence[Message]) -> str:
+    return "".join(choice.said() for message in messages for choice in message.choices or ())
+
+
+def _named_fault(data: bytes | None) -> str:
+    """What an event says that is an error by its name; "" where there is none."""
+    return "" if data is None else words(data).strip() or "an error event without data"
+
+
+def _truncation(answer: HttpBody, done: bool, messages: int) -> str:
+    if done:
+        return f"[DONE] without a finish reason or usage, after {messages} messages"
+    where = "the stream ended" if answer.complete else "the connection ended inside the stream,"
+    return f"{where} without a finish reason or [DONE], after {messages} messages"
+
+
+def _emptiness(content_type: str, total: int, messages: int) -> str:
+    if content_type != "text/event-stream":
+        return f"no events in a body of {content_type}"
+    if total:
+        return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
+    return f"a complete stream of {messages} messages without a token"
+
+
+def _readable(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,316 @@
+"""Metrics: a run's figures from its Records alone; docs/metrics.md sets each beside vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrays import Bool, Float64, Int64, total
+from loadgen.errors import UsageError
+from loadgen.metrics.client_health import ClientHealth
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.goodput import meets
+from loadgen.metrics.peaks import peak_concurrency, peak_of
+from loadgen.metrics.percentiles import Piece
+from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
+
+DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result
+SELECTABLE = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time")
+_SECOND_NS = 1_000_000_000
+_MS_NS = 1e6
+_NONE = np.zeros(0, np.int64)
+
+
+class MetricOptions(msgspec.Struct, frozen=True):
+    """What is wanted of a run, and what its records cannot say themselves.
+
+    Raises UsageError where an objective cannot be judged.
+    """
+
+    metric_percentiles: tuple[float, ...] = (99.0,)
+    goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
+    streamed: bool = True  # False: only whole answers came, so E2EL is all there is
+
+    def __post_init__(self) -> None:
+        blind = sorted({"ttft", "tpot"} & set(self.goodput_slo_ms))
+        if blind and not self.streamed:
+            raise UsageError(
+                f"--goodput {blind[0]} needs a stream to judge it: leave out --no-stream, or use e2el"
+            )
+
+
+class FailureTally(msgspec.Struct, frozen=True):
+    """How often requests failed in one way, and what the first of them said."""
+
+    count: int
+    detail: str
+
+
+class PerRequest(msgspec.Struct, frozen=True):
+    """What one request contributes, as columns int64[requests], -1 where there is nothing."""
+
+    ok: Bool
+    first_ns: Int64  # arrival of the first message that carried a token
+    ttft_ns: Int64  # first_ns - sent_ns
+    last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
+    e2el_ns: Int64  # last_ns - sent_ns
+    input_tokens: Int64  # usage, else the planned length
+    output_tokens: Int64  # usage, else what the messages carried; failures: 0
+
+    @classmethod
+    def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
+        """The columns of these records."""
+        ok, sent_ns = records.ok, records.sent_ns
+        first_ns = np.full(len(records), UNKNOWN, np.int64)
+        last_ns = np.where(ok, records.end_ns, UNKNOWN)
+        if ask.streamed:
+            for block in records.blocks():
+                rows = slice(block.first, block.last)
+                some = np.diff(block.start) > 0
+                first_ns[rows][some] = block.arrival_ns[block.start[:-1][some]]
+                some &= ok[rows]
+                last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
+        return cls(
+            ok=ok,
+            first_ns=first_ns,
+            ttft_ns=np.where(first_ns == UNKNOWN, UNKNOWN, first_ns - sent_ns),
+            last_ns=last_ns,
+            e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
+            input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
+            output_tokens=_output_tokens(records, ok),
+        )
+
+    @property
+    def has_ttft(self) -> Bool:
+        """Which requests count towards TTFT, bool[requests]."""
+        begun: Bool = self.first_ns != UNKNOWN
+        return self.ok & begun
+
+    @property
+    def has_tpot(self) -> Bool:
+        """Which requests count towards TPOT, bool[requests]: one token has no time after the first."""
+        return self.has_ttft & (self.output_tokens > 1)
+
+    def tpot_ns(self) -> Float64:
+        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 where there is none."""
+        after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
+        return after_first / np.maximum(self.output_tokens - 1, 1)
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Every figure of a run; latencies and tokens over successful requests only."""
+
+    streamed: bool  # False: TTFT, TPOT, ITL and the token peak do not exist
+    requests: int  # all of them, whatever became of them
+    completed: int  # requests that succeeded
+    failed: int  # the others
+    duration_s: float  # first request sent → last response's end, over every request that was sent
+    total_input_tokens: int  # prompt tokens: usage, else the planned length
+    planned_inputs: int  # successes whose prompt tokens are the planned length
+    unknown_inputs: int  # successes whose prompt tokens nobody knows: they count 0
+    total_output_tokens: int  # completion tokens: usage, else the messages counted
+    counted_by_usage: int  # successes whose completion tokens are the server's own count
+    exact_tokens: int  # successes whose tokens per message are known, not spread evenly
+    request_throughput_per_s: float  # completed / duration
+    output_throughput_per_s: float  # output tokens / duration
+    total_throughput_per_s: float  # (input + output tokens) / duration
+    peak_output_throughput_per_s: float | None  # best second, or the run if shorter; None: not streamed
+    peak_concurrency: int  # most requests between sent and end at once, failures included
+    mean_concurrency: float  # Σ(end - sent) / duration (Little), failures included
+    good: int | None  # successes that met every objective; None: none was asked for
+    goodput_per_s: float | None  # good / duration
+    slo_attainment: float | None  # good / all requests, 0 to 1
+    ttft: Distribution  # first token message - sent
+    tpot: Distribution  # (E2EL - TTFT) / (output tokens - 1), per request with more than one token
+    itl: Distribution  # gaps between successive token messages of one request, pooled
+    token_time: Distribution  # the same gaps, shared by the message's tokens, one value per token
+    e2el: Distribution  # last token message - sent; not streamed: end - sent
+    queue_time: Distribution  # sent - intended: lateness (open loop), turn-around (closed loop)
+    ttft_intended: Distribution  # first token message - intended
+    e2el_intended: Distribution  # last token message - intended
+    failures: dict[str, FailureTally]  # by kind, most frequent first
+    health: ClientHealth
+
+    @property
+    def messages_per_s(self) -> float:
+        """Token messages per second of the duration, of every request."""
+        return _per_s(self.health.messages, self.duration_s)
+
+    @property
+    def selectable(self) -> dict[str, Distribution]:
+        """The distributions that `--percentile-metrics` can name, where the run has them.
+
+        The queue metrics are vLLM's names for what ours measure from the intended time.
+        """
+        whole = {
+            "e2el": self.e2el,
+            "client_queue_time": self.queue_time,
+            "e2el_including_client_queue": self.e2el_intended,
+        }
+        if not self.streamed:
+            return whole
+        stream = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl}
+        return {**stream, **whole, "token_time": self.token_time}
+
+
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """The percentiles of `--metric-percentiles 50,90,99.9`; raises UsageError."""
+    percentiles: dict[float, None] = {}
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            raise UsageError(f"--metric-percentiles {text}: {part.strip()!r} is not a number") from None
+        if not 0 <= value <= 100:
+            raise UsageError(f"--metric-percentiles {text}: {part.strip()} is not between 0 and 100")
+        percentiles[value] = None
+    return tuple(percentiles)
+
+
+def parse_percentile_metrics(text: str) -> tuple[str, ...]:
+    """The metrics of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
+    names: dict[str, None] = {}
+    for name in (part.strip() for part in text.split(",")):
+        if name not in SELECTABLE:
+            raise UsageError(
+                f"--percentile-metrics {text}: no metric {name!r}; there are {', '.join(SELECTABLE)}"
+            )
+        names[name] = None
+    return tuple(names)
+
+
+def compute(records: Records, ask: MetricOptions) -> Metrics:
+    """The figures of these records; it takes 200 MiB beside them, however many."""
+    each = PerRequest.of(records, ask)
+    ok = each.ok
+    sent = records.sent_ns > 0
+    sent_ns, end_ns = records.sent_ns[sent], np.maximum(records.end_ns, records.sent_ns)[sent]
+    duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
+    duration_s = duration_ns / _SECOND_NS
+    completed, good = int(ok.sum()), _good(each, ask)
+    inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
+    return Metrics(
+        streamed=ask.streamed,
+        requests=len(records),
+        completed=completed,
+        failed=len(records) - completed,
+        duration_s=duration_s,
+        total_input_tokens=inputs,
+        planned_inputs=int((ok & (records.input_tokens < 0) & (each.input_tokens >= 0)).sum()),
+        unknown_inputs=int((ok & (each.input_tokens < 0)).sum()),
+        total_output_tokens=outputs,
+        counted_by_usage=int(records.usage[ok].sum()),
+        exact_tokens=int(records.exact_tokens[ok].sum()),
+        request_throughput_per_s=_per_s(completed, duration_s),
+        output_throughput_per_s=_per_s(outputs, duration_s),
+        total_throughput_per_s=_per_s(inputs + outputs, duration_s),
+        peak_output_throughput_per_s=_peak_throughput(records, ok, duration_ns) if ask.streamed else None,
+        peak_concurrency=peak_concurrency(sent_ns, end_ns),
+        mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
+        good=good,
+        goodput_per_s=None if good is None else _per_s(good, duration_s),
+        slo_attainment=None if good is None else good / max(len(records), 1),
+        **latencies(records, each, ask),
+        failures=_failures(records),
+        health=ClientHealth.of(records, each.first_ns),
+    )
+
+
+def _per_s(count: float, duration_s: float) -> float:
+    return count / duration_s if duration_s else 0.0
+
+
+def _output_tokens(records: Records, ok: Bool) -> Int64:
+    counted = np.where(ok, records.output_tokens, 0)
+    if (unknown := counted < 0).any():
+        counted[unknown] = records.message_tokens()[unknown]
+    return counted
+
+
+def _good(each: PerRequest, ask: MetricOptions) -> int | None:
+    if not ask.goodput_slo_ms:
+        return None
+    nan = float("nan")
+    values_ms = {
+        "ttft": np.where(each.has_ttft, each.ttft_ns, nan) / _MS_NS,
+        "tpot": np.where(each.has_ttft, each.tpot_ns(), nan) / _MS_NS,  # one token: 0, as vLLM has it
+        "e2el": np.where(each.ok, each.e2el_ns, nan) / _MS_NS,
+    }
+    return int((meets(ask.goodput_slo_ms, values_ms) & each.ok).sum())
+
+
+def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
+    window_ns = min(_SECOND_NS, duration_ns)
+    return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
+
+
+def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
+    """The distributions among the fields of Metrics, by their names there."""
+
+    def of(values_ns: NDArray[Any]) -> Distribution:
+        return Distribution.of(values_ns, ask.metric_percentiles)
+
+    ok, begun = each.ok, each.has_ttft
+    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (of(_NONE),) * 2
+    return {
+        "ttft": of(each.ttft_ns[begun]),
+        "tpot": of(each.tpot_ns()[each.has_tpot]),
+        "itl": itl,
+        "token_time": token_time,
+        "e2el": of(each.e2el_ns[ok]),
+        "queue_time": of((records.sent_ns - records.intended_ns)[ok]),
+        "ttft_intended": of((each.first_ns - records.intended_ns)[begun]),
+        "e2el_intended": of((each.last_ns - records.intended_ns)[ok]),
+    }
+
+
+def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
+    """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
+    counts = np.diff(block.start)
+    keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1
+    keep[block.start[1:][counts > 0] - 1] = False  # not from one request to the next
+    keep = keep[:-1]
+    return np.diff(block.arrival_ns)[keep], block.tokens[1:][keep]
+
+
+def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:
+    """ITL, and the same gaps per token: with one token a message they are the same."""
+    if not records.in_one_block:
+        return _of_many_gaps(records, ok, percentiles)
+    gap_ns, tokens = gaps(records, ok)
+    if (tokens == 1).all():
+        itl = Distribution.of(gap_ns, percentiles)
+        return itl, itl
+    # Before ITL, which reorders the gaps in place.
+    token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
+    return Distribution.of(gap_ns, percentiles), token_time
+
+
+def _of_many_gaps(
+    records: Records, ok: Bool, percentiles: Sequence[float]
+) -> tuple[Distribution, Distribution]:
+    def per_message() -> Iterator[Piece]:
+        for block in records.blocks():
+            yield gaps(block, ok[block.first : block.last])[0], None
+
+    def per_token() -> Iterator[Piece]:
+        for block in records.blocks():
+            gap_ns, tokens = gaps(block, ok[block.first : block.last])
+            yield gap_ns / np.maximum(tokens, 1), tokens
+
+    single = all((gaps(block, ok[block.first : block.last])[1] == 1).all() for block in records.blocks())
+    itl = Distribution.of_pieces(per_message, percentiles)
+    return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
+
+
+def _failures(records: Records) -> dict[str, FailureTally]:
+    tallies: dict[str, FailureTally] = {}
+    for failure in records.failures:
+        if failure is not None:
+            seen = tallies.get(failure.kind.value, FailureTally(0, failure.detail))
+            tallies[failure.kind.value] = FailureTally(seen.count + 1, seen.detail)
+    return dict(sorted(tallies.items(), key=lambda item: -item[1].count))

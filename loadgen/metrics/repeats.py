@@ -1,0 +1,176 @@
+"""Repeats: one workload run several times; the run is the unit, and its figures have a spread."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict
+
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import Metrics
+from loadgen.metrics.steady_state import Steady, Unsteady
+from loadgen.metrics.vllm_keys import percentile_name
+
+STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
+_MOST_RUNS = 1000  # beyond so many nobody is told how many it takes
+_WIDTH = 80
+_ROW = "{:<34}{:>12}{:>10}{:>7}{:>10}{:>7}"
+_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
+# fmt: off
+_T = (
+    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
+    2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+    2.079614, 2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407, 2.045230, 2.042272,
+)
+# fmt: on
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """One figure over runs; the interval is that of the mean at 95 %, by Student's t."""
+
+    name: str  # as in the JSON of a run
+    label: str
+    runs: int  # that have the figure
+    mean: float
+    std: float  # of the sample, ddof 1
+    cv: float  # std / mean; 0 where nothing varies
+    half_width: float  # t(97.5 %, runs - 1) · std / √runs
+    stable: bool  # half_width ≤ 5 % of the mean
+    runs_needed: int | None  # the least number of runs that is stable at this spread; None: over 1000
+
+    @property
+    def reach(self) -> float:
+        """The half width as a share of the mean; 0 where nothing varies."""
+        return self.half_width / abs(self.mean) if self.half_width else 0.0
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half_width
+
+
+def spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
+    """Each headline figure that at least two runs have, over those runs."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for figures in (*(_of_run(run) for run in runs), *(_of_steady(found) for found in steadies)):
+        for name, label, value in figures:
+            if math.isfinite(value):
+                values.setdefault((name, label), []).append(value)
+    return [_spread(name, label, found) for (name, label), found in values.items() if len(found) > 1]
+
+
+def t_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: a table to 30 degrees of freedom, then an expansion in 1 / freedom.
+
+    The expansion is Abramowitz and Stegun's 26.7.5 with three terms, off by less than 1e-6 from 31 on.
+    """
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = _Z
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def render(found: Sequence[Spread]) -> list[str]:
+    """The table over runs and what is not stable in it, in 80 columns; nothing of a single run."""
+    if not found:
+        return []
+    most = max(spread.runs for spread in found)
+    rows = [_ROW.format(*_row(spread, most)) for spread in found]
+    return [
+        f" {most} runs ".center(_WIDTH, "="),
+        _ROW.format("", "mean", "std", "CV %", "95 %: ±", "± %"),
+        *rows,
+        *textwrap.wrap(_verdict(found), _WIDTH, subsequent_indent="  ", break_on_hyphens=False),
+        "=" * _WIDTH,
+    ]
+
+
+def json(found: Sequence[Spread]) -> dict[str, Any]:
+    """The spreads by name, strict JSON; the interval as its two ends."""
+    return {
+        spread.name: {
+            **{key: value for key, value in asdict(spread).items() if key not in ("name", "label")},
+            "interval": [spread.low, spread.high],
+        }
+        for spread in found
+    }
+
+
+def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
+    yield "request_throughput_per_s", "Request throughput (req/s)", run.request_throughput_per_s
+    yield "output_throughput_per_s", "Output throughput (tok/s)", run.output_throughput_per_s
+    yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
+    if run.goodput_per_s is not None:
+        yield "goodput_per_s", "Goodput (req/s)", run.goodput_per_s
+    for key, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL")):
+        latency: Distribution = getattr(run, key)
+        yield f"mean_{key}_ms", f"Mean {name} (ms)", latency.mean_ms
+        for percentile, value in latency.percentiles_ms.items() if key != "e2el" else ():
+            rank = percentile_name(percentile)
+            yield f"p{rank}_{key}_ms", f"P{rank} {name} (ms)", value
+
+
+def _of_steady(found: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
+    if isinstance(found, Steady):
+        yield "steady_request_throughput_per_s", "Steady requests (req/s)", found.request_throughput_per_s
+        yield "steady_output_throughput_per_s", "Steady output (tok/s)", found.output_throughput_per_s
+        yield "steady_mean_ttft_ms", "Steady mean TTFT (ms)", found.ttft.mean_ms
+        yield "steady_mean_tpot_ms", "Steady mean TPOT (ms)", found.tpot.mean_ms
+
+
+def _spread(name: str, label: str, values: Sequence[float]) -> Spread:
+    n, mean, std = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
+    most = STABLE_SHARE * abs(mean)
+    half_width = _half_width(std, n)
+    needed = (runs for runs in range(2, _MOST_RUNS + 1) if _half_width(std, runs) <= most)
+    return Spread(
+        name=name,
+        label=label,
+        runs=n,
+        mean=mean,
+        std=std,
+        cv=std / abs(mean) if mean else 0.0,
+        half_width=half_width,
+        stable=half_width <= most,
+        runs_needed=next(needed, None),
+    )
+
+
+def _half_width(std: float, runs: int) -> float:
+    return t_quantile(runs - 1) * std / math.sqrt(runs)
+
+
+def _row(spread: Spread, runs: int) -> tuple[str, ...]:
+    of = f" (of {spread.runs})" if spread.runs < runs else ""
+    figures = (spread.mean, spread.std, spread.half_width)
+    mean, std, half_width = (f"{figure:.2f}" for figure in figures)
+    return spread.label + of, mean, std, f"{100 * spread.cv:.1f}", half_width, f"{100 * spread.reach:.1f}"
+
+
+def _verdict(found: Sequence[Spread]) -> str:
+    rule = f"95 % interval within ± {100 * STABLE_SHARE:.0f} % of the mean"
+    unstable = [spread for spread in found if not spread.stable]
+    if not unstable:
+        return f"stable: every figure ({rule})"
+    said = "; ".join(f"{spread.label.partition(' (')[0]}, {_needs(spread)}" for spread in unstable)
+    return f"not yet stable ({rule}): {said}"
+
+
+def _needs(spread: Spread) -> str:
+    if spread.runs_needed is None:
+        return f"over {_MOST_RUNS} runs likely"
+    return f"about {spread.runs_needed} runs likely"

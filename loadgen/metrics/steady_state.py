@@ -1,0 +1,236 @@
+"""Steady: the part of a run in which the load asked for was held, and the figures inside it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from loadgen.arrays import Bool, Int64, total
+from loadgen.errors import UsageError
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
+from loadgen.metrics.record import Records
+from loadgen.workload.profile import Profile
+
+_SECOND_NS = 1_000_000_000
+_WIDTH = 80
+_MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
+
+
+class Margin(msgspec.Struct, frozen=True):
+    """What is left out at one side of the window: that many requests, or that much time."""
+
+    requests: int = 0
+    time_ns: int = 0
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """By how much the window is narrowed from either side."""
+
+    warmup: Margin = Margin()
+    cooldown: Margin = Margin()
+
+    @classmethod
+    def parse(cls, warmup: str, cooldown: str) -> Trim:
+        """The trim of `--warmup` and `--cooldown`: requests as `20`, seconds as `5s`; raises UsageError."""
+        return cls(_margin("--warmup", warmup), _margin("--cooldown", cooldown))
+
+
+class Unsteady(msgspec.Struct, frozen=True):
+    """There is no window, and why."""
+
+    why: str
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """The window (begin, end] and what happened in it; latencies over requests sent and ended inside."""
+
+    begin_s: float  # after the run's first request was sent
+    end_s: float
+    duration_s: float  # end - begin
+    share: float  # of the run's duration, 0 to 1
+    mean_concurrency: float  # ∫ requests under way dt / duration, failures included
+    completed: int  # successes that ended inside
+    output_tokens: int  # of successes, by each message's own arrival; not streamed: at the answer's end
+    request_throughput_per_s: float  # completed / duration
+    output_throughput_per_s: float  # output tokens / duration
+    whole: int  # successes that were sent and ended inside
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    e2el: Distribution
+
+
+def _margin(flag: str, text: str) -> Margin:
+    if not text:
+        return Margin()
+    found = _MARGIN.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{flag} {text}: give requests as 20, or seconds as 5s")
+    count, seconds = found.groups()
+    return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * _SECOND_NS))
+
+
+def steady(
+    records: Records, asked_concurrency: int | None, trim: Trim, ask: MetricOptions
+) -> Steady | Unsteady:
+    """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
+    held = held_ns(records, asked_concurrency)
+    if isinstance(held, Unsteady):
+        return held
+    begin_ns, end_ns = _narrowed(*held, trim, records)
+    if begin_ns >= end_ns:
+        return Unsteady("--warmup and --cooldown leave nothing of it")
+    return _inside(records, begin_ns, end_ns, ask)
+
+
+def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] | Unsteady:
+    """From when to when the load asked for was held, untrimmed, or why it never was.
+
+    Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
+    from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
+    the first request sent to the last.
+    """
+    sent = records.sent_ns > 0
+    if not sent.any():
+        return Unsteady("no request was sent")
+    if asked_concurrency is None:
+        begin_ns, end_ns = int(records.sent_ns[sent].min()), int(records.sent_ns[sent].max())
+        lost = "every request was sent at the same moment"
+    else:
+        firsts_ns, lasts_ns = _of_slots(records, sent)
+        if len(firsts_ns) < asked_concurrency:
+            return Unsteady(f"{asked_concurrency} at once were asked for and {len(firsts_ns)} were reached")
+        begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
+        lost = f"a slot had nothing left to send before all {asked_concurrency} were at work"
+    return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)
+
+
+def lines(found: Steady | Unsteady) -> list[str]:
+    """The steady part as the report says it, two lines of at most 80 columns, more where figures are huge."""
+    if isinstance(found, Unsteady):
+        return _wrapped(f"steady state: none: {found.why}")
+    means = [
+        f"{name} {latency.mean_ms:.2f}"
+        for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot), ("E2EL", found.e2el))
+        if latency.n
+    ]
+    return [
+        *_wrapped(
+            f"steady state: {found.begin_s:.1f} to {found.end_s:.1f} s ({100 * found.share:.0f} %), "
+            f"{found.mean_concurrency:.2f} under way, {found.output_throughput_per_s:.1f} tok/s, "
+            f"{found.request_throughput_per_s:.2f} req/s"
+        ),
+        *_wrapped(f"  {found.whole} requests wholly in it" + f": mean {', '.join(means)} ms" * bool(means)),
+    ]
+
+
+def json(found: Steady | Unsteady) -> dict[str, Any]:
+    """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
+    return {
+        name: _latency(value) if isinstance(value, Distribution) else value
+        for name, value in asdict(found).items()
+    }
+
+
+def _latency(latency: Distribution) -> dict[str, Any] | None:
+    percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
+    return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def ran_out(records: Records, profile: Profile) -> str:
+    """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
+    sent = records.sent_ns > 0
+    timed_loop = profile.duration is not None and profile.held_concurrency is not None
+    if not timed_loop or len(records) < profile.most_prompts or not sent.any():
+        return ""
+    idle_ns = int(
+        _of_slots(records, sent)[1].min() - records.sent_ns[sent].min()
+    )  # when a slot had nothing left to send
+    if idle_ns >= profile.duration_ns:
+        return ""
+    return (
+        f"all {profile.most_prompts} prompts were sent, and the load fell, {idle_ns / _SECOND_NS:.1f} s into "
+        f"the {profile.duration:g} s of --duration: give more --num-prompts"
+    )
+
+
+def _of_slots(records: Records, sent: Bool) -> tuple[Int64, Int64]:
+    """When each slot first sent and last ended, int64[slots] each."""
+    slot = records.slot[sent]
+    order = np.argsort(slot, kind="stable")
+    begins = np.flatnonzero(np.diff(slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(records.sent_ns[sent][order], begins)
+    lasts_ns: Int64 = np.maximum.reduceat(records.end_ns[sent][order], begins)
+    return firsts_ns, lasts_ns
+
+
+def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
+    """The window without what is to be left out.
+
+    N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
+    one is the other with time reversed.
+    """
+    sent = records.sent_ns > 0
+    sent_ns, ended_ns = np.sort(records.sent_ns[sent]), np.sort(records.end_ns[sent])
+    ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
+    sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
+    after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
+    if count := trim.warmup.requests:
+        after_ns = int(ended_ns[count - 1]) if count <= len(ended_ns) else end_ns
+    if count := trim.cooldown.requests:
+        before_ns = int(sent_ns[-count]) if count <= len(sent_ns) else begin_ns
+    return after_ns, before_ns
+
+
+def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
+    left = records.sent_ns > 0
+    each = PerRequest.of(records, ask)
+    each = replace(each, ok=each.ok & left)
+    sent_ns, ended_ns = records.sent_ns[left], records.end_ns[left]
+    first_ns, window_ns = int(sent_ns.min()), end_ns - begin_ns
+    under_way_ns = ended_ns.clip(begin_ns, end_ns) - sent_ns.clip(begin_ns, end_ns)
+    # (begin, end]: what arrives at the begin was made before it.
+    completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
+    arrived = _arrived(records, each, (begin_ns, end_ns), ask)
+    whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
+    found = latencies(records, replace(each, ok=whole), ask)
+    return Steady(
+        begin_s=(begin_ns - first_ns) / _SECOND_NS,
+        end_s=(end_ns - first_ns) / _SECOND_NS,
+        duration_s=window_ns / _SECOND_NS,
+        share=window_ns / (max(int(ended_ns.max()), end_ns) - first_ns),
+        mean_concurrency=total(under_way_ns) / window_ns,
+        completed=completed,
+        output_tokens=arrived,
+        request_throughput_per_s=completed * _SECOND_NS / window_ns,
+        output_throughput_per_s=arrived * _SECOND_NS / window_ns,
+        whole=int(whole.sum()),
+        ttft=found["ttft"],
+        tpot=found["tpot"],
+        itl=found["itl"],
+        e2el=found["e2el"],
+    )
+
+
+def _arrived(records: Records, each: PerRequest, window_ns: tuple[int, int], ask: MetricOptions) -> int:
+    """Tokens of successes that arrived inside; an answer that was not streamed arrives at its end."""
+    begin_ns, end_ns = window_ns
+    if not ask.streamed:
+        inside = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
+        return int(each.output_tokens.sum(where=inside))
+    arrived = 0
+    for block in records.blocks():
+        inside = np.repeat(each.ok[block.first : block.last], np.diff(block.start))
+        inside &= (block.arrival_ns > begin_ns) & (block.arrival_ns <= end_ns)
+        arrived += int(block.tokens.sum(where=inside))
+    return arrived

@@ -1,0 +1,193 @@
+"""Counting: which messages of a stream carried tokens, and how many each, by the server's own count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.protocol.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usage
+
+# Finish reasons of an answer that is not all it would have been, and what each means.
+FAILED_ENDS: Final = {
+    "abort": "the server stopped this request",
+    "aborted": "the server stopped this request",
+    "cancelled": "the server stopped this request",
+    "canceled": "the server stopped this request",
+    "timeout": "the server's own time limit for this request passed",
+    "error": "the server failed while it answered",
+    "content_filter": "a filter of the server cut this answer",
+    "content-filter": "a filter of the server cut this answer",
+    "insufficient_system_resource": "the server had no room left for this request",
+}
+# Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.
+SILENT_TOKENS: Final = 1 << 20
+
+
+class StreamSummary(msgspec.Struct, frozen=True):
+    """A stream's messages up to the first that says something went wrong."""
+
+    kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
+    finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
+    why: str  # what the server says of it
+    usage: Usage | None  # the last one
+    usage_at: list[int]  # messages with choices that bring usage along
+    own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
+    ids: bool  # some message lists its token ids
+    remarks: list[int]  # messages without choices: `dialect.remark` tells what they say
+    fault: str | None
+
+    @property
+    def failed_end(self) -> str:
+        """Why the finish reason makes the answer a failure; "" where it does not."""
+        meaning = FAILED_ENDS.get(self.finish_reason, "")
+        return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
+
+
+def weigh(messages: Sequence[Message]) -> StreamSummary:
+    """One pass over the messages."""
+    kinds = bytearray()
+    reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
+    usage_at: list[int] = []
+    remarks: list[int] = []
+    for message in messages:
+        choices = message.choices
+        if message.error is not None:
+            fault = message.fault()
+            if fault is not None:
+                break
+        if choices is None:
+            remarks.append(len(kinds))
+        if message.usage is not None:
+            usage, own_usage = message.usage, not choices
+            if choices:
+                usage_at.append(len(kinds))
+        kind = NOTHING
+        for choice in choices or ():
+            kind = max(kind, choice.carries()) if kind else choice.carries()
+            ids = ids or choice.token_ids is not None
+            if choice.finish_reason and reason not in FAILED_ENDS:
+                reason, why = choice.finish_reason, message.why()
+        kinds.append(kind)
+    return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
+
+
+def too_many(total: int, body_bytes: int) -> str:
+    """What is wrong with a count of an answer's tokens that its bytes cannot have carried; "" if they can.
+
+    A token leaves a byte at least, but for those that are not shown.
+    """
+    if total <= body_bytes + SILENT_TOKENS:
+        return ""
+    return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
+
+
+def without_usage(weighed: StreamSummary) -> StreamSummary:
+    """The same, but for a usage that is not to be believed."""
+    return msgspec.structs.replace(weighed, usage=None, usage_at=[], own_usage=False)
+
+
+class Count(msgspec.Struct, frozen=True):
+    """The tokens of one answer; `messages` and `tokens` are int64[messages that carried tokens]."""
+
+    messages: Int64
+    tokens: Int64
+    total: int
+    usage: bool  # the total is the server's
+    exact: bool  # the tokens of each message are known
+
+
+def count(messages: Sequence[Message], weighed: StreamSummary) -> Count:
+    """Tokens per message, from the best that the server offers.
+
+    In this order: its token ids, its running usage, one token a message where their number is the
+    usage's, else the usage spread evenly. A zero count beside text is no count.
+    """
+    total = weighed.usage.completion_tokens if weighed.usage else None
+    if total == 0 and TOKEN in weighed.kinds:
+        total = None
+    per_message = _by_ids(messages, weighed, total) if weighed.ids else None
+    if per_message is None and len(weighed.usage_at) > 1:
+        per_message, total = _by_running_usage(messages, weighed, total)
+    if per_message is not None:
+        carrying = np.flatnonzero(per_message)
+        tokens = per_message[carrying]
+        return Count(carrying, tokens, int(tokens.sum()), total is not None, True)
+    carrying, known = _carrying(weighed, total)
+    if total is None:
+        return Count(carrying, np.ones(len(carrying), np.int64), len(carrying), False, False)
+    return Count(carrying, spread(total, len(carrying)), total, True, known)
+
+
+def spread(total: int, messages: int) -> Int64:
+    """`total` tokens over so many messages as evenly as whole numbers go, int64[messages].
+
+    The first message always carries one: text cannot have come from none.
+    """
+    if messages in (0, total):
+        return np.ones(messages, np.int64)
+    round_up = messages - 1 if total < messages else 0
+    edges = (np.arange(messages + 1, dtype=np.int64) * total + round_up) // messages
+    return edges[1:] - edges[:-1]
+
+
+def _by_ids(messages: Sequence[Message], weighed: StreamSummary, total: int | None) -> Int64 | None:
+    """From `return_token_ids`; None where the lists are not complete."""
+    listed = [
+        sum(len(choice.token_ids or ()) for choice in message.choices or ())
+        for message, _ in zip(messages, weighed.kinds, strict=False)
+    ]
+    if total is None:
+        complete = all(n or kind != TOKEN for n, kind in zip(listed, weighed.kinds, strict=True))
+    else:
+        complete = sum(listed) == total
+    return np.array(listed, np.int64) if complete else None
+
+
+def _by_running_usage(
+    messages: Sequence[Message], weighed: StreamSummary, total: int | None
+) -> tuple[Int64 | None, int | None]:
+    """From `continuous_usage_stats`, and the total; (None, total) where it does not add up.
+
+    vLLM and SGLang count per choice on the way, and all choices in the usage message at the end.
+    """
+    seen: dict[int, int] = {}
+    added = np.zeros(len(weighed.kinds), np.int64)
+    for at in weighed.usage_at:
+        usage, choices = messages[at].usage, messages[at].choices
+        if usage is not None and usage.completion_tokens is not None and choices:
+            index = choices[0].index
+            added[at] = usage.completion_tokens - seen.get(index, 0)
+            seen[index] = usage.completion_tokens
+    if not weighed.own_usage and total is not None:  # the last usage was of one choice only
+        total = sum(seen.values())
+    if total is None or added.min(initial=0) < 0 or added.sum() != total:
+        return None, total
+    return added, total
+
+
+def _carrying(weighed: StreamSummary, total: int | None) -> tuple[Int64, bool]:
+    """Which messages carried tokens, int64 positions, and whether the total leaves no doubt about each.
+
+    An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then
+    ENDING as many are taken as make the total. An empty end that brings the only usage with it is
+    not one: `transformers serve` closes every stream so. A bare finish reason is one only where the
+    usage says there was a token and nothing else can have carried it (an eos at once).
+    """
+    kinds = np.frombuffer(weighed.kinds, np.uint8).copy()
+    if len(weighed.usage_at) == 1 and not weighed.own_usage and kinds[weighed.usage_at[0]] == ENDING:
+        kinds[weighed.usage_at[0]] = CLOSING
+    sure = np.flatnonzero(kinds == TOKEN)
+    if total is not None and len(sure) == total:
+        return sure, True
+    likely = np.flatnonzero(kinds >= MAYBE)
+    if total is None or len(likely) == total:
+        return likely, total is not None
+    most = np.flatnonzero(kinds >= ENDING)
+    if len(most) <= total:
+        most = most if len(most) else np.flatnonzero(kinds == CLOSING)[-1:]
+        return most, len(most) in (1, total)
+    return sure if len(sure) else most[len(most) - total :], False

@@ -1,0 +1,115 @@
+"""vLLM's keys: a run's figures as `vllm bench serve` names them in its result file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import Metrics
+
+Figures = Mapping[str, Any]
+STREAMED = ("ttft", "tpot", "itl")
+UNLIMITED = math.inf
+
+
+class BlockFacts(msgspec.Struct, frozen=True):
+    """What the block shows of how the run was asked for."""
+
+    request_rate_per_s: float = UNLIMITED
+    max_concurrency: int | None = None
+    selected: tuple[str, ...] = STREAMED  # --percentile-metrics
+
+
+def figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
+    """Everything the block prints, under vLLM's result keys."""
+    return {
+        **traffic(facts),
+        **throughputs(metrics),
+        **peaks(metrics),
+        **latencies(metrics, facts),
+    }
+
+
+def traffic(facts: BlockFacts) -> dict[str, Any]:
+    """The load as configured; an unlimited rate is the word "inf", as in vLLM's file."""
+    rate = facts.request_rate_per_s
+    return {
+        "request_rate": "inf" if math.isinf(rate) else float(rate),
+        "max_concurrency": facts.max_concurrency,
+    }
+
+
+def throughputs(metrics: Metrics) -> dict[str, Any]:
+    """Counts and rates over the whole run."""
+    return {
+        "duration": metrics.duration_s,
+        "completed": metrics.completed,
+        "failed": metrics.failed,
+        "total_input_tokens": metrics.total_input_tokens,
+        "total_output_tokens": metrics.total_output_tokens,
+        "request_throughput": metrics.request_throughput_per_s,
+        "request_goodput": metrics.goodput_per_s,
+        "output_throughput": metrics.output_throughput_per_s,
+        "total_token_throughput": metrics.total_throughput_per_s,
+    }
+
+
+def peaks(metrics: Metrics) -> dict[str, Any]:
+    """The busiest second and the most requests at once; rtfx is for audio, which is never sent."""
+    return {
+        "max_output_tokens_per_s": metrics.peak_output_throughput_per_s,
+        "max_concurrent_requests": metrics.peak_concurrency,
+        "rtfx": 0.0,
+    }
+
+
+def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
+    """Mean, median, std and percentiles of each selected metric, in milliseconds.
+
+    vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
+    A run that was not streamed shows E2EL whatever was selected. A distribution of nothing is None
+    (vLLM's 0.00 would be a latency that nobody had), and its section is left out.
+    """
+    shown = set(facts.selected) if metrics.streamed else {*facts.selected, "e2el"}
+    if facts.max_concurrency is None:
+        shown -= {"client_queue_time", "e2el_including_client_queue"}
+    if math.isinf(facts.request_rate_per_s):
+        shown.discard("e2el_including_client_queue")
+    statistics: dict[str, float | None] = {}
+    for key, distribution in metrics.selectable.items():
+        if key in shown:
+            statistics.update(_statistics(key, distribution))
+    return statistics
+
+
+def beside(metrics: Metrics) -> dict[str, Any]:
+    """What SGLang prints and vLLM does not, under SGLang's keys.
+
+    `concurrency` is the end-to-end latencies of the successes, summed, over the duration (Little).
+    """
+    e2el, itl, duration_s = metrics.e2el, metrics.itl, metrics.duration_s
+    return {
+        "total_input_text_tokens": metrics.total_input_tokens,
+        "input_throughput": metrics.total_input_tokens / duration_s if duration_s else None,
+        "concurrency": e2el.n * e2el.mean_ms / 1e3 / duration_s if duration_s and e2el.n else None,
+        "max_itl_ms": itl.max_ms if metrics.streamed and itl.n else None,
+    }
+
+
+def percentile_name(percentile: float) -> str:
+    """The percentile as keys and labels spell it: 99, 99.9."""
+    return str(int(percentile)) if percentile == int(percentile) else str(percentile)
+
+
+def _statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
+    values: dict[str, float | None] = {
+        f"mean_{key}_ms": distribution.mean_ms,
+        f"median_{key}_ms": distribution.median_ms,
+        f"std_{key}_ms": distribution.std_ms,
+        **{f"p{percentile_name(p)}_{key}_ms": value for p, value in distribution.percentiles_ms.items()},
+    }
+    return values if distribution.n else dict.fromkeys(values)

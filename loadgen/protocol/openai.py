@@ -1,0 +1,316 @@
+"""Dialects: what a request says, and what a message carries, in each of the APIs; here the two of OpenAI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Final, Protocol
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.protocol.error_text import NOT_JSON, words
+
+# What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
+NOTHING: Final = 0  # a role, a ping, a usage message
+CLOSING: Final = 1  # a finish reason without so much as an empty text
+ENDING: Final = 2  # an empty text with a finish reason: a last special token, or only the end
+MAYBE: Final = 3  # an empty text: incomplete UTF-8, a special token, or nothing
+TOKEN: Final = 4  # text
+
+# The bounds of what a server counts: beyond them its message is malformed. Sums of any run stay in 64 bits.
+MOST: Final = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # vLLM's -1: not counted
+Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+
+_NOTHING_SAID = (b"", b"null", b"false")
+_NO_MESSAGE = "an error without a message"
+_CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """Of `usage.prompt_tokens`."""
+
+    cached_tokens: CountOrNone | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """The server's own counts."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Timing(msgspec.Struct, gc=False):
+    """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage."""
+
+    queue_time_ms: float | None = None  # taken into the queue → first scheduled
+    time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
+
+
+class ErrorObject(msgspec.Struct, gc=False):
+    """The `error` object of an answer."""
+
+    message: str | None = None
+    code: Code | str | None = None
+
+    def __str__(self) -> str:
+        parts = (str(part).strip() for part in (self.code, self.message) if part is not None)
+        return ": ".join(filter(None, parts)) or _NO_MESSAGE
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One choice of a message, in whichever dialect."""
+
+    index: Count = 0
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+    def carries(self) -> int:
+        """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
+        raise NotImplementedError
+
+    def said(self) -> str:
+        """The text, reasoning included."""
+        raise NotImplementedError
+
+
+_TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
+
+
+class Message(msgspec.Struct, gc=False):
+    """One event of a stream, or the whole answer where it is not streamed: the fields that matter."""
+
+    choices: Sequence[Choice] | None = None
+    usage: Usage | None = None
+    error: ErrorObject | str | bool | None = None
+    metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
+
+    def timing(self) -> Timing | None:
+        """The server's own times of the request; None where it does not tell them."""
+        if not bytes(self.metrics):
+            return None
+        try:
+            return _TIMING.decode(self.metrics)
+        except NOT_JSON:
+            return None
+
+    def why(self) -> str:
+        """What the server says of an abort; "" where the API has no place for it."""
+        return ""
+
+    def fault(self) -> str | None:
+        """What the server says went wrong, never blank; None if nothing did."""
+        if self.error is None or self.error is False:
+            return None
+        said = "" if self.error is True else str(self.error).strip()
+        return said or _NO_MESSAGE
+
+
+class Remark(msgspec.Struct, gc=False):
+    """What an event without choices may say: `{"object": "error", "message": …}`, or `{"detail": …}`.
+
+    Such events are rare, and every field of Message costs time in all the others.
+    """
+
+    code: msgspec.Raw = msgspec.Raw()
+    message: msgspec.Raw = msgspec.Raw()
+    detail: msgspec.Raw = msgspec.Raw()  # FastAPI's: text, a list, an object
+
+    def fault(self) -> str | None:
+        """As `Message.fault`."""
+        for said in (bytes(self.message), bytes(self.detail)):
+            if said not in _NOTHING_SAID:
+                code = bytes(self.code)
+                parts = ("" if code in _NOTHING_SAID else words(code), words(said))
+                return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
+        return None
+
+
+_REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
+
+
+def remark(line: bytes) -> str | None:
+    """What a message without choices says went wrong; None if nothing did."""
+    try:
+        return _REMARK.decode(line).fault()
+    except NOT_JSON:
+        return None
+
+
+class CompletionChoice(Choice, gc=False):
+    """A choice of `/v1/completions`."""
+
+    text: str | None = None
+
+    def carries(self) -> int:
+        if self.text:
+            return TOKEN
+        return MAYBE if self.finish_reason is None else ENDING
+
+    def said(self) -> str:
+        return self.text or ""
+
+
+class CompletionMessage(Message, gc=False):
+    """A message of `/v1/completions`."""
+
+    choices: list[CompletionChoice] | None = None
+
+
+class Function(msgspec.Struct, gc=False):
+    """The part of a tool call that the model wrote."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct, gc=False):
+    """A tool call or a piece of one."""
+
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What a chat message adds, or all of it where it is not streamed."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None  # vLLM
+    reasoning_content: str | None = None  # SGLang, DeepSeek, older vLLM
+    tool_calls: list[ToolCall] | None = None
+
+    def calls_tool(self) -> bool:
+        """Whether it holds a piece of a tool call."""
+        functions = (call.function for call in self.tool_calls or ())
+        return any(function and (function.name or function.arguments) for function in functions)
+
+
+class ChatChoice(Choice, gc=False):
+    """A choice of `/v1/chat/completions`: `delta` in a stream, `message` in a whole answer."""
+
+    delta: Delta | None = None
+    message: Delta | None = None
+
+    def carries(self) -> int:
+        delta = self.delta or self.message
+        if delta is None:
+            return NOTHING if self.finish_reason is None else CLOSING
+        if delta.content or delta.reasoning or delta.reasoning_content:
+            return TOKEN
+        if delta.tool_calls and delta.calls_tool():
+            return TOKEN
+        empty = (delta.content, delta.reasoning, delta.reasoning_content) != (None, None, None)
+        if self.finish_reason is not None:
+            return ENDING if empty else CLOSING
+        return MAYBE if empty and delta.role is None else NOTHING
+
+    def said(self) -> str:
+        delta = self.delta or self.message
+        if delta is None:
+            return ""
+        return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
+
+
+class ChatMessage(Message, gc=False):
+    """A message of `/v1/chat/completions`."""
+
+    choices: list[ChatChoice] | None = None
+
+
+class Dialect(Protocol):
+    """One API: the path, the fields of a request that are its own, and its messages."""
+
+    @property
+    def path(self) -> str: ...
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        """What one request says; raises UsageError where the API cannot take such a prompt."""
+        ...
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """What every request says beside; a table of both is merged. Sampling is spelled as in vLLM."""
+        ...
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
+        ...
+
+    def token_seen(self, tail: bytes) -> bool:
+        """Whether some message that may carry a token lies whole in bytes cut out of a response."""
+        ...
+
+
+class Completions(msgspec.Struct, frozen=True):
+    """`/v1/completions`: token ids or text in, text out."""
+
+    path: str = "/v1/completions"
+    limit_field: str = "max_tokens"
+    _messages: ClassVar = msgspec.json.Decoder(CompletionMessage)
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        return _fields(sampling, stream, running_usage)
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        return self._messages.decode_lines(lines)
+
+    def token_seen(self, tail: bytes) -> bool:
+        return token_seen(self, tail)
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """`/v1/chat/completions`: text in, content, reasoning and tool calls out."""
+
+    path: str = "/v1/chat/completions"
+    limit_field: str = "max_completion_tokens"  # `transformers serve` knows only `max_tokens`
+    _messages: ClassVar = msgspec.json.Decoder(ChatMessage)
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            raise UsageError(
+                "the chat API takes text, not token ids: use --prompt-format text-vllm, or /v1/completions"
+            )
+        messages = [{"role": "user", "content": prompt}]
+        return {"model": model, "messages": messages, self.limit_field: output_tokens}
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        return _fields(sampling, stream, running_usage)
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        return self._messages.decode_lines(lines)
+
+    def token_seen(self, tail: bytes) -> bool:
+        return token_seen(self, tail)
+
+
+DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
+
+
+def _fields(sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {**sampling, "stream": stream}
+    if stream:
+        fields["stream_options"] = {"include_usage": True}
+        if running_usage:
+            fields["stream_options"]["continuous_usage_stats"] = True
+    return fields
+
+
+def token_seen(dialect: Dialect, tail: bytes) -> bool:
+    """`Dialect.token_seen` for messages that are the data of server-sent events."""
+    for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
+        try:
+            (message,) = dialect.messages(data)
+        except (*NOT_JSON, ValueError):
+            continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
+        if any(choice.carries() >= ENDING for choice in message.choices or ()):
+            return True
+    return False
+
+
+def _datas_backwards(text: bytes) -> Iterator[bytes]:
+    return (line[5:] for line in reversed(text.splitlines()) if line.startswith(b"data:"))

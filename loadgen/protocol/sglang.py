@@ -1,0 +1,140 @@
+"""Generate: SGLang's own API, `/generate`, whose messages repeat the whole answer so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from loadgen.protocol.openai import (
+    CLOSING,
+    NOTHING,
+    TOKEN,
+    Choice,
+    Count,
+    CountOrNone,
+    ErrorObject,
+    Message,
+    PromptDetails,
+    Usage,
+    token_seen,
+)
+
+
+class Finish(msgspec.Struct, gc=False):
+    """`meta_info.finish_reason`."""
+
+    type: str = ""  # length, stop, abort
+    message: str | None = None  # of an abort
+
+
+class MetaInfo(msgspec.Struct, gc=False):
+    """`meta_info`: the counts are of the answer so far, whatever the text is."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count = 0
+    cached_tokens: CountOrNone | None = None
+    finish_reason: Finish | None = None
+
+
+class RawMessage(msgspec.Struct, gc=False):
+    """A message as it comes: with --skip-tokenizer-init there is no text, only the ids."""
+
+    text: str | None = None
+    output_ids: msgspec.Raw = msgspec.Raw()  # unread: all of a stream's are the square of its length
+    meta_info: MetaInfo | None = None
+    index: Count = 0
+    error: ErrorObject | str | bool | None = None
+
+    def listed(self) -> int:
+        """How many ids it lists."""
+        ids = bytes(self.output_ids).strip(b"[] ")
+        return ids.count(b",") + 1 if ids else 0
+
+
+class GenerateChoice(Choice, gc=False):
+    """The answer so far, or one message's part of it."""
+
+    tokens: int = 0  # more than in the message before
+    text: str = ""
+    said_before: int = 0  # of the text, characters
+
+    def carries(self) -> int:
+        if self.tokens > 0:
+            return TOKEN
+        return NOTHING if self.finish_reason is None else CLOSING
+
+    def said(self) -> str:
+        return self.text[self.said_before :]
+
+
+class GenerateMessage(Message, gc=False):
+    """A message of `/generate`."""
+
+    choices: list[GenerateChoice] | None = None
+    abort: str = ""
+
+    def why(self) -> str:
+        return self.abort
+
+
+class Generate(msgspec.Struct, frozen=True):
+    """`/generate`: token ids or text in; text, ids and running counts out."""
+
+    path: str = "/generate"
+    _answers: ClassVar = msgspec.json.Decoder(RawMessage)
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        """SGLang serves one model, so requests do not name it."""
+        given = "text" if isinstance(prompt, str) else "input_ids"
+        return {given: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """Its sampling parameters are vLLM's but for `logprobs`; the usage always runs along."""
+        given = dict(sampling)
+        top = given.pop("logprobs", None)
+        asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
+        return {"sampling_params": given, "stream": stream, **asked}
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        answers: list[RawMessage] = self._answers.decode_lines(lines)
+        repeating = _repeating(answers)
+        before: dict[int, RawMessage] = {}
+        messages = []
+        for answer in answers:
+            messages.append(_since(before.get(answer.index), answer, repeating))
+            if answer.meta_info is not None:
+                before[answer.index] = answer
+        return messages
+
+    def token_seen(self, tail: bytes) -> bool:
+        return token_seen(self, tail)
+
+
+def _repeating(answers: list[RawMessage]) -> bool:
+    """Whether a message repeats the text of those before: not with --incremental-streaming-output.
+
+    Then all messages together list no more ids than there are tokens. Servers that list none repeat.
+    """
+    listed = sum(answer.listed() for answer in answers)
+    counted = {answer.index: answer.meta_info.completion_tokens for answer in answers if answer.meta_info}
+    return listed == 0 or listed > sum(counted.values())
+
+
+def _since(before: RawMessage | None, answer: RawMessage, repeating: bool) -> Message:
+    meta = answer.meta_info
+    if meta is None:
+        return GenerateMessage(error=answer.error)
+    old = before.meta_info.completion_tokens if before and before.meta_info else 0
+    finish = meta.finish_reason or Finish()
+    choice = GenerateChoice(
+        index=answer.index,
+        finish_reason=finish.type or None,
+        tokens=meta.completion_tokens - old,
+        text=answer.text or "",
+        said_before=len(before.text or "") if before and repeating else 0,
+    )
+    details = PromptDetails(meta.cached_tokens)
+    usage = Usage(meta.prompt_tokens, meta.completion_tokens, details)
+    return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=finish.message or "")

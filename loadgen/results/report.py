@@ -1,0 +1,295 @@
+"""Report: a run as a person reads it, from its facts and records alone."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.endpoint import answer_check, engine_config
+from loadgen.metrics import steady_state, vllm_keys
+from loadgen.metrics.client_health import ClientHealth
+from loadgen.metrics.metrics import Metrics, compute
+from loadgen.protocol.printable import plain
+from loadgen.results import result_block
+from loadgen.results.result_block import Layout
+from loadgen.results.run_directory import Result
+from loadgen.telemetry import sampler
+from loadgen.validity import reconcile, run_roofline, verdict
+from loadgen.validity.calibration import Calibration
+from loadgen.validity.run_metadata import Facts
+from loadgen.validity.sections import Broken, guarded
+from loadgen.workload.profile import Profile
+
+_WIDTH = 80
+
+
+class ReportOptions(msgspec.Struct, frozen=True):
+    """How the report is to be."""
+
+    explain: bool
+    layout: Layout
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One part of the report, made without the others: its name, and its lines of a run."""
+
+    name: str
+    lines: Callable[[Result, ReportOptions], Iterable[str]]
+    wrapped: bool = True  # False: they are laid out already
+
+
+def render(result: Result, explain: bool = False, layout: str | None = None) -> str:
+    """The whole report: what was asked of whom, the block, the verdict, and what there is to say of it.
+
+    A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
+    `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
+    """
+    wanted = ReportOptions(explain, result_block.layout(layout))
+    return plain("\n".join(line for section in SECTIONS for line in _made(section, result, wanted)))
+
+
+def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
+    """The lines of a section, or the one that says why there are none."""
+    broken: list[Broken] = []
+    none: list[str] = []
+
+    def make() -> list[str]:
+        lines = section.lines(result, wanted)
+        return [_wrapped(line) if section.wrapped else line for line in lines]
+
+    lines = guarded(section.name, make, none, broken)
+    return lines + [_wrapped(f"section {one.name} failed: {one.why}; please report it") for one in broken]
+
+
+def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    """The block; a layout that has its own percentiles shows these, and every latency of its own."""
+    metrics, facts, layout = result.metrics, result.facts.block(), wanted.layout
+    if layout.percentiles:
+        metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
+        facts = replace(facts, selected=tuple(section.key for section in layout.sections))
+    told = {"backend": result.facts.profile.backend, **vllm_keys.beside(metrics)}
+    yield result_block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
+
+
+def _judged(result: Result, wanted: ReportOptions) -> list[str]:
+    return verdict.explain(result.verdict) if wanted.explain else verdict.lines(result.verdict)
+
+
+def _wrapped(line: str) -> str:
+    return "\n".join(
+        textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    )
+
+
+def _heading(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    facts = result.facts
+    if facts.partial:
+        yield f"PARTIAL: {facts.partial}; the figures are of what had ended by then"
+    if facts.server.simulated:
+        yield (
+            f"SIMULATED: the embedded engine answered, with the timing of {facts.server.simulated}; "
+            "no model ran"
+        )
+
+
+def _server(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    server, profile = result.facts.server, result.facts.profile
+    if profile.name:
+        yield f"{profile.name}: {profile.description}".rstrip(": ")
+    engine = f"{server.engine} {server.version}".strip()
+    yield f"server: {engine}, model {server.model}, {server.url}"
+
+
+def _workload(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    facts = result.facts
+    chosen = "given" if facts.seed_chosen else "drawn"
+    yield f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
+    yield f"requests: {_requests(facts)}"
+
+
+def _launched(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    """How the server came to be, and what it says that it runs."""
+    facts = result.facts
+    if facts.launched is not None:
+        known = facts.launched
+        yield f"started by {known.how}, ready after {known.ready_s:.1f} s: {shlex.join(known.command)}"
+    if facts.as_run is not None:
+        yield from engine_config.render(facts.as_run, facts.checkpoint)
+    if facts.cache_reset:
+        yield f"prefix cache: {facts.cache_reset}"
+    if facts.traced:
+        yield f"TRACED: the engine profiled itself into {facts.traced}: it was slower than it is"
+
+
+def _prompts(facts: Facts) -> str:
+    if facts.prompt_replaced:
+        return "as --extra-body says, the same in every request"
+    if facts.prompt_format == "ids":
+        return f"ids, exactly as many random token ids as planned, from {facts.ids_source}"
+    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer"
+
+
+def _requests(facts: Facts) -> str:
+    profile = facts.profile
+    said = [*(f"{name} {value}" for name, value in profile.sampling.items())]
+    if profile.ignore_eos and not any("ignore_eos" in note for note in facts.notes):
+        said.append("ignore_eos")
+    said.append("streamed" if profile.stream else "not streamed: end-to-end latency is all there is")
+    if facts.warmups:
+        warmed = f"{facts.warmups} before as a warm-up, with prompts never used again"
+        said.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
+    else:
+        said.append("no warm-up")
+    return ", ".join(said)
+
+
+def _failures(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    """What became of the requests that the block does not count: failed, lost, or never sent."""
+    facts, metrics = result.facts, result.metrics
+    for kind, tally in metrics.failures.items():
+        yield f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
+    missing = facts.requests - metrics.requests
+    lost = min(facts.unfinished, max(missing, 0))
+    if lost:
+        yield f"lost: {lost} of {facts.requests} requests were under way when the client was killed"
+    if missing - lost > 0:
+        what = "not sent, or not in the journal yet" if facts.recovered else "not sent"
+        yield f"{what}: {missing - lost} of {facts.requests} requests"
+    resent = int((result.records.resends > 0).sum())
+    if resent:
+        yield f"sent again: {resent} requests, whose idle connection the server had closed"
+
+
+def _tokens(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    metrics = result.metrics
+    if not metrics.streamed:
+        yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
+    elif metrics.completed and not metrics.itl.n:
+        yield "TPOT and ITL need answers of more than one message: there were none"
+    yield from _token_remarks(metrics)
+
+
+def _token_remarks(metrics: Metrics) -> Iterator[str]:
+    uncounted = metrics.completed - metrics.counted_by_usage
+    if uncounted:
+        yield f"tokens: no usage for {uncounted} requests: their messages were counted instead"
+    elif metrics.completed:
+        yield "tokens: counted by the server's own usage"
+    spread = metrics.completed - metrics.exact_tokens - uncounted
+    if spread > 0 and metrics.streamed:
+        yield (
+            f"messages: in {spread} requests some carry several tokens; ITL is per message, "
+            "TPOT per token (--continuous-usage counts them one by one)"
+        )
+    if metrics.planned_inputs:
+        yield f"input tokens: as planned, not as counted, for {metrics.planned_inputs} requests"
+
+
+def _load(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    yield _load_remark(result.facts.profile, result.metrics)
+
+
+def _load_remark(profile: Profile, metrics: Metrics) -> str:
+    held = f"concurrency: {metrics.mean_concurrency:.2f} held on average"
+    if not metrics.queue_time.n:
+        return held
+    if profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
+        turn = f"{metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
+        return f"{held} of {profile.max_concurrency}; {turn}"
+    return f"{held}; requests left {metrics.queue_time.mean_ms:.2f} ms after they were due (mean)"
+
+
+def _client(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    yield _health_remark(result.metrics.health, result.facts)
+
+
+def _health_remark(health: ClientHealth, facts: Facts) -> str:
+    if health.unstamped_reads < health.reads:
+        said = (
+            f"kernel stamps; reads in hand {health.lag_mean_ms:.2f} ms later (worst {health.lag_max_ms:.2f})"
+        )
+        if health.unstamped_reads:
+            said += f"; {health.unstamped_reads} of {health.reads} reads had none and carry the client's own"
+    else:
+        said = "user-space stamps (no kernel stamps here): the client's own delay is in every figure"
+    shared = f"{100 * health.shared_share:.2g} % of token messages shared a read"
+    return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"
+
+
+def _calibration(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    yield _calibration_remark(result.metrics, result.facts.calibration)
+
+
+def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
+    if known is None:
+        return "client error: not known on this machine; `loadgen selftest` measures it"
+    said = (
+        f"client error P99 {known.gap.p99_us / 1000:.2f} ms of a gap, {known.ttft.p99_us / 1000:.2f} ms of "
+        f"TTFT (self-test of {known.measured:%Y-%m-%d} at {known.streams} streams)"
+    )
+    if not metrics.messages_per_s:
+        return said
+    least = "" if known.capacity_bounded else "at least "
+    return f"{said}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
+
+
+def _notes(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    for missing in result.facts.unknown:
+        yield f"not known: {missing}"
+    for note in result.facts.notes:
+        yield f"note: {note}"
+
+
+def _steady(result: Result, wanted: ReportOptions) -> list[str]:
+    return steady_state.lines(result.steady)
+
+
+def _reconciled(result: Result, wanted: ReportOptions) -> Iterator[str]:
+    window = result.facts.window
+    if window is None:
+        return
+    if window.trouble:
+        yield _wrapped(f"server's own figures: none: {window.trouble}")
+        return
+    yield f"the server's own figures ({window.names}), of the same run:"
+    yield from reconcile.render(result.reconciled)
+
+
+def _roofline(result: Result, wanted: ReportOptions) -> Iterable[str]:
+    return run_roofline.lines(result.facts, result.metrics)
+
+
+def _sensed(result: Result, wanted: ReportOptions) -> list[str]:
+    known = result.facts.sensed
+    return [] if known is None else sampler.render(known, result.metrics.total_output_tokens)
+
+
+def _fingerprint(result: Result, wanted: ReportOptions) -> Iterable[str]:
+    known = result.facts.fingerprint
+    return [] if known is None else answer_check.lines(known)
+
+
+SECTIONS = (
+    Section("heading", _heading),
+    Section("server", _server),
+    Section("launched", _launched),
+    Section("workload", _workload),
+    Section("block", _block, wrapped=False),
+    Section("verdict", _judged),
+    Section("failures", _failures),
+    Section("tokens", _tokens),
+    Section("load", _load),
+    Section("client", _client),
+    Section("calibration", _calibration),
+    Section("notes", _notes),
+    Section("steady-state", _steady, wrapped=False),
+    Section("reconciliation", _reconciled, wrapped=False),
+    Section("roofline", _roofline),
+    Section("sensors", _sensed),
+    Section("fingerprint", _fingerprint),
+)

@@ -1,0 +1,239 @@
+"""Export: a run's requests, a row each, as JSON lines, CSV or Parquet; `loadgen export`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrays import Int64
+from loadgen.errors import ExitCode, UsageError
+from loadgen.metrics.files import write_whole
+from loadgen.metrics.metrics import PerRequest
+from loadgen.metrics.record import UNKNOWN
+from loadgen.results import run_directory
+from loadgen.results.csv_text import csv_text
+from loadgen.results.printing import encodable, printed
+from loadgen.results.run_directory import Result
+from loadgen.spelling import Parser, refuse_unknown
+from loadgen.transport.failure import FailureKind
+
+REQUESTS = "requests"  # the file's name, before its form's ending
+_ROWS_AT_ONCE = 4096
+Row = dict[str, Any]
+
+# The columns in their order, and the type of each in Parquet; times are CLOCK_MONOTONIC nanoseconds.
+COLUMNS = {
+    "index": "int64",  # in the plan
+    "request_id": "string",  # the x-request-id that it carried; null: not kept
+    "class": "string",  # of a mixed workload; "" where there is one class
+    "slot": "int64",
+    "intended_ns": "int64",
+    "sent_ns": "int64",  # null: never sent
+    "first_ns": "int64",  # arrival of the first message that carried a token, of a failure's too
+    "last_ns": "int64",  # and of the last one
+    "end_ns": "int64",
+    "ttft_ns": "int64",  # these three of successes alone
+    "tpot_ns": "double",
+    "e2el_ns": "int64",
+    "input_tokens": "int64",
+    "output_tokens": "int64",  # of a failure: what had come
+    "cached_tokens": "int64",
+    "finish_reason": "string",
+    "ok": "bool",
+    "failure_kind": "string",  # "": it succeeded
+    "http_status": "int64",
+    "error": "string",  # "": it succeeded
+    "resends": "int64",
+}
+# What is said of a failure that says nothing itself: the error of a failed request is never blank.
+WORDS = {
+    FailureKind.CONNECT: "no connection, or one that was lost before the request was sent",
+    FailureKind.TIMEOUT: "--request-timeout passed",
+    FailureKind.STALL: "--stall-timeout passed without a token",
+    FailureKind.HTTP_STATUS: "the status is not 200",
+    FailureKind.IN_BAND: "the server reported an error inside the answer",
+    FailureKind.ABORTED: "the server stopped this request",
+    FailureKind.TRUNCATED: "the answer ended before its end",
+    FailureKind.MALFORMED: "the answer is not HTTP, server-sent events or the API's JSON",
+    FailureKind.NOT_STREAMED: "one whole answer, where a stream was asked for",
+    FailureKind.EMPTY: "a complete answer without a token",
+    FailureKind.CANCELLED: "stopped while it was under way",
+    FailureKind.LOST: "the capturing process died while it was under way",
+}
+
+
+class RowFormat(msgspec.Struct, frozen=True):
+    """One form of file: its ending, and how rows are written to it."""
+
+    ending: str
+    write: Callable[[Iterator[list[Row]], IO[bytes]], None]
+
+
+def rows(run: Result) -> Iterator[list[Row]]:
+    """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
+    columns = numbers(run)
+    prefix, records = run.facts.request_id_prefix, run.records
+    for begin in range(0, len(records), _ROWS_AT_ONCE):
+        part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in columns.items()}
+        some = []
+        for position, values in enumerate(zip(*part.values(), strict=True), begin):
+            known = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
+            failure = records.failures[position]
+            said = {
+                "request_id": None if prefix is None else f"{prefix}{known['index']}",
+                "class": "",
+                "finish_reason": records.finish_reasons[position],
+                "ok": failure is None,
+                "failure_kind": "" if failure is None else failure.kind.value,
+                "error": "" if failure is None else failure.detail or WORDS[failure.kind],
+            }
+            known |= {name: _plain(text) if isinstance(text, str) else text for name, text in said.items()}
+            some.append({name: known[name] for name in COLUMNS})
+        yield some
+
+
+def numbers(run: Result) -> dict[str, NDArray[Any]]:
+    """The columns of numbers, one value a request; below 0 where there is nothing."""
+    records, each = run.records, PerRequest.of(run.records, run.facts.ask())
+    counts = np.diff(records.start)
+    first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
+    first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
+    last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
+    return {
+        **{name: getattr(records, name) for name in ("index", "slot", "cached_tokens", "resends")},
+        "intended_ns": records.intended_ns,
+        "sent_ns": _sent(records.sent_ns),
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "end_ns": records.end_ns,
+        "ttft_ns": np.where(each.has_ttft, each.ttft_ns, UNKNOWN),
+        "tpot_ns": np.where(each.has_tpot, each.tpot_ns(), UNKNOWN),
+        "e2el_ns": each.e2el_ns,
+        "input_tokens": each.input_tokens,
+        "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
+        "http_status": records.http_status,
+    }
+
+
+def _sent(sent_ns: Int64) -> Int64:
+    """When each was sent; 0, never, is unknown."""
+    return np.where(sent_ns > 0, sent_ns, UNKNOWN)
+
+
+def _plain(text: str) -> str:
+    """Text that any file can hold: half a surrogate pair is written as its escape."""
+    return encodable(text, "utf-8")
+
+
+def _write_jsonl(some: Iterator[list[Row]], file: IO[bytes]) -> None:
+    for rows_ in some:
+        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows_).encode())
+
+
+def _write_csv(some: Iterator[list[Row]], file: IO[bytes]) -> None:
+    file.write(csv_text([list(COLUMNS)]).encode())
+    for rows_ in some:
+        file.write(csv_text([_cell(row[name]) for name in COLUMNS] for row in rows_).encode())
+
+
+def _cell(value: Any) -> Any:
+    """A value as the other forms spell it: JSON's true and false."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _write_parquet(some: Iterator[list[Row]], file: IO[bytes]) -> None:
+    try:
+        import pyarrow  # an extra, and 40 MB
+        from pyarrow import parquet
+    except ImportError:
+        raise UsageError("--parquet needs the parquet extra: pip install 'llm-loadgen[parquet]'") from None
+    types = {
+        "int64": pyarrow.int64,
+        "double": pyarrow.float64,
+        "string": pyarrow.string,
+        "bool": pyarrow.bool_,
+    }
+    schema = pyarrow.schema([(name, types[kind]()) for name, kind in COLUMNS.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for rows_ in some:
+            writer.write_table(pyarrow.Table.from_pylist(rows_, schema))
+
+
+FORMS = {
+    "jsonl": RowFormat("jsonl", _write_jsonl),
+    "csv": RowFormat("csv", _write_csv),
+    "parquet": RowFormat("parquet", _write_parquet),
+}
+
+
+def write(run: Result, form: RowFormat, path: Path) -> None:
+    """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
+    if not path.name or "\0" in path.name:
+        raise UsageError(f"cannot write {str(path)!r}: that is no name of a file; choose another --output")
+    try:
+        write_whole(path, lambda file: form.write(rows(run), file))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
+
+
+def save(run: Result, directory: Path) -> Path:
+    """Write `requests.jsonl` into a run's directory, as --save-requests asks; raises UsageError."""
+    path = directory / f"{REQUESTS}.jsonl"
+    write(run, FORMS["jsonl"], path)
+    return path
+
+
+def export_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen export`."""
+    parser = Parser(
+        prog="loadgen export",
+        allow_abbrev=False,
+        description="Write the requests of a run, a row each: ids, times in nanoseconds, tokens, failures.",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="where the run lies")
+    form = parser.add_mutually_exclusive_group(required=True)
+    for name in FORMS:
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+    parser.add_argument(
+        "--output", metavar="FILE", help=f"default: {REQUESTS}.FORM in RUN_DIR; - is standard output"
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; where the rows went is printed. The exit code."""
+    parser = export_parser()
+    if {"-h", "--help"} & set(argv):
+        parser.print_help()
+        return ExitCode.FIGURES
+    asked, unknown = parser.parse_known_args(argv)
+    if unknown:
+        refuse_unknown(unknown[0], parser)
+    run, form = run_directory.load(asked.run_dir), FORMS[asked.form]
+    if asked.output == "-":
+        return _to_standard_output(run, form)
+    path = asked.run_dir / f"{REQUESTS}.{form.ending}" if asked.output is None else Path(asked.output)
+    write(run, form, path)
+    printed(f"requests: {path}", sys.stdout)
+    return ExitCode.FIGURES
+
+
+def _to_standard_output(run: Result, form: RowFormat) -> int:
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: use --output FILE")
+    try:
+        form.write(rows(run), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        return ExitCode.UNWRITTEN  # who read it went away
+    except OSError as error:
+        raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
+    return ExitCode.FIGURES

@@ -1,0 +1,249 @@
+"""Result: a run on disk, and everything about it that its records do not say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from msgspec.structs import asdict
+
+from loadgen.errors import UsageError
+from loadgen.metrics import steady_state
+from loadgen.metrics.files import write_whole
+from loadgen.metrics.metrics import Metrics, compute
+from loadgen.metrics.record import Records
+from loadgen.metrics.steady_state import Steady, Trim, Unsteady
+from loadgen.results import journal
+from loadgen.results.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result
+from loadgen.validity import reconcile, run_metadata, verdict
+from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.run_metadata import FORMATS, Facts
+from loadgen.validity.sections import Broken, guarded
+from loadgen.validity.verdict import Verdict
+
+_LONGEST_DETAIL = 200
+_LARGEST_RESULT = 1 << 30
+_OWN = 0o700  # a run may hold somebody's prompts and answers
+RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
+JOURNAL = "journal.bin"  # while a run goes on, and for good where its result could not be written
+
+
+@dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
+class Result:
+    """One run: its facts and its records; each is equal to itself alone."""
+
+    facts: Facts
+    records: Records
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The figures of the records."""
+        return compute(self.records, self.facts.ask())
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether the figures can be believed."""
+        return verdict.judge(RunEvidence(self.facts, self.records, self.metrics))
+
+    @cached_property
+    def steady(self) -> Steady | Unsteady:
+        """The part of the run in which the load asked for was held."""
+        profile = self.facts.profile
+        trim = Trim.parse(profile.warmup, profile.cooldown)
+        return steady_state.steady(self.records, profile.held_concurrency, trim, self.facts.ask())
+
+    @property
+    def reconciled(self) -> list[reconcile.ReconciledFigure]:
+        """Our figures beside the server's own."""
+        window = self.facts.window
+        return [] if window is None else reconcile.rows(window, self.metrics, self.records)
+
+    def json(self, detailed: bool = False) -> dict[str, Any]:
+        """The result as vLLM's file has it, ours under one key."""
+        return vllm_result(self.metrics, self.records, self.facts.ask(), self._about(detailed))
+
+    def filename(self) -> str:
+        """The name vLLM would give the result file."""
+        return self._about(detailed=False).filename
+
+    def _about(self, detailed: bool) -> ResultFacts:
+        facts = self.facts
+        return ResultFacts(
+            finished=facts.finished.astimezone(),
+            backend=facts.profile.backend,
+            model_id=facts.server.model,
+            tokenizer_id=facts.tokenizer,
+            num_prompts=facts.requests,
+            traffic=facts.block(),
+            label=facts.label,
+            burstiness=facts.profile.burstiness,
+            metadata=parse_metadata(facts.metadata),
+            save_detailed=detailed,
+            ours=facts.model_dump(mode="json"),
+            # What follows from the facts is computed again by whoever reads the file.
+            derived={
+                "verdict": lambda: verdict.json(self.verdict),
+                "steady_state": lambda: steady_state.json(self.steady),
+                "reconciliation": lambda: [asdict(row) for row in self.reconciled],
+            },
+            request_id_prefix=facts.request_id_prefix,
+        )
+
+
+def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
+    """Write a run's directory, the result last: where it is, all is there; what could not be, in words.
+
+    `texts` are written by their names. Parts that cannot be made are added to `broken`. The journal is taken
+    away once arrivals and result are on the disk.
+    """
+    errors: list[str] = []
+
+    def written(name: str, write: Callable[[Path], None]) -> bool:
+        error = _attempted(directory / name, write)
+        errors.extend(filter(None, [error]))
+        return not error
+
+    kept = written(ARRIVALS, run.records.save)
+    errors += filter(None, (write_text(directory / name, text) for name, text in texts.items()))
+    stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
+    if kept and stored and written(RESULT, partial(_write_text, text=stored)):
+        (directory / JOURNAL).unlink(missing_ok=True)
+    return errors
+
+
+def write_text(path: Path, text: str) -> str:
+    """Make a file hold a text, whole or not at all; why that could not be done, or ""."""
+    return _attempted(path, partial(_write_text, text=text))
+
+
+def _attempted(path: Path, write: Callable[[Path], None]) -> str:
+    try:
+        write(path)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}"
+    return ""
+
+
+def _write_text(path: Path, text: str) -> None:
+    data = text.encode("utf-8", "backslashreplace")
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    write_whole(path, write)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run, or what was journalled of one."""
+    return any((directory / name).exists() for name in (RESULT, JOURNAL))
+
+
+def load(directory: Path) -> Result:
+    """The run in a directory; raises UsageError when it is not one, damaged, or of a newer format.
+
+    A run whose result was never written, since the client was killed, is read from its journal.
+    """
+    try:
+        for path in (directory / name for name in (RESULT, ARRIVALS, JOURNAL)):
+            if path.exists() and not path.is_file():  # a pipe or a device: it could keep us waiting
+                raise ValueError(f"{path.name} is no regular file")
+        if not (directory / RESULT).exists() and (directory / JOURNAL).exists():
+            return _recovered(directory)
+        ours = _stored(directory / RESULT)[OURS]
+        return Result(_facts(directory, ours), Records.load(directory / ARRIVALS))
+    except OSError as error:
+        raise UsageError(
+            f"{directory} is no run directory: {error.filename or directory}: {error.strerror}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        said = " ".join(str(error).split())[:_LONGEST_DETAIL]
+        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {said}") from None
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """The JSON of a file; one that is no regular file could keep us waiting, or never end."""
+    if path.stat().st_size > _LARGEST_RESULT:
+        raise ValueError(f"{path.name} has more than {_LARGEST_RESULT >> 20} MiB")
+    stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return stored
+
+
+def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
+    """The facts, whatever version wrote them; raises UsageError and ValueError."""
+    version = ours.get("format")
+    if version not in FORMATS:
+        raise UsageError(
+            f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
+            "the one that wrote it"
+        )
+    known = Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
+    run_metadata.check(known.profile)
+    if not known.profile.request_rate > 0:
+        raise ValueError(f"its request_rate is {known.profile.request_rate}")
+    return known
+
+
+def _recovered(directory: Path) -> Result:
+    """What the journal of a run that was never finished holds."""
+    path = directory / JOURNAL
+    found = journal.read(path)
+    if not found.facts:
+        raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
+    known = _facts(directory, json.loads(found.facts))
+    spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
+    records = Records.joined(journal.parts(path), spill)
+    where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
+    update: dict[str, Any] = {"requests": max(known.requests, len(records)), "under_way": False}
+    if known.under_way:
+        update["recovered"] = f"the client was ended while the run was under way; read from {where}"
+    else:  # nothing that was measured is missing
+        why = f"the client ended before its report was written; read from {where}"
+        update["notes"] = (*known.notes, why)
+    return Result(known.model_copy(update=update), records)
+
+
+def create_directory(base: Path, name: str, started: datetime) -> Path:
+    """A new directory for a run under `base`; raises UsageError when it cannot be written."""
+    plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything
+    stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
+    create_place(base, "--run-dir")
+    for attempt in range(1, 1000):
+        path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            path.mkdir(mode=_OWN)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
+        return path
+    raise UsageError(f"{base} is full of runs of this second; choose another --run-dir")
+
+
+def create_place(directory: Path, flag: str) -> None:
+    """See to it that files can be written to a directory; raises UsageError that names the flag."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {directory}: {error.strerror}; choose another {flag}") from None
+    if not os.access(directory, os.W_OK):
+        raise UsageError(f"cannot write {directory}: permission denied; choose another {flag}")
+
+
+def remove_empty(directory: Path) -> None:
+    """Take away the directory of a run that left nothing."""
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def now() -> datetime:
+    """The wall clock, for people; nothing is measured by it."""
+    return datetime.now(UTC)

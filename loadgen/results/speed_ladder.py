@@ -1,0 +1,178 @@
+"""Rungs: a run as a row of the Qwen pages' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from loadgen.protocol import engines
+from loadgen.results.run_directory import Result
+from loadgen.results.speed_formulas import FORMULAS
+from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.roofline.model_names import split_name
+from loadgen.validity.run_metadata import Facts
+from loadgen.validity.verdict import Level
+
+_PUBLISHED_AS = {"transformers serve": "Transformers"}
+# The pages' words in their order; then whatever else the engine was given, but where it is and for whom.
+_WORDS = ("gpu_memory_utilization", "max_model_len", "enforce_eager")
+_PLACE = (
+    "host",
+    "port",
+    "served_model_name",
+    "model",
+    "model_path",
+    "tensor_parallel_size",
+    "tp_size",
+    "profiler_config",
+)
+
+
+def row(run: Result, formula: str) -> SpeedRow:
+    """The speed of one rung, tokens and seconds summed over its repeats; without one, the note says why.
+
+    A request's time is from its first byte sent to the last received, prefill included.
+    """
+    facts, ok = run.facts, run.records.ok
+    columns = run.records
+    seconds = int((columns.end_ns[ok] - columns.sent_ns[ok]).sum()) / 1e9
+    prompt, output = int(columns.input_tokens[ok].sum()), int(columns.output_tokens[ok].sum())
+    base, quantization = name(facts)
+    return SpeedRow(
+        model=base,
+        backend=backend(facts.server.engine),
+        gpu=facts.environment.get("gpu", facts.environment.get("cpu", "")),
+        input_length=facts.profile.input_len,
+        quantization=quantization,
+        gpu_num=_gpus(facts) if ok.any() else None,
+        speed_tok_s=rounded(FORMULAS[formula](prompt, output, seconds)) if ok.any() else None,
+        gpu_memory=_memory(facts),
+        note=", ".join(_notes(run)),
+        formula=formula,
+        output_length=facts.profile.output_len,
+        setting=setting(facts),
+    )
+
+
+def throughput_row(run: Result) -> ThroughputRow:
+    """Prompts sent all at once: requests and tokens over the time for all of them."""
+    metrics = run.metrics
+    row = ThroughputRow.measured(
+        *name(run.facts),
+        metrics.completed,
+        metrics.total_input_tokens,
+        metrics.total_output_tokens,
+        metrics.duration_s,
+    )
+    return replace(row, note=_doubts(run))
+
+
+def name(facts: Facts) -> tuple[str, str]:
+    """The model's base name and its quantization: the name's own, else what its files say, else unknown."""
+    root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
+    return named(root or facts.server.model, facts.checkpoint)
+
+
+def named(model: str, files: Checkpoint | None) -> tuple[str, str]:
+    """A model's base name and its quantization, as `name` has them."""
+    base, quantization = split_name(model)
+    return base, quantization or (files.quantization if files is not None else "")
+
+
+def backend(engine: str) -> str:
+    """An engine by the name that the pages give it."""
+    return _PUBLISHED_AS.get(engine, engine)
+
+
+def setting(facts: Facts) -> Setting | None:
+    """What the engine was given when it was started here; None where it was not, or was given nothing."""
+    if facts.launched is None:
+        return None
+    command, image = facts.launched.command, facts.launched.image
+    # What stands before a container's image is for its engine: docker's --gpus, podman's --device.
+    given = dict(_flags(command[command.index(image) :] if image else command))
+    if facts.server.engine == "vLLM" and given.keys() & set(_WORDS):
+        given.setdefault("enforce_eager", "False")  # its default, which the pages write out
+    words = {word: given[word] for word in (*_WORDS, *given) if word in given and word not in _PLACE}
+    return Setting.of(**words) if words else None
+
+
+def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:
+    """The flags of a command: with their value, True where they have none, False where they say no."""
+    for position, word in enumerate(argv):
+        if not word.startswith("--"):
+            continue
+        option, equals, value = word.partition("=")
+        flag = option[2:].replace("-", "_")
+        following = argv[position + 1] if position + 1 < len(argv) else "--"
+        if equals:
+            yield flag, value
+        elif not following.startswith("--"):
+            yield flag, following
+        else:
+            yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
+
+
+def _gpus(facts: Facts) -> int | None:
+    """GPUs that shared the model: as the engine says, or was told; None where there is none to be seen."""
+    told = facts.launched.settings.tensor_parallel if facts.launched is not None else None
+    said = facts.as_run.tensor_parallel if facts.as_run is not None else None
+    return told or said or 1 if "gpu" in facts.environment else None
+
+
+def _memory(facts: Facts) -> Memory | None:
+    """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
+    engine = next((known for known in engines.ENGINES if known.name == facts.server.engine), engines.UNKNOWN)
+    if engine.takes_all_memory or facts.sensed is None:
+        return None
+    level = facts.sensed.server or facts.sensed.pss or facts.sensed.rss
+    return Memory.of_bytes(level.peak_bytes, "MB") if level is not None else None
+
+
+def _notes(run: Result) -> Iterator[str]:
+    """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
+    records, ok, profile = run.records, run.records.ok, run.facts.profile
+    failed = [failure for failure in records.failures if failure is not None]
+    if run.facts.server.simulated:
+        yield "SIMULATED, no model ran"
+    if failed:
+        yield f"{len(failed)} of {len(ok)} failed: {failed[0].kind}: {failed[0].detail}"
+    if not ok.any():
+        return
+    if profile.max_concurrency != 1:
+        yield f"{profile.max_concurrency or 'all'} at a time"
+    for what, column, wanted in (
+        ("input", records.input_tokens[ok], profile.input_len),
+        ("output", records.output_tokens[ok], profile.output_len),
+    ):
+        if (column != wanted).any():
+            least, most = int(column.min()), int(column.max())
+            yield f"{what} of {least}" + (f" to {most}" if most > least else "") + f" tokens, not {wanted}"
+    sensed = run.facts.sensed
+    if _memory(run.facts) is not None and sensed is not None and sensed.server is None:
+        yield "host memory"
+    if doubts := _doubts(run):
+        yield doubts
+
+
+def _doubts(run: Result) -> str:
+    """The verdict where it is not VALID, and what it rests on."""
+    if run.verdict.level is Level.VALID:
+        return ""
+    return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
+
+
+def json(known: SpeedRow, run: str) -> dict[str, Any]:
+    """A row as JSON has it, and the directory of its run; "" where nothing ran."""
+    memory = known.gpu_memory
+    return {
+        **asdict(known),
+        "speed_tok_s": None if known.speed_tok_s is None else float(known.speed_tok_s),
+        "gpu_memory": None if memory is None else float(memory.amount),
+        "gpu_memory_unit": None if memory is None else memory.unit,
+        "setting": None if known.setting is None else dict(known.setting.words),
+        "run": run,
+    }

@@ -1,0 +1,333 @@
+"""Tables: rows as text in the shapes of the Qwen pages, and in three of our own.
+
+A row becomes cells by key, a shape says which keys stand under which titles, a renderer draws them.
+"""
+
+from __future__ import annotations
+
+import html as hypertext
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.results.csv_text import csv_text
+from loadgen.results.speed_formulas import converted
+from loadgen.results.speed_rows import GENERATED, Setting, SpeedRow, ThroughputRow, legend, published, rounded
+
+WIDTH = 80  # of a terminal
+_GAP = "  "
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column: the cell it takes, its title, and how wide a grid draws it at least."""
+
+    key: str
+    title: str
+    width: int = 0
+
+
+class TableShape(msgspec.Struct, frozen=True):
+    """How a page draws its table; the variations between its tables are `titled` and `drawn`."""
+
+    columns: tuple[Column, ...]
+    spanned: int = 0  # leading columns in which equal neighbours are one cell
+    optional: frozenset[str] = frozenset()  # left out where every cell is empty
+
+    def titled(self, **titles: str) -> TableShape:
+        """The same with other titles, by key."""
+        columns = (replace(column, title=titles.get(column.key, column.title)) for column in self.columns)
+        return replace(self, columns=tuple(columns))
+
+    def drawn(self, **widths: int) -> TableShape:
+        """The same with these columns at least so wide in a grid: those pages are drawn by hand."""
+        columns = (replace(column, width=widths.get(column.key, column.width)) for column in self.columns)
+        return replace(self, columns=tuple(columns))
+
+
+class Table(msgspec.Struct, frozen=True):
+    """What a renderer draws: cells under columns, and lines below."""
+
+    columns: tuple[Column, ...]
+    body: tuple[tuple[str, ...], ...]
+    spanned: int = 0
+    notes: tuple[str, ...] = ()
+
+    def spans(self) -> list[list[int]]:
+        """For each row and spanned column: how many rows the cell that begins here holds; 0, it goes on."""
+        counts = [[1] * self.spanned for _ in self.body]
+        for index in range(len(self.body) - 1, 0, -1):
+            for column in range(self.spanned):
+                if self.body[index][: column + 1] == self.body[index - 1][: column + 1]:
+                    counts[index - 1][column] += counts[index][column]
+                    counts[index][column] = 0
+        return counts
+
+    def shown(self) -> list[tuple[str, ...]]:
+        """The body with a cell that goes on left blank."""
+        return [
+            tuple(
+                "" if index < self.spanned and not counts[index] else cell for index, cell in enumerate(row)
+            )
+            for row, counts in zip(self.body, self.spans(), strict=True)
+        ]
+
+
+def _shape(speed: str, memory: tuple[str, str]) -> TableShape:
+    titles = {
+        "model": "Model",
+        "input_length": "Input Length",
+        "quantization": "Quantization",
+        "gpu_num": "GPU Num",
+        "speed_tok_s": speed,
+        memory[0]: memory[1],
+        "note": "Note",
+    }
+    # An engine that takes all memory at its start has none to report: no column, as on the pages.
+    return TableShape(tuple(Column(*pair) for pair in titles.items()), 2, frozenset({memory[0]}))
+
+
+def _keys(*keys: str) -> TableShape:
+    return TableShape(tuple(Column(key, key) for key in keys))
+
+
+QWEN3 = _shape("Speed (tokens/s)", ("gpu_memory_mb", "GPU Memory (MB)"))
+QWEN2_5 = _shape("Speed(tokens/s)", ("gpu_memory_gb", "GPU Memory(GB)"))
+TERMINAL = _shape("Speed (tokens/s)", ("gpu_memory_gb", "GPU Memory (GB)"))
+_LEFT = ("model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s")
+CSV = _keys(*_LEFT, "gpu_memory_mb", "note", "formula", "output_length", "setting")
+QWEN3_CSV = _keys(*_LEFT, "gpu_memory_mb", "note")
+QWEN2_5_CSV = _keys(*_LEFT, "gpu_memory_gb", "note")
+THROUGHPUT = TableShape(
+    (
+        Column("model", "Model"),
+        Column("quantization", "Quantization"),
+        Column("prompts", "# Prompts"),
+        Column("qps", "QPS"),
+        Column("tokens_per_s", "Tokens/s"),
+        Column("note", "Note"),
+    ),
+    optional=frozenset({"note"}),
+)
+_BESIDE = TableShape(
+    (
+        Column("model", "Model"),
+        Column("input_length", "Input Length"),
+        Column("quantization", "Quantization"),
+        Column("speed_tok_s", "Speed (tokens/s)"),
+        Column("published", "Published (tokens/s)"),
+        Column("ratio", "Ratio"),
+        Column("where", "Published of"),
+    ),
+    spanned=2,
+)
+
+
+def render(rows: Sequence[SpeedRow], form: str) -> str:
+    """Our own rows in a form of `TABLES`, each in its shape of `SHAPES`."""
+    return TABLES[form](table(rows, SHAPES[form]))
+
+
+def table(rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None) -> Table:
+    """Rows in a shape; below them, unless notes are given, the formula and the settings' legend."""
+    names = legend(row.setting for row in rows if row.setting)
+    if notes is None:
+        formulas = dict.fromkeys(row.formula for row in rows)
+        notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows) + legend_lines(names)
+    named = {} if any(column.key == "setting" for column in shape.columns) else names
+    return _table([_cells(row, named) for row in rows], shape, notes)
+
+
+def legend_lines(names: Mapping[Setting, str]) -> list[str]:
+    """A legend as the pages write it: `[Setting 1]=(gpu_memory_utilization=0.98 …)`."""
+    return [f"[{name}]=({setting})" for setting, name in names.items()]
+
+
+def throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape = THROUGHPUT) -> str:
+    """Throughput rows in a form of `TABLES`; QPS and Tokens/s as `ThroughputRow` defines them."""
+    cells = [
+        {
+            "model": row.model,
+            "quantization": row.quantization,
+            "prompts": str(row.prompts),
+            "qps": str(row.qps),
+            "tokens_per_s": str(row.tokens_per_s),
+            "note": row.note,
+        }
+        for row in rows
+    ]
+    return TABLES[form](_table(cells, shape, ()))
+
+
+def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
+    """Our rows next to the published ones, for a terminal; "" where none was published.
+
+    A published speed of the other formula is computed anew, for the 2048 tokens it was measured with.
+    """
+    cells, notes = [], dict.fromkeys(f"Speed = {row.formula}" for row in rows)
+    found = False
+    for row in rows:
+        other = published(row.model, row.input_length, row.quantization, row.backend, row.gpu_num)
+        theirs = other.speed_tok_s if other else None
+        if other and theirs and other.formula != row.formula:
+            again = converted(
+                float(theirs), other.formula, row.formula, other.input_length, other.output_length
+            )
+            theirs = rounded(again)
+            notes[f"Published as {other.formula}, here computed anew as {row.formula}"] = None
+        if other and row.output_length != GENERATED:
+            notes[f"Published of {GENERATED} generated tokens, ours of {row.output_length}"] = None
+        found = found or other is not None
+        ratio = f"{row.speed_tok_s / theirs:.2f}" if row.speed_tok_s and theirs else "-"
+        where = f"{other.backend}, {other.gpu_num or '-'}× {other.gpu}" if other else "-"
+        cells.append(_cells(row, {}) | {"published": str(theirs or "-"), "ratio": ratio, "where": where})
+    return text(_table(cells, _BESIDE, list(notes)), width) if found else ""
+
+
+def _cells(row: SpeedRow, names: Mapping[Setting, str]) -> dict[str, str]:
+    """Every cell a shape may ask for; "-" where nothing ran, empty where nothing was reported."""
+    absent = "-" if row.speed_tok_s is None else ""
+    name = names.get(row.setting, "").removesuffix(" Setting") if row.setting else ""
+    memory = row.gpu_memory
+    return {
+        "model": row.model,
+        "backend": row.backend,
+        "gpu": row.gpu,
+        "input_length": str(row.input_length),
+        "output_length": str(row.output_length),
+        "quantization": row.quantization,
+        "gpu_num": "-" if row.gpu_num is None else str(row.gpu_num),
+        "speed_tok_s": "-" if row.speed_tok_s is None else str(row.speed_tok_s),
+        "gpu_memory_mb": memory.printed("MB") if memory else absent,
+        "gpu_memory_gb": memory.printed("GB") if memory else absent,
+        "note": ", ".join(filter(None, (name, row.note))),
+        "formula": row.formula,
+        "setting": str(row.setting or ""),
+    }
+
+
+def _table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Sequence[str]) -> Table:
+    left_out = {key for key in shape.optional if not any(row[key].strip("-") for row in rows)}
+    columns = tuple(column for column in shape.columns if column.key not in left_out)
+    body = tuple(tuple(_plain(row[column.key]) for column in columns) for row in rows)
+    return Table(columns, body, shape.spanned, tuple(map(_plain, notes)))
+
+
+def _plain(cell: str) -> str:
+    """One printable line: a note may quote a server's log."""
+    return "".join(letter if letter.isprintable() else "�" for letter in " ".join(cell.split()))
+
+
+def html(table: Table) -> str:
+    """The shape of the Qwen3 page: each model and each length one cell that spans its rows."""
+    lines = ['<table border="1" cellpadding="8" style="width:100%; border-collapse: collapse;">']
+    lines += ["    <thead>", "        <tr>"]
+    lines += [f"            <th>{hypertext.escape(column.title)}</th>" for column in table.columns]
+    lines += ["        </tr>", "    </thead>", "    <tbody>"]
+    for row, counts in zip(table.body, table.spans(), strict=True):
+        cells = [hypertext.escape(cell) for cell in row]
+        begun = [
+            f'<td rowspan="{count}">{cell}</td>' for count, cell in zip(counts, cells, strict=False) if count
+        ]
+        rest = "".join(f"<td>{cell}</td>" for cell in cells[table.spanned :])
+        inside = [*begun[:-1], "".join(begun[-1:]) + rest]
+        lines += ["        <tr>", *(f"            {line}" for line in inside), "        </tr>"]
+    lines += ["    </tbody>", "</table>"]
+    if table.notes:
+        lines += ["<ul>", *(f"    <li>{hypertext.escape(note)}</li>" for note in table.notes), "</ul>"]
+    return "\n".join(lines) + "\n"
+
+
+def rst(table: Table) -> str:
+    """The shape of the Qwen2 and Qwen2.5 pages: a reStructuredText grid, the legend a list below."""
+    titles = tuple(column.title for column in table.columns)
+    body = [tuple(map(_rst_cell, row)) for row in table.shown()]
+    widths = [
+        max(column.width, *(len(row[index]) for row in [titles, *body]))
+        for index, column in enumerate(table.columns)
+    ]
+
+    def rule(letter: str, begun: Sequence[int] = ()) -> str:
+        letters = [letter if index >= len(begun) or begun[index] else " " for index in range(len(widths))]
+        return f"+{'+'.join(one * (width + 2) for one, width in zip(letters, widths, strict=True))}+"
+
+    def line(row: Sequence[str]) -> str:
+        return f"|{'|'.join(f' {cell:<{width}} ' for cell, width in zip(row, widths, strict=True))}|"
+
+    lines = [rule("-"), line(titles), rule("=")]
+    for index, (row, begun) in enumerate(zip(body, table.spans(), strict=True)):
+        lines += [rule("-", begun)] * (index > 0) + [line(row)]
+    lines += [rule("-")] * bool(body)
+    lines += ["", *(f"  * {_rst_cell(note)}" for note in table.notes)] * bool(table.notes)
+    return "\n".join(lines) + "\n"
+
+
+def _rst_cell(cell: str) -> str:
+    """What begins markup is escaped; the underscores inside auto_gptq begin none."""
+    return re.sub(r"[\\*`|]|_(?![A-Za-z0-9_])", r"\\\g<0>", cell)
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table: it has no spans, so each row is whole; the legend a list below."""
+    titles, rule = [markdown_text(column.title) for column in table.columns], ["---"] * len(table.columns)
+    cells = [titles, rule, *([markdown_text(cell) for cell in row] for row in table.body)]
+    notes = ["", *(f"* {markdown_text(note)}" for note in table.notes)] * bool(table.notes)
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in cells), *notes]) + "\n"
+
+
+def markdown_text(cell: str) -> str:
+    """A line of text that is no markup in Markdown, in a table, a heading or a list."""
+    escaped = re.sub(r"[\\*`|\[\]]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", cell)
+    return hypertext.escape(escaped, quote=False)
+
+
+def csv(table: Table) -> str:
+    """Comma-separated values under the columns' keys, as `rows.read_csv` reads them; no notes."""
+    return csv_text([[column.key for column in table.columns], *table.body])
+
+
+def text(table: Table, width: int = WIDTH) -> str:
+    """For a terminal: a first column that spans is a heading, the widest wrap until all fit `width`."""
+    head = min(1, table.spanned)
+    titles = tuple(column.title for column in table.columns[head:])
+    body = [row[head:] for row in table.shown()]
+    across = list(zip(titles, *body, strict=True))
+    widths = [max(map(len, [*title.split(), *cells])) for title, *cells in across]
+    while sum(widths) + len(_GAP) * len(widths) > width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    numbers = [all(re.fullmatch(r"[\d.]+|-|", cell) for cell in cells) for _, *cells in across]
+
+    def lines(row: Sequence[str]) -> list[str]:
+        wrapped = [textwrap.wrap(cell, one) for cell, one in zip(row, widths, strict=True)]
+        padded = [
+            [cell.rjust(one) if number else cell.ljust(one) for cell in part or [""]]
+            for part, one, number in zip(wrapped, widths, numbers, strict=True)
+        ]
+        deep = zip_longest(*padded)
+        filled = (
+            [" " * one if cell is None else cell for cell, one in zip(cells, widths, strict=True)]
+            for cells in deep
+        )
+        return [(_GAP * head + _GAP.join(cells)).rstrip() for cells in filled]
+
+    drawn = [*lines(titles), *lines(["-" * one for one in widths])]
+    for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
+        if any(begun[:head]):
+            drawn += textwrap.wrap(whole[0], width)
+        drawn += lines(row)
+    for note in table.notes:
+        drawn += textwrap.wrap(note, width, subsequent_indent=_GAP)
+    return "\n".join(drawn) + "\n"
+
+
+TABLES: dict[str, Callable[[Table], str]] = {
+    "text": text,
+    "html": html,
+    "rst": rst,
+    "md": markdown,
+    "csv": csv,
+}
+SHAPES: dict[str, TableShape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": TERMINAL, "csv": CSV}

@@ -1,0 +1,145 @@
+"""Stored: what a checkpoint's safetensors hold, by their headers alone; no weight is read.
+
+The format (github.com/huggingface/safetensors): eight bytes of length, little-endian, as much JSON, then
+the tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
+from loadgen.roofline.architecture import Architecture
+
+_MOST_HEADER_BYTES = 100_000_000  # the format's own limit
+_MOST_DIMENSIONS = 64
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "F64": 64, "I64": 64, "U64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6,
+    "F6_E3M2": 6,
+}  # fmt: skip
+_EMBEDDING = re.compile(r"(?:.*\.)?(?:embed_tokens|word_embeddings|tok_embeddings|wte)\.\w+")
+_HEAD = re.compile(r"(?:.*\.)?(?:lm_head|output_layer)\.\w+|output\.weight")
+_EXPERT = re.compile(r"\.experts[._]")  # experts.7.up_proj.weight, experts.gate_up_proj_blocks
+_OTHER_SENSES = re.compile(
+    r"(?:^|\.)(?:visual|vision\w*|multi_modal_projector|mm_projector|audio\w*|image\w*|patch_embed\w*)\."
+)
+_DRAFTS = re.compile(r"(?:^|\.)(?:mtp|nextn|eh_proj|enorm|hnorm)\b")  # layers that guess ahead
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """One tensor of a file's header."""
+
+    name: str
+    stored_bytes: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Bytes of a checkpoint as it lies on the disk."""
+
+    total_bytes: int  # of what is loaded: a head that is the embedding counts once
+    dense_bytes: int  # read at every token
+    routed_bytes: int  # of all experts of all layers
+
+
+def read(directory: Path, architecture: Architecture) -> Stored | None:
+    """The bytes of a directory's safetensors; None where there are none.
+
+    Left out of what every token reads: the input embedding (one row of it is read), unless it is the head
+    too; what sees and hears; layers that guess ahead. Raises UsageError where a header is cut off or is not
+    true.
+    """
+    total = dense = routed = 0
+    for tensor in tensors(directory):
+        name, size = tensor.name, tensor.stored_bytes
+        if architecture.tied and _HEAD.fullmatch(name):
+            continue
+        total += size
+        layer = _LAYER.search(name)
+        apart = _OTHER_SENSES.search(name) or _DRAFTS.search(name)
+        if apart or (layer and int(layer[1]) >= architecture.layers):
+            continue
+        if _EXPERT.search(name):
+            routed += size
+        elif architecture.tied or not _EMBEDDING.fullmatch(name):
+            dense += size
+    if routed and not architecture.experts:
+        raise UsageError(f"{directory}: its tensors are of experts and its config.json knows of none")
+    return Stored(total, dense, routed) if total else None
+
+
+def tensors(directory: Path) -> Iterator[Tensor]:
+    """Every tensor of a directory's safetensors, one copy of each; raises UsageError."""
+    for path in _files(directory):
+        yield from header(path)
+
+
+def header(path: Path) -> list[Tensor]:
+    """The tensors of one file; raises UsageError where its header is cut off, or is not true of the file."""
+    try:
+        size = path.stat().st_size
+        head = untrusted.file_head(path, 8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
+            raise UsageError(f"{path} is no safetensors file, or is cut off: copy it again")
+        found = untrusted.json_value(untrusted.file_head(path, 8 + length)[8:])
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: its header cannot be read") from None
+    except ValueError:
+        raise UsageError(f"{path}: its header is no JSON: copy it again") from None
+    room = size - 8 - length
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: its header is no object: copy it again")
+    return [_tensor(path, name, said, room) for name, said in found.items() if name != "__metadata__"]
+
+
+def _tensor(path: Path, name: str, said: Any, room: int) -> Tensor:
+    told = said if isinstance(said, dict) else {}
+    offsets, shape = _numbers(told.get("data_offsets")), _numbers(told.get("shape"))
+    if offsets is None or shape is None or len(offsets) != 2:
+        raise UsageError(f"{path}: its header says nothing sensible of {name}: copy it again")
+    begin, end = offsets
+    bits = _BITS.get(str(told.get("dtype")))
+    if not begin <= end <= room or (bits is not None and (end - begin) * 8 != math.prod(shape) * bits):
+        raise UsageError(
+            f"{path}: {name} is not where its header has it: the file is cut off or broken: copy it again"
+        )
+    return Tensor(name, end - begin)
+
+
+def _numbers(found: object) -> list[int] | None:
+    """A list of whole numbers from 0 up; None where it is none."""
+    if not isinstance(found, list) or len(found) > _MOST_DIMENSIONS:
+        return None
+    if not all(type(one) is int and one >= 0 for one in found):
+        return None
+    return found
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files of one copy of the weights; raises UsageError where the index names one that is not there."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            named = untrusted.json_value(untrusted.file_bytes(index, _MOST_HEADER_BYTES))[
+                "weight_map"
+            ].values()
+            paths = sorted({directory / str(name) for name in named})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise UsageError(f"{index} is no index of safetensors: copy it again") from None
+        missing = next((path for path in paths if not path.is_file()), None)
+        if missing is None:
+            return paths
+        if any(path.is_file() for path in paths):
+            raise UsageError(f"{missing} is named by the index and is not there: the model is half copied")
+    found = sorted(directory.glob("*.safetensors"))
+    return [path for path in found if not path.name.startswith(("consolidated", "adapter"))] or found

@@ -1,0 +1,200 @@
+"""Attach: a session with the server that is meant: at hand, started for the run, or the embedded engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import psutil
+from msgspec.structs import replace
+
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.exchange import ControlLoop
+from loadgen.errors import MeasureError, UsageError
+from loadgen.protocol.address import is_loopback
+from loadgen.roofline import checkpoint, preset
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.session import progress, signals
+from loadgen.session.credentials import Credentials, credentials
+from loadgen.session.local_server import Local
+from loadgen.session.measure import Watch, measure
+from loadgen.session.options import Options
+from loadgen.session.progress import TERMINAL, Frontend
+from loadgen.session.session import Session
+from loadgen.workload import plan
+from loadgen.workload.paths import place
+from loadgen.workload.plan import ModelTarget, Seed
+from loadgen.workload.profile import Profile
+from loadgen.workload.server_settings import ServerSettings
+from loadgen_servers import ownership
+from loadgen_servers.embedded import Embedded, EngineFailed
+
+_EMBEDDED_WAIT_S = 10.0
+
+
+def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
+    """What a launched server is asked for: the profiles' [server] tables, the flags over them.
+
+    Raises UsageError where two profiles want different servers.
+    """
+    wanted = [profile.server for profile in profiles if profile.server is not None]
+    if any(other != wanted[0] for other in wanted):
+        raise UsageError("the profiles' [server] tables differ: run them one by one")
+    base = wanted[0] if wanted else ServerSettings()
+    return base.overlaid(ServerSettings.of(options.launching.settings, "the flags"))
+
+
+def attach(
+    options: Options,
+    asked: ServerSettings,
+    workload: Profile,
+    stack: ExitStack,
+    frontend: Frontend = TERMINAL,
+) -> Session:
+    """A session with a server that is ready; what was started for it ends with `stack`.
+
+    Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
+    """
+    known = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
+    with known.secrets.kept():
+        loop = stack.enter_context(ControlLoop(frontend.interrupts))
+        if options.launching.wanted:
+            from loadgen.session.launched_server import launched  # no other run needs what starts servers
+
+            if options.model is not None and os.path.exists(options.model):
+                # A server names its model as it was given: whole, wherever it runs.
+                options = replace(options, model=os.path.abspath(options.model))
+            access, local = stack.enter_context(launched(options, asked, known, loop))
+            session = _session(options, access, local, 0.0, frontend)
+            _check_token(session, workload)
+            return session
+        if options.base_url is not None:
+            access = _attached(options, known, loop)
+            return _session(options, access, _local(access), options.ready_check_timeout_s, frontend)
+        embedded = ServerAddress(_embedded(options, stack), known.headers, secrets=known.secrets, loop=loop)
+        return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, frontend)
+
+
+def _tables(asked: ServerSettings) -> dict[str, object]:
+    """What a server is told that may be secret."""
+    return {"arguments": asked.arguments, "environment": asked.environment}
+
+
+def _attached(options: Options, known: Credentials, loop: ControlLoop) -> ServerAddress:
+    """The address of a server that runs already; raises UsageError."""
+    if options.preset is not None:
+        raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
+    return ServerAddress(
+        _base_url(options),
+        known.headers,
+        options.insecure,
+        options.ca_cert,
+        options.client_cert,
+        options.client_key,
+        known.secrets,
+        loop,
+    )
+
+
+def _check_token(session: Session, workload: Profile) -> None:
+    try:
+        first_token(session, workload)
+    except MeasureError:
+        session.check_alive(failed=True)  # why it died explains more
+        raise
+
+
+def first_token(session: Session, workload: Profile) -> None:
+    """See that the server can do what it says: one token, in the way the workload asks for them.
+
+    Raises MeasureError where none comes.
+    """
+    least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
+    asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
+    outcome = measure(
+        asked,
+        session.manner(asked),
+        Watch(progress.Silent(), "first token", interrupts=session.frontend.interrupts),
+    )
+    if outcome.signal:
+        raise signals.Stopped(outcome.signal)
+    failures = [failure for failure in outcome.records.failures if failure is not None]
+    if failures:
+        raise MeasureError(
+            f"{session.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+        )
+
+
+def _embedded(options: Options, stack: ExitStack) -> str:
+    """Start the embedded engine; its base URL. Raises UsageError where it does not start."""
+    config = None if options.model_config is None else place(options.model_config)
+    arguments = [] if options.preset is None else preset.arguments(options.preset, config)
+    if options.model is not None or options.served_model_name is not None:
+        arguments += ["--served-model-name", options.served_model_name or options.model or ""]
+    embedded = stack.enter_context(Embedded(arguments))
+    try:
+        return embedded.start().base_url
+    except EngineFailed as error:
+        raise UsageError(f"the embedded engine did not start: {error}") from None
+
+
+def _local(access: ServerAddress) -> Local | None:
+    """The server's processes where it is on this machine."""
+    parts = urlsplit(access.base_url)
+    if not is_loopback(parts.hostname or ""):
+        return None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found: list[psutil.Process] = []  # its first process, once it was looked for
+
+    def pids() -> list[int]:
+        if not any(map(ownership.alive, found)) and (first := ownership.listening(port)):
+            found[:] = [first]
+        return [process.pid for first in found for process in ownership.tree(first)]
+
+    return Local(pids)
+
+
+def _base_url(options: Options) -> str:
+    """The base URL without the `/v1` that some people include and the endpoint repeats."""
+    assert options.base_url is not None
+    base_url = options.base_url.rstrip("/")
+    return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
+
+
+def _session(
+    options: Options, access: ServerAddress, local: Local | None, wait_s: float, frontend: Frontend
+) -> Session:
+    tls = access.tls()
+    model = options.served_model_name or options.model
+    served = ServerProbe(access, tls).ask(model, wait_s)
+    if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
+        served = replace(served, model_root=options.model)
+    subject = ModelTarget(
+        engine=served.engine,
+        model=served.model,
+        model_root=served.model_root,
+        tokenizer=options.tokenizer or _model_directory(options),
+        vocab_size=options.vocab_size,
+        endpoint=options.endpoint,
+    )
+    files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
+    # Where nothing between it and us could wait for acknowledgements that it does not wait for.
+    root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
+    return Session(options, access, served, subject, root, local, files, frontend=frontend)
+
+
+def _checkpoint(place: str) -> Checkpoint | None:
+    """What the model's files say; None where they cannot be read: the server serves them all the same."""
+    if not place:
+        return None
+    try:
+        return checkpoint.read(place)
+    except UsageError:
+        return None
+
+
+def _model_directory(options: Options) -> str | None:
+    """--model where it is a directory: then its tokenizer is there, as `vllm bench serve` has it."""
+    return options.model if options.model and os.path.isdir(options.model) else None

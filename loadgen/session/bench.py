@@ -1,0 +1,170 @@
+"""`loadgen bench`: from flags to the block, against a server at hand or the embedded engine."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from loadgen.errors import ExitCode, MeasureError, UsageError
+from loadgen.metrics import repeats
+from loadgen.results import result_block, run_directory
+from loadgen.results.printing import printed
+from loadgen.results.run_directory import Result
+from loadgen.results.vllm_json import parse_metadata, write_result
+from loadgen.session import progress, signals
+from loadgen.session.attach import attach, settings
+from loadgen.session.options import Options, parse
+from loadgen.session.session import Session, roofline_flags
+from loadgen.validity import run_metadata
+from loadgen.validity.verdict import Level
+from loadgen.workload import profile
+from loadgen.workload.plan import Seed
+from loadgen.workload.profile import Profile
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; the exit code is the worst of its profiles'."""
+    options = parse(argv)
+    profiles = _profiles(options)
+    check(options)
+    asked = settings(options, profiles)
+    if options.launching.dry_run:
+        from loadgen.session.launched_server import dry_run
+
+        printed(dry_run(options, asked), sys.stdout)
+        return 0
+    seed = seeded(options)
+    with ExitStack() as stack:
+        session = attach(options, asked, profiles[0], stack)
+        if options.print_request:
+            printed(session.request(profiles[0], seed), sys.stdout)
+            return 0
+        return _run_all(session, profiles, seed)
+
+
+def seeded(options: Options) -> Seed:
+    """The seed given, or one drawn."""
+    return Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
+
+
+def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
+    worst, tabled = 0, list[Result]()
+    for position, workload in enumerate(profiles):
+        # A profile named twice is a repeat: with the same prompts it would measure the cache.
+        before = [earlier.name for earlier in profiles[:position]].count(workload.name)
+        first = replace(seed, repeat=before * session.options.repeat)
+        climbs = workload.ladder is not None
+        code, runs = (_climb if climbs else _repeatedly)(session, workload, first)
+        worst = max(worst, code)
+        if workload.table is not None:
+            tabled += runs
+        if worst in signals.EXIT_CODES:
+            break
+    if tabled:
+        from loadgen.results import speed_ladder, speed_tables  # few runs need them
+
+        rows = [speed_ladder.throughput_row(run) for run in tabled]
+        printed("\n" + speed_tables.throughput(rows, "text"), sys.stdout, end="")
+    return worst
+
+
+def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[Result]]:
+    """Measure a ladder of input lengths, which has a table and no block; the exit code, and no runs."""
+    from loadgen.session import ladder_run  # few runs need it
+
+    ladder = ladder_run.begin(workload, session.options.run_dir)
+    try:
+        ladder.on(session, seed)
+    except KeyboardInterrupt as stop:
+        return signals.exit_code(signals.number_of(stop)), []
+    finally:
+        ladder.tell()
+    return 0 if ladder.measured else MeasureError.exit_code, []
+
+
+def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
+    """Run a profile as often as asked, each time with prompts of its own; the worst exit code, the runs."""
+    worst, runs = 0, list[Result]()
+    for repeat in range(session.options.repeat):
+        if runs:
+            gc.collect()  # it is off while anything is measured: see cli.run
+        run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
+        worst = max(worst, tell(session, run, directory))
+        if worst in signals.EXIT_CODES:
+            break
+        session.check_alive(failed=not run.records.ok.all())
+        runs.append(run)
+    if len(runs) > 1:
+        found = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
+        printed("\n".join(repeats.render(found)), sys.stdout)
+        path = directory.with_name(f"{directory.name}-repeats.json")
+        write_result(path, repeats.json(found))
+        printed(f"repeats: {path}", sys.stdout)
+    return worst, runs
+
+
+def _profiles(options: Options) -> list[Profile]:
+    names, overrides = options.profiles, options.overrides
+    profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
+    for workload in profiles:
+        run_metadata.check(workload)
+        if workload.ladder is not None and options.repeat > 1:
+            raise UsageError(
+                "--repeat is not for a ladder: its num_prompts says how often a length is measured"
+            )
+    return profiles
+
+
+def check(options: Options) -> None:
+    """Find before anything is started what could not be done at the end; raises UsageError."""
+    parse_metadata(options.metadata)
+    result_block.layout(options.layout)
+    roofline_flags(options).check()
+    if options.http2:
+        if options.transport != "httpx":
+            raise UsageError("--http2 goes with --transport httpx")
+        if not (options.base_url or "").startswith("https"):
+            raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
+        if find_spec("h2") is None:
+            raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
+    if options.saves:
+        run_directory.create_place(Path(options.result_dir or "."), "--result-dir")
+
+
+def tell(session: Session, run: Result, directory: Path) -> int:
+    """Write the files, print the report, and give the exit code; the files come first."""
+    options = session.options
+    kept = session.keep(run, directory, options.explain, options.layout)
+    lines, errors = [kept.text, f"run directory: {directory}"], list(kept.errors)
+    if options.saves:
+        path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
+        try:
+            write_result(path, run.json(options.save_detailed), options.append_result)
+            lines.append(f"result file: {path}")
+        except UsageError as failed:
+            errors.append(str(failed))
+    for line in lines:
+        printed(line, sys.stdout)
+    for error in errors:
+        progress.warn(error)
+    if number := run.facts.signal or kept.signal:
+        return signals.exit_code(number)
+    return _exit_code(run, options.strict, bool(errors))
+
+
+def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
+    facts = run.facts
+    if not run.records.ok.any():
+        progress.warn("every request failed: nothing was measured")
+        return ExitCode.NOTHING
+    if facts.partial:
+        return ExitCode.NOTHING
+    if strict and run.verdict.level is Level.INVALID:
+        return ExitCode.INVALID
+    return ExitCode.UNWRITTEN if unwritten else ExitCode.FIGURES

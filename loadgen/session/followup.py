@@ -1,0 +1,101 @@
+"""Followup: what is learned of a run after its last request, each step costing itself alone if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from loadgen.endpoint.scraper import Observer
+from loadgen.results import run_directory
+from loadgen.roofline.identify import Flags
+from loadgen.session import signals
+from loadgen.session.measure import Outcome
+from loadgen.telemetry import throttling
+from loadgen.telemetry.sampler import Sensing
+from loadgen.validity import calibration, run_roofline
+from loadgen.validity.run_metadata import Facts
+from loadgen.validity.sections import Broken, guarded
+
+Step = Callable[[Facts], dict[str, Any]]  # from the facts so far to fields that it adds
+
+
+class FinishedRun(msgspec.Struct, frozen=True):
+    """A run's report, and what of the run could not be made or written, in words."""
+
+    text: str
+    errors: tuple[str, ...]
+    signal: int = 0  # that came meanwhile and is to end the command; 0: none did
+
+
+def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
+    """The facts with what the measured run itself adds."""
+    health = outcome.health
+    return known.model_copy(
+        update={
+            "finished": run_directory.now(),
+            "client": known.client.model_copy(
+                update={
+                    "cpu_s": health.cpu_ns / 1e9,
+                    "wall_s": (health.ended_ns - health.started_ns) / 1e9,
+                    "clock_step_ms": health.clock_step_ns / 1e6,
+                    "late_bodies": health.late_bodies,
+                    "backlog_bytes": health.backlog_bytes,
+                    "stopped_s": health.stopped_ns / 1e9,
+                }
+            ),
+            "under_way": False,
+            "cut_short": outcome.cut_short,
+            "interrupted": outcome.interrupted,
+            "signal": outcome.signal,
+            "stop_rule": outcome.rule,
+            "requests": max(1, len(outcome.records) if planned is None else planned),
+            "journal_error": journal_error,
+        }
+    )
+
+
+def followed_up(known: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
+    """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
+    for name, step in steps:
+        broken: list[Broken] = []
+        nothing: dict[str, Any] = {}
+        try:
+            known = known.model_copy(update=guarded(name, partial(step, known), nothing, broken))
+        except KeyboardInterrupt as stop:
+            number = signals.number_of(stop)
+            why = f"stopped by {signals.NAMES[number]} after the last request, before {name} was known"
+            return known.model_copy(update={"signal": number, "notes": (*known.notes, why)})
+        unknown = tuple(f"{one.name}: {one.why}" for one in broken)
+        known = known.model_copy(update={"unknown": (*known.unknown, *unknown)})
+    return known
+
+
+def throttled(before: throttling.HostState | None) -> dict[str, Any]:
+    """What held this machine back while the load ran, where the server is on it."""
+    return {} if before is None else {"throttled": throttling.throttled(before, throttling.snapshot())}
+
+
+def counted(observer: Observer | None, outcome: Outcome) -> dict[str, Any]:
+    """The server's own counters, once they have settled; after a signal nobody waits for that."""
+    return {} if observer is None or outcome.interrupted else {"window": observer.after()}
+
+
+def sensed(sensing: Sensing | None, outcome: Outcome) -> dict[str, Any]:
+    """What the sensors read while the load ran."""
+    health = outcome.health
+    return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}
+
+
+def calibrated(known: Facts) -> dict[str, Any]:
+    """How true this client was when it last measured itself on this machine."""
+    digest = calibration.environment_digest(known.environment)
+    return {"calibration": calibration.remembered(known.client.transport, digest)}
+
+
+def bounded(known: Facts, flags: Flags) -> dict[str, Any]:
+    """What the machine could do at best, or why that is not known."""
+    bound, why = run_roofline.ceiling(known, flags)
+    return {"ceiling": bound, "no_ceiling": why}

@@ -1,0 +1,156 @@
+"""Launch flags: how a server is started for the run, as the command line says it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.workload.bounds import shown
+
+ENGINES = ("vllm", "sglang", "transformers")
+_SETTINGS = (
+    "context_len",
+    "memory_fraction",
+    "tensor_parallel",
+    "quantization",
+    "skip_tokenizer",
+    "prefix_caching",
+    "server_seed",
+)
+_TIMEOUT_S = 1200.0
+_LINES = ("--server-args", "--container-args")
+# A setting whose flag has another name.
+_FLAGS = {"seed": "server_seed", "arguments": "server_args", "environment": "server_env"}
+
+
+class Launching(msgspec.Struct, frozen=True):
+    """What is to be started, and how."""
+
+    engine: str | None = None
+    command: str | None = None
+    container: str | None = None
+    container_engine: str | None = None
+    container_args: tuple[str, ...] = ()
+    python: str | None = None
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)  # those that were given
+    timeout_s: float = _TIMEOUT_S
+    dry_run: bool = False
+    trace_directory: str | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a server is to be started at all."""
+        return bool(self.engine or self.command or self.container)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the report and in the log's directory."""
+        return self.engine or ("container" if self.container else "command")
+
+
+# fmt: off
+def add_launch_flags(group: argparse._ArgumentGroup) -> None:
+    """The flags that start a server and say how."""
+    add, yes_no = group.add_argument, argparse.BooleanOptionalAction
+    add("--launch", choices=ENGINES, help="start this engine on --model, and stop it afterwards")
+    add("--launch-command", metavar="LINE", help="start any server: a command line with {port} in it")
+    add("--launch-container", metavar="IMAGE", help="start it in a container (of vLLM, or of --launch)")
+    add("--container-engine", metavar="NAME", help="docker or podman (default: the first on PATH)")
+    add("--container-args", metavar="LINE", help="more arguments of `docker run`, as '--shm-size 16g'")
+    add("--server-args", metavar="LINE", help="passed to the engine unchanged")
+    add("--server-env", nargs="+", action="extend", metavar="NAME=VALUE", help="added to its environment")
+    add("--server-python", metavar="PATH", help="interpreter or venv with the engine installed")
+    add("--context-len", type=int, metavar="N", help="tokens of the longest request it accepts")
+    add("--memory-fraction", type=float, metavar="X", help="share of the GPU's memory to use, 0 to 1")
+    add("--tensor-parallel", type=int, metavar="N", help="GPUs that share the model")
+    add("--quantization", metavar="NAME", help="default: from the checkpoint")
+    add("--skip-tokenizer", action="store_true", help="serve token ids only")
+    add("--prefix-caching", action=yes_no, help="default: the engine's own")
+    add("--server-seed", type=int, metavar="N")
+    add("--launch-timeout-sec", dest="launch_timeout_s", type=float, metavar="S",
+        help="wait S seconds for it to be ready (default 1200)")
+    add("--dry-run", action="store_true", help="print the command that would start it, then exit")
+    add("--server-trace", metavar="DIR", help="have the engine write a profiler trace of the run")
+# fmt: on
+
+
+def joined(argv: Sequence[str]) -> list[str]:
+    """The command line with each line of flags for others in one word with its own, so that none is ours."""
+    words = list(argv)
+    for position in reversed(range(len(words) - 1)):
+        if words[position] in _LINES:
+            words[position : position + 2] = ["=".join(words[position : position + 2])]
+    return words
+
+
+def launching(values: dict[str, Any]) -> Launching:
+    """What the flags' `values` say, which are taken out of it; raises UsageError."""
+    given = {name: values.pop(name) for name in _SETTINGS if name in values}
+    if "server_seed" in given:
+        given["seed"] = given.pop("server_seed")
+    arguments = _words("--server-args", values.pop("server_args", ""))
+    if arguments:
+        given["arguments"] = arguments
+    if pairs := values.pop("server_env", []):
+        given["environment"] = _environment(pairs)
+    found = Launching(
+        engine=values.pop("launch", None),
+        command=values.pop("launch_command", None),
+        container=values.pop("launch_container", None),
+        container_engine=values.pop("container_engine", None),
+        container_args=_words("--container-args", values.pop("container_args", "")),
+        python=values.pop("server_python", None),
+        settings=given,
+        timeout_s=values.pop("launch_timeout_s", _TIMEOUT_S),
+        dry_run=values.pop("dry_run", False),
+        trace_directory=_whole(values.pop("server_trace", None)),
+    )
+    _check(found, given)
+    return found
+
+
+def _check(found: Launching, given: Mapping[str, Any]) -> None:
+    if found.command is not None and found.engine:
+        raise UsageError("--launch-command is the whole command: leave out --launch")
+    if not 0 < found.timeout_s < 1e9:
+        raise UsageError(f"--launch-timeout-sec {found.timeout_s:g}: give seconds, more than 0")
+    if found.container is None and (found.container_engine or found.container_args):
+        raise UsageError("--container-engine and --container-args go with --launch-container")
+    if found.wanted:
+        return
+    needless = [_FLAGS.get(name, name) for name in given]
+    needless += ["server_python"] * (found.python is not None) + ["dry_run"] * found.dry_run
+    needless += ["launch_timeout_sec"] * (found.timeout_s != _TIMEOUT_S)
+    if needless:
+        flag = needless[0].replace("_", "-")
+        raise UsageError(
+            f"--{flag} is for a server that is started here, with --launch, -command or -container"
+        )
+
+
+def _whole(directory: str | None) -> str | None:
+    """The server may be started elsewhere."""
+    return None if directory is None else os.path.abspath(directory)
+
+
+def _words(flag: str, line: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise UsageError(f"{flag} {shown(line)}: {str(error).lower()}") from None
+
+
+def _environment(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--server-env {shown(name)}: write NAME=VALUE")
+        found[name] = value
+    return found

@@ -1,0 +1,234 @@
+"""Launched: a server started for this command, known to be ours, ready, and gone when the command is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from loadgen import clock
+from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.exchange import ControlLoop
+from loadgen.errors import MeasureError, ServerDied, UsageError
+from loadgen.results import run_directory
+from loadgen.session import progress
+from loadgen.session.credentials import Credentials
+from loadgen.session.launch_options import Launching
+from loadgen.session.local_server import Local
+from loadgen.session.options import Options
+from loadgen.telemetry import discovery
+from loadgen.telemetry.environment import hide
+from loadgen.validity.run_metadata import Launched
+from loadgen.workload.server_settings import ServerSettings
+from loadgen_servers import ownership
+from loadgen_servers.causes import cause
+from loadgen_servers.container import Container
+from loadgen_servers.custom import Custom
+from loadgen_servers.launch import Command, Launcher, LaunchError, Order, shown, without_secrets
+from loadgen_servers.launchers import LAUNCHERS
+from loadgen_servers.running import Running, free_port, start
+
+LOG = "server.log"
+_CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
+_LOOK_S = 0.5
+_MEMORY_S = 30.0  # at most, for the GPU's memory to come back
+_MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
+
+
+class Startup(msgspec.Struct, frozen=True):
+    """A server on its way, as a display shows it."""
+
+    launch: Launching
+    running: Running
+    begin_ns: int
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since it was started."""
+        return (clock.now_ns() - self.begin_ns) / 1e9
+
+    @property
+    def share(self) -> float:
+        """Of the time it has."""
+        return min(self.elapsed_s / self.launch.timeout_s, 1.0)
+
+    def line(self) -> str:
+        """How long it has taken, and its last word."""
+        last = self.running.tail(1)
+        return f"starting {self.launch.name}: {self.elapsed_s:.0f} s" + (
+            f" · {hide(last[0].strip())}" if last else ""
+        )
+
+
+def dry_run(options: Options, settings: ServerSettings) -> str:
+    """The command line that would start the server; raises UsageError where there can be none."""
+    return shown(_command(options, settings, free_port()))
+
+
+@contextmanager
+def launched(
+    options: Options, settings: ServerSettings, known: Credentials, loop: ControlLoop
+) -> Iterator[tuple[ServerAddress, Local]]:
+    """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
+
+    Raises UsageError where it cannot be started, ServerDied where it ends or hangs. On leaving, every
+    process of it is gone, its port is free and its GPU memory is back.
+    """
+    launch = options.launching
+    port = free_port()
+    command = _command(options, settings, port)
+    directory = run_directory.create_directory(
+        Path(options.run_dir or "runs"), f"{launch.name}-server", run_directory.now()
+    )
+    before = discovery.device_memory_bytes()
+    startup = Startup(launch, _started(command, port, directory, known.variables), clock.now_ns())
+    access = ServerAddress(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets, loop=loop)
+    try:
+        with startup.running:
+            _until_ready(startup, access, options.quiet)
+            yield access, _local(startup, command, settings, before)
+    except LaunchError as error:  # it does not end
+        raise MeasureError(str(error)) from None
+    finally:
+        _until_memory_is_back(before)
+
+
+def _started(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
+    try:
+        return start(command, port, directory / LOG, withheld=withheld)
+    except LaunchError as error:
+        (directory / LOG).unlink(missing_ok=True)
+        run_directory.remove_empty(directory)
+        raise UsageError(str(error)) from None
+
+
+def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
+    """What is known of a server that has become ready; raises UsageError where somebody else answers."""
+    running, safe = startup.running, without_secrets(command)
+    facts = Launched(
+        how=startup.launch.name,
+        image=startup.launch.container or "",
+        command=list(safe.argv),
+        environment=dict(safe.environment),
+        settings=_without_secrets(settings),
+        ready_s=startup.elapsed_s,
+        owned=_owned(running),
+    )
+    return Local(
+        pids=running.pids,
+        log=running.log,
+        launched=facts,
+        check_alive=lambda wait_s: _check_alive(startup.launch.name, running, wait_s),
+        gone=lambda: running.exit_code() is not None,
+        device_before_bytes=before,
+    )
+
+
+def _without_secrets(settings: ServerSettings) -> ServerSettings:
+    arguments, environment = settings.arguments, settings.environment
+    safe = without_secrets(Command(arguments or (), environment or {}))
+    return settings.model_copy(
+        update={
+            "arguments": arguments and safe.argv,
+            "environment": environment and dict(safe.environment),
+        }
+    )
+
+
+def _command(options: Options, settings: ServerSettings, port: int) -> Command:
+    launch = options.launching
+    if options.model is None and launch.command is None:
+        raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
+    own = launch.command is None  # else the name and the rest are in the line itself
+    order = Order(
+        model=options.model or "",
+        port=port,
+        served_model_name=options.served_model_name if own else None,
+        context_len=settings.context_len,
+        memory_fraction=settings.memory_fraction,
+        tensor_parallel=settings.tensor_parallel,
+        quantization=settings.quantization,
+        skip_tokenizer=bool(settings.skip_tokenizer),
+        prefix_caching=settings.prefix_caching,
+        seed=settings.seed,
+        trace_directory=launch.trace_directory if own else None,
+        arguments=tuple(settings.arguments or ()),
+        environment=settings.environment or {},
+        python=launch.python,
+    )
+    try:
+        return _launcher(launch).command(order)
+    except LaunchError as error:
+        raise UsageError(str(error)) from None
+
+
+def _launcher(launch: Launching) -> Launcher:
+    if launch.container is not None:
+        served = launch.engine or "vllm"
+        return Container(
+            launch.container, launch.container_engine, served, launch.container_args, launch.command
+        )
+    if launch.command is not None:
+        return Custom(launch.command)
+    assert launch.engine is not None
+    return LAUNCHERS[launch.engine]()
+
+
+def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
+    """Wait for /health to say yes; raises ServerDied, or UsageError when somebody else has the port."""
+    inquiry = ServerProbe(access, None)
+    display = progress.display(quiet)
+    launch, running = startup.launch, startup.running
+    try:
+        while (trouble := inquiry.look()) is not None:
+            if (code := running.exit_code()) is not None:
+                raise _death(launch.name, running, f"ended with {code} before it was ready")
+            if startup.elapsed_s > launch.timeout_s:
+                limit = f"{launch.timeout_s:g} s ({trouble}; --launch-timeout-sec waits longer)"
+                raise _death(launch.name, running, f"is not ready after {limit}")
+            display.show(startup)
+            time.sleep(_LOOK_S)
+    finally:
+        display.close()
+
+
+def _owned(running: Running) -> str:
+    """How it is known that the listener is ours; raises UsageError where it is somebody else."""
+    try:
+        found = ownership.check(running.pids(), running.port)
+    except LaunchError as error:
+        raise UsageError(str(error)) from None
+    if found is ownership.Owner.NOBODY:
+        raise _death("the server", running, f"answers, and {found.value}")
+    return str(found.value)
+
+
+def _check_alive(name: str, running: Running, wait_s: float) -> None:
+    """Raises ServerDied where the server has ended, or does so within a time."""
+    deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+    while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
+        time.sleep(_LOOK_S)
+    if code is not None:
+        raise _death(name, running, f"ended with {code} during the run")
+
+
+def _death(name: str, running: Running, what: str) -> ServerDied:
+    """What happened and the known cause; then the end of the log."""
+    tail = running.tail(_CAUSE_LINES)
+    known = cause("\n".join(tail), running.exit_code())
+    summary = f"{name} {what}" + (f": {known}" if known else "")
+    last_lines = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
+    return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
+
+
+def _until_memory_is_back(before: int | None) -> None:
+    """The next start must find the GPU's memory as this one did; a process's end is not yet that."""
+    deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
+    while before is not None and clock.now_ns() < deadline_ns:
+        now = discovery.device_memory_bytes()
+        if now is None or now <= before + _MEMORY_BYTES:
+            return
+        time.sleep(_LOOK_S)

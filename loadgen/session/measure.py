@@ -1,0 +1,216 @@
+"""Measure: a plan is fired, decoded and journalled; a signal or a rule ends it early with what there is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import msgspec
+
+from loadgen import clock
+from loadgen.errors import UsageError
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Records
+from loadgen.protocol.error_text import Hide, as_is
+from loadgen.protocol.sglang import Generate
+from loadgen.results.journal import Journal
+from loadgen.session import signals
+from loadgen.session.progress import Display, Progress
+from loadgen.session.signals import Interrupts, Signals
+from loadgen.session.stop_rules import StopRules
+from loadgen.transport.capture_process import Run, start
+from loadgen.transport.job import Health, Job, Limits, Target
+from loadgen.workload.plan import Plan
+
+_SPARE_FILES = 64
+_LEAST_BYTES = 64 << 20  # that an answer may have
+_TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
+_BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
+UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
+
+
+def never() -> bool:
+    """As `Manner.gone` of a server whose end nobody would see."""
+    return False
+
+
+class TransportOptions(msgspec.Struct, frozen=True):
+    """How requests travel, whatever they say."""
+
+    target: Target
+    transport: str = "wire"
+    http2: bool = False
+    request_id_prefix: str = "loadgen-"
+    keep_text: bool = False
+    hide: Hide = as_is  # what servers write, without the secrets they were sent
+    gone: Callable[[], bool] = never  # whether the server has ended, where that is known
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a plan; `cut_short` says why where it was not carried to its end."""
+
+    records: Records
+    health: Health
+    cut_short: str = ""
+    signal: int = 0  # which one asked the run to stop; 0: none did
+    rule: str = ""  # which rule to stop ended it, in words
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked the run to stop."""
+        return self.signal > 0
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """What goes on beside a run: who is shown it, where it is kept, when it is to stop."""
+
+    display: Display
+    title: str
+    during: AbstractContextManager[object] = msgspec.field(default_factory=nullcontext)
+    journal: Journal = msgspec.field(default_factory=Journal)
+    rules: StopRules = msgspec.field(default_factory=StopRules)
+    interrupts: Interrupts = msgspec.field(default_factory=Signals)
+
+
+@dataclass
+class _Ending:
+    """Why a run is to end before its plan; the second signal ends the command."""
+
+    run: Run
+    signal: int = 0
+    gone: bool = False
+
+    def by_signal(self, number: int) -> None:
+        if self.signal:
+            self.run.kill()
+            signals.stop(number)
+        self.signal = number
+        self.run.stop()
+
+    def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
+        """Ask the run to stop once where the server has ended or a rule says so."""
+        if self.gone or rules.fired:
+            return
+        counters = self.run.counters
+        self.gone = gone()
+        if self.gone or rules.reason(elapsed_s, max(counters.sent - counters.ended, 0)):
+            self.run.stop()
+
+    @property
+    def cut_short(self) -> str:
+        """Why the plan was not carried to its end, no rule having ended it; "" where it was."""
+        if self.run.died:
+            return self.run.died
+        if self.signal:
+            return f"stopped by {signals.NAMES[self.signal]}"
+        return "the server has ended" if self.gone else ""
+
+
+@contextmanager
+def _until_its_end(run: Run, interrupts: Interrupts) -> Iterator[_Ending]:
+    ending = _Ending(run)
+    try:
+        with interrupts.caught(ending.by_signal):
+            yield ending
+    finally:
+        run.kill()
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Disable the garbage collector: decoding allocates many objects but no cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.unfreeze()
+            gc.enable()
+
+
+def measure(plan: Plan, manner: TransportOptions, watch: Watch) -> Outcome:
+    """Fire a plan and decode what comes back; raises UsageError when it needs too much.
+
+    `watch.during` is entered once the capturing process has been forked: what it starts may be a thread.
+    On return every decoded request is in the journal's file, and that is on the disk.
+    """
+    rules, journal = watch.rules, watch.journal
+    job = _job(plan, manner, rules)
+    _allow_files(job)
+    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text, manner.hide)
+    input_lens, output_lens = plan.prompts.input_lens, plan.prompts.output_lens
+    run = start(job, manner.transport)
+    progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
+    began_ns = clock.now_ns()
+    with _until_its_end(run, watch.interrupts) as ending, _no_collector(), watch.during:
+        journal.start_syncing()
+        for capture in run.captures():
+            if capture is None:
+                journal.write()
+                watch.display.show(progress)
+                watch.interrupts.poll()
+                ending.check(manner.gone, rules, (clock.now_ns() - began_ns) / 1e9)
+                continue
+            record = decoder.decode(capture)
+            record.planned_input = int(input_lens[record.index])
+            record.planned_output = int(output_lens[record.index])
+            journal.add(record)
+            rules.note(record.failure)
+            progress.note(record)
+        journal.finish()
+    spill = journal.path.parent if journal.path is not None else None
+    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
+    rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
+    health = run.health or UNHEARD
+    return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
+
+
+def _job(plan: Plan, manner: TransportOptions, rules: StopRules) -> Job:
+    profile = plan.profile
+    return Job(
+        target=manner.target,
+        count=len(plan),
+        body=plan.body,
+        offsets_ns=plan.offsets_ns,
+        max_concurrency=profile.max_concurrency,
+        limits=Limits(
+            request_timeout_ns=int(profile.request_timeout * 1e9),
+            # A whole answer has no token to wait for: only --request-timeout ends it.
+            stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
+            answer_bytes=_answer_bytes(plan),
+        ),
+        token_seen=plan.dialect.token_seen,
+        request_id_prefix=manner.request_id_prefix,
+        rate_per_s=profile.request_rate,
+        duration_ns=rules.duration_ns(profile.duration_ns),
+        http2=manner.http2,
+    )
+
+
+def _answer_bytes(plan: Plan) -> int:
+    """How many bytes one answer may have: no server needs as many for the tokens that it was asked for."""
+    longest = int(plan.prompts.output_lens.max(initial=0))
+    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
+    return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
+
+
+def _allow_files(job: Job) -> None:
+    """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
+    need = job.most_slots + used + _SPARE_FILES
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return
+    limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit < job.first_slots + used + _SPARE_FILES:
+        raise UsageError(
+            f"{job.first_slots} connections need more open files than the limit of {hard}: "
+            "lower --max-concurrency, or raise it (ulimit -Hn)"
+        )

@@ -1,0 +1,387 @@
+"""`loadgen selftest`: this client against a null server, which says when it really wrote each message."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import select
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen import clock
+from loadgen.arrays import Int64
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.errors import MeasureError, UsageError
+from loadgen.protocol import engines
+from loadgen.protocol.openai import DIALECTS
+from loadgen.results.printing import printed
+from loadgen.session import signals
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.session.progress import Silent
+from loadgen.spelling import Parser
+from loadgen.telemetry.environment import describe
+from loadgen.transport.capture_process import TRANSPORTS
+from loadgen.transport.job import Health
+from loadgen.validity import calibration
+from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
+from loadgen.workload import plan, profile
+from loadgen.workload.bounds import MOST_STREAMS, real, whole
+from loadgen.workload.plan import ModelTarget, Plan, Seed
+from loadgen.workload.profile import Profile
+from loadgen.workload.prompts import Prompts
+from loadgen_servers.embedded import NULL, Embedded, EngineFailed
+
+_TTFT_MS = 50.0
+_REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
+_STEP_S = 0.4  # how long one of the capacity search shall
+_SLOW = 1.2  # beyond this share of the interval the null server is at its end, not the client
+_MARGIN = 1.3  # a step with twice the streams takes longer
+_LEAST_MESSAGES = 4
+_LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
+_PATIENCE_S = 60.0
+_USUAL_STREAMS = 256
+_COUNT, _POSITIVE = whole(1, MOST_STREAMS), real(0.001, 10_000)  # of its flags
+
+
+class SelftestLoad(msgspec.Struct, frozen=True):
+    """What the client is put to: so many streams, on each a message every `interval_ms`."""
+
+    streams: int = _USUAL_STREAMS
+    interval_ms: float = 20.0
+    tokens_per_message: int = 1
+    input_tokens: int = 64
+    chat: bool = False
+
+    @classmethod
+    def of(cls, workload: Profile, interval_ms: float = 20.0, tokens_per_message: int = 1) -> SelftestLoad:
+        """The load of a run to come, as far as its profile says; the server's pace is a guess."""
+        streams = workload.max_concurrency or _USUAL_STREAMS
+        return cls(
+            streams=min(streams, workload.num_prompts or streams),
+            interval_ms=interval_ms,
+            tokens_per_message=tokens_per_message,
+            input_tokens=workload.input_len,
+            chat=workload.backend == "openai-chat",
+        )
+
+    @property
+    def words(self) -> str:
+        pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
+        each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
+        return f"{self.streams} stream{'s' * (self.streams != 1)} × {pace}{each}"
+
+
+@dataclass
+class Null:
+    """A null server under way; its log can be read once it has ended."""
+
+    base_url: str
+    log: Path
+
+    def sent(self, prefix: str) -> dict[int, Sent]:
+        """What was sent to the requests of a prefix, by plan index."""
+        rows = (msgspec.json.decode(line, type=Sent) for line in self.log.read_bytes().splitlines())
+        return {int(row.request_id[len(prefix) :]): row for row in rows if row.request_id.startswith(prefix)}
+
+
+@contextmanager
+def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[tuple[Null, Embedded]]:
+    """A null server of our own, which `stop` ends before the block does; raises MeasureError."""
+    with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
+        log = Path(name) / "log.jsonl"
+        pace = ["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", "--log", str(log)]
+        with Embedded([*pace, *shape], NULL) as process:
+            try:
+                listening = process.start()
+            except EngineFailed as error:
+                raise MeasureError(f"the null server did not start: {error}") from None
+            yield Null(listening.base_url, log), process
+
+
+class _Words(msgspec.Struct, frozen=True):
+    """Ids as text, for an API that takes nothing else; nobody reads them."""
+
+    ids: Prompts
+    format: str = "text"
+
+    @property
+    def input_lens(self) -> Int64:
+        return self.ids.input_lens
+
+    @property
+    def output_lens(self) -> Int64:
+        return self.ids.output_lens
+
+    def prompt(self, i: int) -> str:
+        return " ".join(map(str, self.ids.prompt(i)))
+
+
+def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
+    workload = profile.build(
+        {
+            "name": "selftest",
+            "num_prompts": requests,
+            "max_concurrency": load.streams,
+            "input_len": load.input_tokens,
+            "output_len": tokens,
+            "request_timeout": _PATIENCE_S,
+        }
+    )
+    engine = engines.by_owner("loadgen-null") or engines.UNKNOWN
+    made = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn())
+    if not load.chat:
+        return made
+    dialect = DIALECTS["chat"]
+    return replace(made, dialect=dialect, path=dialect.path, prompts=_Words(made.prompts))
+
+
+def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
+    target = replace(ServerAddress(base_url).target(made.path, None), delay_acks=True)
+    manner = TransportOptions(target, transport, request_id_prefix=prefix)
+    outcome = measure(made, manner, Watch(Silent(), "self-test"))
+    if outcome.signal:
+        raise signals.Stopped(outcome.signal)
+    if outcome.cut_short:
+        raise MeasureError(f"the self-test of {transport} was cut short: {outcome.cut_short}")
+    return outcome
+
+
+def _trial(load: SelftestLoad, transport: str, waves: int, messages: int) -> tuple[Seen, Health]:
+    """Waves of requests of so many messages each, against a null server of their own."""
+    tokens, prefix = messages * load.tokens_per_message, f"{transport}-"
+    shape = ("--tokens-per-message", str(load.tokens_per_message))
+    with null_server(_TTFT_MS, load.interval_ms, *shape) as (null, process):
+        outcome = _fire(_plan(load, waves * load.streams, tokens), transport, null.base_url, prefix)
+        process.stop()
+        return compare(outcome.records, null.sent(prefix)), outcome.health
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """The most that was held; `bounded` where something more was tried and was not."""
+
+    streams: int
+    tokens_per_s: float
+    bounded: bool
+
+
+def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], Seen | None]) -> Capacity:
+    """From `start` streams, twice what is held; where nothing is, a quarter of what is not.
+
+    `held` and `refused` are what is known already: the most, and the least that was not (else infinite).
+    `attempt` says None where there is no time or room for another.
+    """
+    streams = start
+    while held.streams < streams < refused and (seen := attempt(streams)) is not None:
+        if seen.held(streams):
+            held = Capacity(streams, max(held.tokens_per_s, seen.tokens_per_s), False)
+        else:
+            refused = streams
+        streams = 2 * held.streams or max(1, int(refused) // 4)
+    return replace(held, bounded=math.isfinite(refused))
+
+
+@dataclass
+class _Steps:
+    """One wave at a time of other numbers of streams, while there is time for it."""
+
+    load: SelftestLoad
+    transport: str
+    deadline_ns: int
+    took_ns: int = 0
+
+    def __call__(self, streams: int) -> Seen | None:
+        begin_ns = clock.now_ns()
+        if begin_ns + _MARGIN * self.took_ns > self.deadline_ns:
+            return None
+        messages = max(_LEAST_MESSAGES, round(_STEP_S / (self.load.interval_ms / 1e3)))
+        try:
+            seen, _ = _trial(replace(self.load, streams=streams), self.transport, 1, messages)
+        except UsageError:  # more connections than files may be open
+            return None
+        self.took_ns = clock.now_ns() - begin_ns
+        served_ms = float(np.median(seen.gap[1])) / 1e6 if len(seen.gap[1]) else 0.0
+        return None if served_ms > _SLOW * self.load.interval_ms else seen
+
+
+def _power_of_two(load: SelftestLoad, cpu_us_per_token: float) -> int:
+    """Streams that should take half a core, rounded down: where the search for the capacity begins."""
+    messages_per_s = 0.5e6 / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
+    streams = max(1, int(messages_per_s * load.interval_ms / 1e3))
+    return 1 << (streams.bit_length() - 1)
+
+
+def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment: str) -> Calibration:
+    """The self-test of one transport in about `budget_s`; raises MeasureError where nothing came whole."""
+    begin_ns = clock.now_ns()
+    interval_s = load.interval_ms / 1e3
+    messages = max(_LEAST_MESSAGES, round(_REQUEST_S / interval_s))
+    wave_s = _TTFT_MS / 1e3 + messages * interval_s
+    seen, health = _trial(load, transport, max(1, round(0.4 * budget_s / wave_s)), messages)
+    if not len(seen.gap[0]):
+        raise MeasureError(
+            f"no answer came whole over {transport} at {load.words} ({seen.failed} of {seen.requests} "
+            f"failed{'; ' * bool(seen.trouble)}{seen.trouble}): give fewer --streams"
+        )
+    cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
+    guess = _power_of_two(load, cpu_us_per_token)
+    steps = _Steps(load, transport, begin_ns + int(budget_s * 1e9))
+    if seen.held(load.streams):
+        known = Capacity(load.streams, seen.tokens_per_s, False)
+        capacity = search(known, max(2 * load.streams, guess), math.inf, steps)
+    else:
+        capacity = search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, steps)
+    return Calibration(
+        measured=datetime.now(UTC),
+        environment=environment,
+        transport=transport,
+        streams=load.streams,
+        interval_ms=load.interval_ms,
+        tokens_per_message=load.tokens_per_message,
+        ttft=Error.of(*seen.ttft),
+        gap=Error.of(*seen.gap),
+        e2e=Error.of(*seen.e2e),
+        events_per_read=seen.events_per_read,
+        capacity_tokens_per_s=capacity.tokens_per_s,
+        capacity_streams=capacity.streams,
+        capacity_bounded=capacity.bounded,
+        cpu_us_per_token=cpu_us_per_token,
+    )
+
+
+def measure_client(
+    load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0
+) -> dict[str, Calibration]:
+    """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
+    _check_platform()
+    environment, each_s = calibration.environment_digest(describe()), budget_s / len(transports)
+    return {transport: _calibrate(load, transport, each_s, environment) for transport in transports}
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """One thing that servers do, and the null server's flags for it."""
+
+    words: str
+    shape: tuple[str, ...] = ()
+    chat: bool = False
+
+
+MODES = (
+    Mode("a token a message"),
+    Mode("a token a message, chat", chat=True),
+    Mode("4 tokens a message", ("--tokens-per-message", "4")),
+    Mode("4 messages a write", ("--messages-per-write", "4")),
+    Mode("a message in 3 writes", ("--pieces", "3")),
+    Mode("messages with a role alone", ("--extra", "role"), chat=True),
+    Mode("messages with usage alone", ("--extra", "usage")),
+    Mode("comments (pings)", ("--extra", "ping")),
+    Mode("empty texts", ("--extra", "empty")),
+    Mode("a stall of 100 ms", ("--stall-ms", "100")),
+)
+
+
+def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
+    """What is wrong with what each transport saw of a mode, `ok` where nothing is; raises MeasureError."""
+    load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
+    requests, tokens = 2 * load.streams, 18
+    with null_server(load.interval_ms, load.interval_ms, *mode.shape) as (null, process):
+        records = {
+            transport: _fire(_plan(load, requests, tokens), transport, null.base_url, f"{transport}-").records
+            for transport in transports
+        }
+        process.stop()
+        seen = {transport: compare(found, null.sent(f"{transport}-")) for transport, found in records.items()}
+    return {transport: fault(found, requests * tokens) for transport, found in seen.items()}
+
+
+def fault(seen: Seen, tokens: int) -> str:
+    """What is wrong with a run that asked for so many tokens, in words; `ok` where nothing is."""
+    if seen.failed:
+        return f"{seen.failed} of {seen.requests} failed, the first with {seen.trouble}"
+    if seen.unlike:
+        return f"{seen.unlike} of {seen.requests} answers with more or fewer messages than were sent"
+    return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"
+
+
+def _modes(transports: Sequence[str]) -> tuple[list[str], bool]:
+    """The table of modes, and whether all are well."""
+    lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
+    for mode in MODES:
+        found = examine(mode, transports)
+        cells = (f"{'ok' if word == 'ok' else 'wrong':>10}" for word in found.values())
+        lines.append(f"  {mode.words:<26}" + "".join(cells))
+        faults += [f"{mode.words}, {name}: {word}" for name, word in found.items() if word != "ok"]
+    return lines + faults, not faults
+
+
+def table(found: Calibration) -> list[str]:
+    """A transport's figures, at most 80 columns."""
+    lines = [f"{found.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
+    for name, error in (("TTFT", found.ttft), ("message gap", found.gap), ("E2E", found.e2e)):
+        values_us = (error.median_us, error.p99_us, error.max_us)
+        lines.append(f"  {name:<12}" + "".join(f"{_cell(error, us):>22}" for us in values_us))
+    if found.capacity_streams:
+        least = "" if found.capacity_bounded else "at least "
+        capacity = f"{least}{found.capacity_tokens_per_s:,.0f} tok/s, on {found.capacity_streams:,} streams"
+    else:
+        capacity = "no load that was tried was held"
+    return [
+        *lines,
+        f"  capacity          {capacity}",
+        f"  messages a read   {found.events_per_read:.4f}",
+        f"  CPU per token     {found.cpu_us_per_token:.1f} µs",
+    ]
+
+
+def _cell(error: Error, us: float) -> str:
+    percent = error.percent(us)
+    return f"{us:,.{1 * (us < 100)}f} µs {percent:6.{2 * (percent < 100)}f} %"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
+    options = _parser().parse_args(argv)
+    transports = tuple(TRANSPORTS) if options.transport == "both" else (options.transport,)
+    _check_platform()
+    load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
+    deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
+    lines, well = _modes(transports)
+    printed("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
+    found: dict[str, Calibration] = {}
+    for transport in transports:
+        left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(found))
+        found |= measure_client(load, (transport,), left_s)
+        printed("\n".join(table(found[transport])), sys.stdout, end="\n\n")
+    if options.save and calibration.remember(found.values()):
+        printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
+    return 0 if well else MeasureError.exit_code
+
+
+def _check_platform() -> None:
+    if not hasattr(select, "epoll"):
+        raise UsageError("the self-test needs Linux: its null server waits on epoll")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="loadgen selftest",
+        allow_abbrev=False,
+        description="Measure this client against a server that tells the truth: docs/selftest.md.",
+    )
+    add = parser.add_argument
+    add("--streams", type=_COUNT, default=_USUAL_STREAMS, metavar="N", help="default %(default)s")
+    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="between messages (default 20)")
+    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="default 1")
+    add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
+    add("--transport", choices=(*TRANSPORTS, "both"), default="both")
+    add("--seconds", type=_POSITIVE, default=14.0, metavar="S", help="for all of it (default 14)")
+    add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
+    return parser

@@ -1,0 +1,389 @@
+"""Run: one profile against a server that was found ready: warmed up, watched and measured."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.endpoint import control, engine_config, greedy_prompts, server_log
+from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.endpoint.control import Trace
+from loadgen.endpoint.discovery import ServerAddress, ServerInfo
+from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.secrecy import Secrets
+from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.metrics.record import Records
+from loadgen.protocol.address import is_loopback
+from loadgen.results import report, request_rows, run_directory
+from loadgen.results import run_directory as result
+from loadgen.results.journal import Journal
+from loadgen.results.run_directory import Result
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.roofline.identify import Flags
+from loadgen.session import calibrate, progress, signals
+from loadgen.session.followup import (
+    FinishedRun,
+    Step,
+    bounded,
+    calibrated,
+    counted,
+    followed_up,
+    sensed,
+    throttled,
+    with_outcome,
+)
+from loadgen.session.local_server import Local
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
+from loadgen.session.options import Options
+from loadgen.session.progress import TERMINAL, Display, Frontend
+from loadgen.session.stop_rules import StopRules
+from loadgen.telemetry import discovery, throttling
+from loadgen.telemetry.environment import HIDDEN, command_line, describe, git_state, hide
+from loadgen.telemetry.sampler import Sensing
+from loadgen.transport.capture_process import DEFAULT_TRANSPORT
+from loadgen.transport.job import Target
+from loadgen.validity.campaign_cell import Cell
+from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.sections import Broken, guarded
+from loadgen.workload import plan
+from loadgen.workload.plan import ModelTarget, Plan, Seed
+from loadgen.workload.profile import Profile
+
+_IDLE_S = 1.0  # of power at rest, where there is a sensor of it
+_FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
+_REST_S = 3.0  # at most, for a server to be done with the warm-up
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A server found ready, and what every profile of a command shares."""
+
+    options: Options
+    access: ServerAddress
+    served: ServerInfo
+    subject: ModelTarget
+    root: Target
+    local: Local | None = None  # None: the server is on another machine
+    checkpoint: Checkpoint | None = None  # what the model's files say, where they are on this machine
+    # By the API they were asked in; whatever is made of this session by `replace` shares them.
+    fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
+    cell: Cell | None = None  # of a campaign, whose runs these are
+    frontend: Frontend = TERMINAL
+
+    def check_alive(self, failed: bool) -> None:
+        """Raises MeasureError where a server of ours has ended; one that failed gets time for it."""
+        if self.local is not None:
+            self.local.check_alive(_FAILED_S if failed else 0.0)
+
+    def hidden(self, error: LoadgenError) -> LoadgenError:
+        """The error without the secrets of this session."""
+        return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
+
+    @property
+    def context_limit(self) -> int:
+        """Tokens of the longest request the server takes, by its word or the model's files; 0: not known."""
+        declared = self.checkpoint.max_positions if self.checkpoint is not None else None
+        return self.served.max_model_len or declared or 0
+
+    def keep(
+        self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
+    ) -> FinishedRun:
+        """Write a run's directory: arrivals, report, the log of a server of ours, and last the result.
+
+        Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
+        once all of it is kept elsewhere; a signal waits for that, a second one does not.
+        """
+        with signals.deferred(self.frontend.interrupts) as came:
+            kept = self._keep(run, directory, explain, layout)
+        return replace(kept, signal=came[0] if came else 0)
+
+    def _keep(self, run: Result, directory: Path, explain: bool, layout: str | None) -> FinishedRun:
+        broken: list[Broken] = []
+        text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+        texts = {run_directory.REPORT: text + "\n"}
+        if self.local is not None and self.local.log is not None:
+            log = self.local.log  # engines print their keys
+            said = server_log.text(log) or server_log.missing(log)
+            texts[log.name] = hide(self.access.secrets.conceal(said))
+        errors = run_directory.save(run, directory, texts, broken)
+        if self.options.save_requests:
+            try:
+                request_rows.save(run, directory)
+            except UsageError as error:
+                errors.append(str(error))
+        errors += [f"{one.name}: {one.why}; the run is kept in {directory}" for one in broken]
+        return FinishedRun(text, tuple(errors))
+
+    def request(self, workload: Profile, seed: Seed) -> str:
+        """One request of a profile as it would be sent, secrets hidden."""
+        made = plan.make(workload, self.subject, seed)
+        body = made.body(0)
+        target = self._target(made)
+        shown = tuple((name, HIDDEN) for name, _ in target.headers)
+        head = replace(target, headers=shown).request_head(len(body), "0")
+        known = self._secrets(workload)
+        shown_body = json.dumps(known.mask(json.loads(body)), ensure_ascii=False)
+        return known.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
+
+    def _secrets(self, workload: Profile) -> Secrets:
+        """Those of the command, and those in a workload's body."""
+        return self.access.secrets | Secrets.of(tables=(workload.extra_body, workload.chat_template_kwargs))
+
+    def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
+        """Measure one profile; its result, and the directory that holds its journal and is to hold it all.
+
+        Raises UsageError or MeasureError; where nothing was measured there is no directory then.
+        """
+        known = self._secrets(workload)
+        with known.kept():
+            return replace(self, access=replace(self.access, secrets=known))._run(workload, seed)
+
+    def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
+        made = plan.make(workload, self.subject, seed)
+        self._check_fits(made)
+        started = run_directory.now()
+        directory = run_directory.create_directory(
+            Path(self.options.run_dir or "runs"), workload.name or "bench", started
+        )
+        display = progress.display(self.options.quiet)
+        journal = Journal(directory / result.JOURNAL, self.frontend.warn)
+        try:
+            return self._measured(made, started, display, journal), directory
+        except BaseException:
+            # Not to be caught here, but what was measured is there, and whoever waits for it must hear so.
+            if journal.requests:
+                self.frontend.warn(
+                    f"{journal.requests} requests were measured: loadgen report {directory} shows them"
+                )
+            else:
+                journal.remove()
+                run_directory.remove_empty(directory)
+            raise
+        finally:
+            journal.close()
+            display.close()
+
+    def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
+        manner = self.manner(made)
+        reset = self._reset_cache()
+        sensing = self._sensing()
+        warmed = self._warm_up(made, manner, display)
+        if self.options.selftest:
+            calibrate.at_the_pace_of(made.profile, manner.transport, warmed)
+        known = self._facts(made, started, sensing).model_copy(
+            update={
+                "warmups": len(warmed),
+                "warmup_failures": int((~warmed.ok).sum()),
+                "cache_reset": reset,
+                "request_id_prefix": manner.request_id_prefix,
+                "under_way": True,
+            }
+        )
+        known = self._masked(known)
+        journal.facts(known.dumped())
+        before = throttling.snapshot() if is_loopback(self.root.host) else None
+        observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        if observer is not None:
+            observer.before(_REST_S if len(warmed) else 0.0)
+        with self._traced() as trace:
+            outcome = self._watched(made, manner, display, journal, observer, sensing)
+            known = self._masked(with_outcome(known, outcome, journal.error, made.total))
+            journal.facts(known.dumped())
+            journal.finish()
+        # From here on the measurement is on disk, and nothing that fails costs more than its own part.
+        steps: tuple[tuple[str, Step], ...] = (
+            ("throttling", lambda _: throttled(before)),
+            ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
+            ("the server's counters", lambda _: counted(observer, outcome)),
+            ("the sensors", lambda _: sensed(sensing, outcome)),
+            ("the engine's configuration", lambda _: self._server_side()),
+            ("the last self-test", calibrated),
+            ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
+            ("the roofline", lambda facts: bounded(facts, roofline_flags(self.options))),
+        )
+        return Result(self._masked(followed_up(known, steps)), outcome.records)
+
+    def _masked(self, known: Facts) -> Facts:
+        """The facts without secrets: they are written as they are."""
+        return Facts.model_validate(self.access.secrets.mask(known.model_dump()))
+
+    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
+        """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
+        if not self.options.fingerprint:
+            return {}
+        if made.path in self.fingerprints:
+            return {"fingerprint": self.fingerprints[made.path]}
+        if outcome.interrupted or not outcome.records.ok.any():
+            name = signals.NAMES.get(outcome.signal)
+            why = f"stopped by {name} before it was taken" if name else "every request failed"
+            return {"fingerprint": Fingerprint.none(why)}
+        hide = self.access.secrets.hide
+        self.fingerprints[made.path] = greedy_prompts.ask(
+            self.access, self.root.tls, self.subject, made, display.show, hide=hide
+        )
+        return {"fingerprint": self.fingerprints[made.path]}
+
+    def _reset_cache(self) -> str:
+        """Empty the prefix cache where that was asked for, or the server is ours; what came of it."""
+        engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
+        if not self.options.reset_cache and not (ours and engine.reset_path):
+            return ""
+        return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
+
+    def _sensing(self) -> Sensing | None:
+        """The sensors of this machine, where the server is on it, and its power at rest."""
+        if self.local is None or not self.options.observe or self.served.engine.simulated:
+            return None
+        sensing = Sensing(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing.rest(_IDLE_S)
+        return sensing
+
+    def _traced(self) -> AbstractContextManager[Trace | None]:
+        directory = self.options.launching.trace_directory
+        if directory is None:
+            return nullcontext()
+        return control.tracing(self.access, self.root.tls, self.served.engine, directory)
+
+    def _watched(
+        self,
+        made: Plan,
+        manner: TransportOptions,
+        display: Display,
+        journal: Journal,
+        observer: Observer | None,
+        sensing: Sensing | None,
+    ) -> Outcome:
+        """The measured run, the server's counters and this machine's sensors sampled meanwhile."""
+        title = made.profile.name or "bench"
+        if self.cell is not None:
+            title = f"r{self.cell.repeat} {self.cell.arm}, {title}"
+        if observer is not None and self.local is not None:
+            self.local.pids()  # to look for them costs less while there are few connections
+        during = _both(
+            observer.sampling() if observer is not None else nullcontext(),
+            sensing.sampling() if sensing is not None else nullcontext(),
+        )
+        rules = StopRules.of(self.options)
+        return measure(made, manner, Watch(display, title, during, journal, rules, self.frontend.interrupts))
+
+    def _target(self, made: Plan) -> Target:
+        return replace(self.root, path=self.root.path.rstrip("/") + made.path)
+
+    def manner(self, made: Plan) -> TransportOptions:
+        """How the requests of a plan travel to this server."""
+        options = self.options
+        prefix = options.request_id_prefix
+        return TransportOptions(
+            target=self._target(made),
+            transport=transport(options),
+            http2=options.http2,
+            request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
+            keep_text=options.save_detailed,
+            hide=self.access.secrets.hide,
+            gone=self.local.gone if self.local is not None else never,
+        )
+
+    def _check_fits(self, made: Plan) -> None:
+        limit = self.served.max_model_len
+        if 0 < limit < made.longest:
+            raise MeasureError(
+                f"the longest request needs {made.longest} tokens and {self.served.model} takes {limit}: "
+                "lower --random-input-len or --random-output-len"
+            )
+
+    def _warm_up(self, made: Plan, manner: TransportOptions, display: Display) -> Records:
+        """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
+        if not made.profile.warmups:
+            return Records.of([])
+        warmup = plan.warmup(made.profile, self.subject, made.seed)
+        watch = Watch(display, "warm-up", interrupts=self.frontend.interrupts)
+        outcome = measure(warmup, manner, watch)
+        if outcome.signal:
+            raise signals.Stopped(outcome.signal)
+        failures = [failure for failure in outcome.records.failures if failure is not None]
+        if len(failures) == len(outcome.records):
+            self.check_alive(failed=True)  # what it died of tells more
+            first = failures[0]
+            raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
+        return outcome.records
+
+    def _facts(self, made: Plan, started: datetime, sensing: Sensing | None) -> Facts:
+        """What is known before the first request."""
+        local = self.local
+        return Facts(
+            started=started,
+            finished=started,
+            command=command_line(),
+            profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
+            seed=made.seed.value,
+            seed_chosen=made.seed.chosen,
+            repeat=made.seed.repeat,
+            plan_digest=made.digest(),
+            prompt_format=made.prompts.format,
+            ids_source=made.ids_source,
+            server=self._server(made),
+            tokenizer=self.options.tokenizer,
+            client=Client(transport=transport(self.options)),
+            environment=self._environment(sensing),
+            notes=made.notes,
+            label=self.options.label,
+            metadata=self.options.metadata,
+            cell=self.cell,
+            requests=made.total or 1,
+            repeated_prompts=plan.repeated_prompts(made),
+            launched=local.launched if local is not None else None,
+            checkpoint=self.checkpoint,
+        )
+
+    def _environment(self, sensing: Sensing | None) -> dict[str, str]:
+        """This machine and our own software; of its GPUs too where the server is on it."""
+        own = {**describe(), "git": git_state()}
+        seen = discovery.facts(sensing.sensors) if sensing is not None else {}
+        return {name: said for name, said in {**own, **seen}.items() if said}
+
+    def _server_side(self) -> dict[str, Any]:
+        """What the engine says that it runs."""
+        local, engine = self.local, self.served.engine
+        says = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
+        parts = [engine_config.from_server_info(says)] if says else []
+        if local is not None and local.log is not None:
+            parts.append(engine_config.parse(server_log.beginning(local.log)))
+        return {"as_run": engine_config.merged(*parts)} if parts else {}
+
+    def _server(self, made: Plan) -> Server:
+        served = self.served
+        return Server(
+            url=self._target(made).url,
+            engine=served.engine.name,
+            version=served.version,
+            model=served.model,
+            model_root=served.model_root,
+            max_model_len=served.max_model_len,
+            simulated=served.model_root if served.engine.simulated else "",
+        )
+
+
+@contextmanager
+def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+def roofline_flags(options: Options) -> Flags:
+    """What the user says of machine and model."""
+    return Flags(options.hardware, options.bandwidth, options.model_config)
+
+
+def transport(options: Options) -> str:
+    """The transport asked for, or the one that fits the platform; raises UsageError."""
+    chosen = options.transport or DEFAULT_TRANSPORT
+    if chosen == "wire" and DEFAULT_TRANSPORT != "wire":
+        raise UsageError("--transport wire needs Linux (epoll): use --transport httpx here")
+    return chosen

@@ -1,0 +1,23 @@
+"""Stop flags: the part of the command line that says when a run is to end before its plan."""
+
+from __future__ import annotations
+
+import argparse
+
+from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, Tolerance
+from loadgen.workload.bounds import YEAR_S, parsed_by, real, whole
+
+
+# fmt: off
+def add_stop_flags(group: argparse._ArgumentGroup) -> None:
+    """The flags of stop_rules.StopRules."""
+    add = group.add_argument
+    add("--max-failures", type=parsed_by(Tolerance.parse), metavar="N|N%",
+        help=f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on")
+    add("--max-consecutive-failures", type=whole(0, 999_999_999), metavar="N",
+        help=f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)")
+    add("--max-duration", dest="max_duration_s", type=real(0.001, YEAR_S), metavar="S",
+        help="send for at most S seconds")
+    add("--drain-timeout", dest="drain_timeout_s", type=real(0, YEAR_S), metavar="S",
+        help=f"seconds for requests to end then, before they are cut (default {DRAIN_S:g})")
+# fmt: on

@@ -1,0 +1,146 @@
+"""Stop rules: when a run is to end before its plan, decided from its failures and from time alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from loadgen.transport.failure import Failure, FailureKind
+
+DEAD = 10  # failures in a row, and no success at all: by default such a server is dead
+JUDGED_FROM = 20  # requests that have ended before a share of them is judged
+DRAIN_S = 30.0  # for those under way once --max-duration has passed
+_LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
+_SECOND_NS = 1_000_000_000
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """How many requests may fail: a number, or a share of those that have ended, 0 to 1."""
+
+    count: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Tolerance:
+        """The tolerance of `--max-failures 5` or `--max-failures 2.5%`; raises ValueError."""
+        found = _LIMIT.fullmatch(text.strip())
+        if found is None or (found[2] and float(found[2]) > 100):
+            raise ValueError(f"{text!r} is neither a number of requests, as 5, nor a share of them, as 2.5%")
+        return cls(count=int(found[1])) if found[1] else cls(share=float(found[2]) / 100)
+
+    def __str__(self) -> str:
+        return str(self.count) if self.share is None else f"{100 * self.share:g}%"
+
+
+class StopOptions(Protocol):
+    """What the command line says of when to stop; None: nothing."""
+
+    @property
+    def max_failures(self) -> Tolerance | None: ...
+    @property
+    def max_consecutive_failures(self) -> int | None: ...
+    @property
+    def max_duration_s(self) -> float | None: ...
+    @property
+    def drain_timeout_s(self) -> float: ...
+
+
+@dataclass
+class StopRules:
+    """The rules of one run, and what they have seen of it.
+
+    They are told of each request as it ends, and asked now and then whether the run is to end. A request
+    that was cancelled says nothing of the server, and is not counted.
+    """
+
+    max_failures: Tolerance | None = None
+    max_consecutive: int | None = None  # None: DEAD of them, while there is no success; 0: no such rule
+    max_duration_s: float | None = None
+    drain_s: float = DRAIN_S
+    ended: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+    in_a_row: int = field(default=0, init=False)
+    last: Failure | None = field(default=None, init=False)
+    fired: str = field(default="", init=False)  # the first reason that there was
+
+    @classmethod
+    def of(cls, asked: StopOptions) -> StopRules:
+        """The rules of a command line, for one run: each run has its own."""
+        return cls(
+            asked.max_failures, asked.max_consecutive_failures, asked.max_duration_s, asked.drain_timeout_s
+        )
+
+    @property
+    def send_for_s(self) -> float | None:
+        """For how long requests are sent; None: for as long as there are any."""
+        return self.max_duration_s
+
+    @property
+    def cut_after_s(self) -> float | None:
+        """After how long what is still under way is cut; None: never."""
+        return None if self.max_duration_s is None else self.max_duration_s + self.drain_s
+
+    def duration_ns(self, planned_ns: int) -> int:
+        """For how long requests are sent, given what the workload says; 0: no limit, as `Job` has it."""
+        if self.max_duration_s is None:
+            return planned_ns
+        most_ns = int(self.max_duration_s * _SECOND_NS)
+        return min(planned_ns, most_ns) if planned_ns else most_ns
+
+    def note(self, failure: Failure | None) -> None:
+        """Count a request that has ended; None: it succeeded."""
+        if failure is not None and failure.kind is FailureKind.CANCELLED:
+            return
+        self.ended += 1
+        self.failed += failure is not None
+        self.in_a_row = self.in_a_row + 1 if failure is not None else 0
+        self.last = failure or self.last
+
+    def reason(self, elapsed_s: float, under_way: int = 0) -> str:
+        """Why the run is to end now, "" where it is to go on; once there was a reason it stays.
+
+        `elapsed_s` is since the first request could be sent, `under_way` how many requests would be cut.
+        """
+        self.fired = self.fired or self._failures() or self._time(elapsed_s, under_way)
+        return self.fired
+
+    def summary(self, elapsed_s: float, not_sent: int) -> str:
+        """Which rule ended the run, once it is over; "" where none did.
+
+        Where everything under way ended in time there was nothing to cut, and it is the `not_sent` requests
+        of the plan that say that --max-duration ended it.
+        """
+        limit_s = self.max_duration_s
+        if self.fired or limit_s is None or elapsed_s < limit_s or not not_sent:
+            return self.fired
+        return f"--max-duration {limit_s:g} s: {not_sent} requests were not sent; what was under way ended"
+
+    def _failures(self) -> str:
+        said = f"{self.failed} of {self.ended} requests failed"
+        last = (
+            "" if self.last is None else f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ")
+        )
+        tolerance, row = self.max_failures, self.max_consecutive
+        if tolerance is not None and tolerance.count is not None and self.failed > tolerance.count:
+            return f"--max-failures {tolerance}: {said}{last}"
+        if (
+            tolerance is not None
+            and tolerance.share is not None
+            and self.ended >= JUDGED_FROM
+            and self.failed > tolerance.share * self.ended
+        ):
+            return f"--max-failures {tolerance}: {said}{last}"
+        if row is None and self.failed == self.ended >= DEAD:
+            return f"the first {self.failed} requests all failed{last} (--max-consecutive-failures 0 goes on)"
+        if row and self.in_a_row >= row:
+            return f"--max-consecutive-failures {row}: {self.in_a_row} requests in a row failed{last}"
+        return ""
+
+    def _time(self, elapsed_s: float, under_way: int) -> str:
+        if self.cut_after_s is None or elapsed_s < self.cut_after_s:
+            return ""
+        cut = f"{under_way} requests still under way after the --drain-timeout of {self.drain_s:g} s were cut"
+        return f"--max-duration {self.max_duration_s:g} s: {cut}"

@@ -1,0 +1,35 @@
+"""Spelling: the known name that is nearest to a misspelt one, and command lines that suggest it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Collection
+from typing import NoReturn
+
+from loadgen.errors import UsageError
+
+_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """`, did you mean 'x'?` where some known word is close, else nothing."""
+    close = difflib.get_close_matches(word, list(known), 1, 0.5)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse whose errors are this tool's."""
+
+    def error(self, message: str) -> NoReturn:
+        said = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        raise UsageError(f"{said}; {self.prog} --help lists the flags")
+
+
+def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
+    """Raises UsageError for what a parser does not know, with the nearest of what it does."""
+    flag = word.split("=", 1)[0]
+    if not flag.startswith("-"):
+        raise UsageError(f"unexpected argument {word!r}; {parser.prog} --help lists the flags")
+    known = [option for action in parser._actions for option in action.option_strings]
+    raise UsageError(f"unknown flag {flag}{nearest(flag, known)}; {parser.prog} --help lists the flags")

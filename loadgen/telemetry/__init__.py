@@ -1,0 +1,1 @@
+"""Telemetry: this machine while a run goes on: memory, power, heat, clocks, throttling."""

@@ -1,0 +1,174 @@
+"""Hwmon: power rails, heat and clocks of a Jetson, from its INA monitors and other files of sysfs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from loadgen.protocol import untrusted
+from loadgen.telemetry.sensor import Absent, Key, Questions, Reading
+
+_LABEL = re.compile(r"in(\d+)_label")
+# A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.
+_TOTALS = ("VIN", "VDD_IN", "5V_IN", "POM_5V_IN")
+# AGX Orin: the memory's rail is fed from the 5 V rail, whose power includes it.
+_UNDER = {"VDDQ_VDD2_1V8AO": "VIN_SYS_5V0"}
+_ZONES = ("gpu-thermal", "GPU-therm", "tj-thermal")
+# Thor's; Orin's and Xavier's, by driver: JetPack 6 calls it 17000000.gpu.
+_GPU_CLOCKS = re.compile(r"gpu-gpc-\d+|.+\.(gpu|ga10b|gv11b)")
+_MEMORY_CLOCK = "bwmgr"
+
+
+class Rail(msgspec.Struct, frozen=True):
+    """One channel of a monitor; `label` is the board's name for what it measures."""
+
+    label: str
+    known: bool  # the label is the board's; else it only says which chip it is
+    power: Path | None  # µW
+    voltage: Path  # mV
+    current: Path  # mA
+
+    def watts(self) -> float:
+        """Power now; raises OSError or ValueError where it cannot be read."""
+        if self.power is not None:
+            return _number(self.power) / 1e6
+        return _number(self.voltage) * _number(self.current) / 1e6
+
+
+def board(root: Path = Path("/")) -> Board | Absent | None:
+    """The Jetson's own sensors; Absent where it is one and shows none; None on another machine."""
+    found = Board(root)
+    if found.rails or found.clocks or (found.zones and found.model):
+        return found
+    return Absent(f"{found.model} shows no sensor under /sys") if "Jetson" in found.model else None
+
+
+class Board:
+    """What of a Jetson is in sysfs below `root`."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self.model = _text(root / "proc/device-tree/model")
+        self.rails = _rails(root / "sys/class/hwmon")
+        zones = _children(root / "sys/class/thermal", "thermal_zone*")
+        self.zones = {kind: zone / "temp" for zone in zones if (kind := _text(zone / "type")) in _ZONES}
+        clocks = _children(root / "sys/class/devfreq", "*")
+        self.clocks = {
+            clock.name: clock / "cur_freq" for clock in clocks if _GPU_CLOCKS.fullmatch(clock.name)
+        }
+        self.memory_clocks = [clock / "cur_freq" for clock in clocks if clock.name == _MEMORY_CLOCK]
+        coolers = _children(root / "sys/class/thermal", "cooling_device*")
+        self.alerts = {
+            kind: cooler / "cur_state"
+            for cooler in coolers
+            if (kind := _text(cooler / "type")).endswith("throttle-alert")
+        }
+        known = {rail.label for rail in self.rails if rail.known}
+        whole = [label for label in _TOTALS if label in known][:1]
+        self.total = whole or sorted(known - {under for under, over in _UNDER.items() if over in known})
+
+    def facts(self) -> dict[str, str]:
+        """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
+        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", _text(self.root / "etc/nv_tegra_release"))
+        packages = _text(self.root / "var/lib/dpkg/status")
+        jetpack = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (.+)$", packages, re.M)
+        facts = {
+            "jetson": self.model,
+            "jetson_linux": f"R{release[1]}.{release[2]}" if release else "",
+            "jetpack": jetpack[1] if jetpack else "",
+            "jetson_power_mode": self._power_mode(),
+            "power_rails": " + ".join(self.total),
+        }
+        return {name: untrusted.text(said) for name, said in facts.items() if said}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """One look: a file each; the monitors' are read over I²C."""
+        asked = Questions("the board", OSError, ValueError)
+        values: dict[Key, float] = {}
+        for rail in self.rails:
+            watts = asked.ask(f"rail {rail.label}", rail.watts)
+            if watts is not None:
+                values["board_w" if rail.label in self.total else "rail_w", rail.label] = watts
+        if self.rails and not self.total:
+            asked.refuse("its total power", "its monitors do not say which rails they are on")
+        if not self.rails:
+            asked.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
+        for zone, path in self.zones.items():
+            temperature = asked.ask(f"temperature {zone}", partial(_number, path))
+            if temperature is not None:
+                values["temperature_c", zone] = temperature / 1e3
+        for name, path in self.clocks.items():
+            hertz = asked.ask(f"clock {name}", partial(_number, path))
+            if hertz is not None:
+                values["sm_mhz", name] = hertz / 1e6
+        for path in self.memory_clocks:
+            hertz = asked.ask("memory clock", partial(_number, path))
+            if hertz is not None:
+                values["memory_mhz", _MEMORY_CLOCK] = hertz / 1e6
+        states = {kind: asked.ask(kind, partial(_number, path)) for kind, path in self.alerts.items()}
+        told = [
+            (kind.removesuffix("-throttle-alert"), state)
+            for kind, state in states.items()
+            if state is not None
+        ]
+        held = tuple((where, "throttle alert") for where, state in told if state > 0) if told else None
+        return Reading(values, held, asked.missing)
+
+    def _power_mode(self) -> str:
+        """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
+        number = re.search(r"pmode:(\d{1,9})\b", _text(self.root / "var/lib/nvpmodel/status"))
+        if number is None:
+            return ""
+        modes = _text(self.root / "etc/nvpmodel.conf")
+        name = re.search(rf"POWER_MODEL\s+ID={int(number[1])}\s+NAME=(\S+)", modes)
+        return f"{name[1]} ({int(number[1])})" if name else str(int(number[1]))
+
+
+def _rails(hwmon: Path) -> list[Rail]:
+    """Every channel of every INA chip that has a current; a sum of shunt voltages has none."""
+    rails = []
+    for chip in _children(hwmon, "hwmon*"):
+        name = _text(chip / "name")
+        if not name.startswith("ina"):
+            continue
+        labels = {
+            m[1]: _text(path) for path in _children(chip, "in*_label") if (m := _LABEL.fullmatch(path.name))
+        }
+        # The INA238 and others of one channel bear their label themselves, and in0 is their shunt's.
+        own = _text(chip / "label")
+        for channel, label in (labels or {"1": own}).items():
+            paths = [chip / f"{kind}{channel}_input" for kind in ("power", "in", "curr")]
+            power = paths[0] if paths[0].exists() else None
+            used = label != "NC" and _text(chip / f"in{channel}_enable") != "0"
+            if used and (power or paths[2].exists()):
+                rails.append(Rail(label or f"{name} {chip.name}", bool(label), power, *paths[1:]))
+    return rails
+
+
+def _children(directory: Path, pattern: str) -> list[Path]:
+    """Sorted, as sysfs is not: the same rails in the same order in every run."""
+    return sorted(directory.glob(pattern))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip().strip("\0")
+    except (OSError, ValueError):
+        return ""
+
+
+def _number(path: Path) -> int:
+    """The number in a file of sysfs; raises OSError or ValueError."""
+    text = path.read_text("ascii", "replace").strip()
+    if not text:
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+    number = int(text)
+    if abs(number) > untrusted.MOST:
+        raise ValueError(f"{untrusted.text(text, 40)} is beyond what it can be")
+    return number

@@ -1,0 +1,1 @@
+"""Transport: requests sent and their arrivals captured: the hot path, in a process of its own."""

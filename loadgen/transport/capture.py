@@ -1,0 +1,90 @@
+"""Capture: what came back for one request, as bytes and stamps, before anyone looked inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.transport.failure import Failure
+
+NO_STAMP = bytes(16)
+_TOLERANCE_NS = 100_000  # of the offset's own measurement
+_IMPOSSIBLE_NS = 1 << 61  # away: more than any other
+A_READ = 3  # entries of a read in what `Capture.fill` takes
+
+
+def int64s(numbers: Iterable[int]) -> bytes:
+    """Whole numbers as a capture keeps them."""
+    return np.fromiter(numbers, np.int64).tobytes()
+
+
+def joined(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """A capture's `raw` and `read_lengths`."""
+    return b"".join(reads), int64s(map(len, reads))
+
+
+class Capture(msgspec.Struct, tag="capture", array_like=True):
+    """One request as the transport saw it; all times are CLOCK_MONOTONIC nanoseconds unless named.
+
+    `raw` is all that was read. For each read, `read_lengths` holds an int64, how much of that it was,
+    `seen_ns` an int64 user-space stamp and `kernel` the kernel's timespec (two int64, CLOCK_REALTIME;
+    zero where it gave none).
+    """
+
+    index: int  # position in the plan
+    slot: int  # which connection slot carried it
+    intended_ns: int  # when it was due: the plan (open loop), the slot's previous end (closed loop)
+    sent_ns: int  # right before the first byte went to the kernel; 0: never sent
+    end_ns: int  # when the response was over, user space
+    connect_ns: int = 0  # TCP and TLS set-up paid for this request; 0: the connection was open
+    resends: int = 0  # the server had closed the idle connection: sent again, `sent_ns` is the first time
+    framed: bool = True  # the bytes are a whole HTTP/1.1 response; else the body alone, status apart
+    status: int = 0  # HTTP status where the bytes do not hold it
+    failure: Failure | None = None  # what the transport knows; decoding may find more
+    raw: bytes = b""
+    read_lengths: bytes = b""
+    seen_ns: bytes = b""
+    kernel: bytes = b""
+    realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
+    earlier_offsets_ns: tuple[int, ...] = ()  # what it was before, where the clock was stepped meanwhile
+    retry_after: str = ""  # the header of that name where the bytes do not hold it
+
+    def fill(self, got: Sequence[Any]) -> None:
+        """Take reads as the wire gathers them: of each its bytes, the kernel's timespec, the stamp (ns)."""
+        self.raw, self.read_lengths = joined(got[::A_READ])
+        self.kernel, self.seen_ns = b"".join(got[1::A_READ]), int64s(got[2::A_READ])
+
+    def read_ends(self) -> Int64:
+        """How much there was after each read, bytes, int64[reads]."""
+        return np.frombuffer(self.read_lengths, np.int64).cumsum()
+
+    def user_ns(self) -> Int64:
+        """When the client had each read in hand, int64[reads]."""
+        return np.frombuffer(self.seen_ns, np.int64)
+
+    def kernel_ns(self) -> Int64:
+        """When the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
+        timespec = np.frombuffer(self.kernel, np.int64).reshape(-1, 2)
+        wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]
+        found_ns = wall_ns - self.realtime_offset_ns
+        if self.earlier_offsets_ns:
+            found_ns = self._in_force(wall_ns, found_ns)
+        return np.where(wall_ns == 0, 0, found_ns)
+
+    def _in_force(self, wall_ns: Int64, found_ns: Int64) -> Int64:
+        """Each timestamp by the offset in force when it was taken: none is later than the client's own, and
+        of those that are not, the nearest is meant."""
+        user_ns = self.user_ns()
+
+        def away(by_ns: Int64) -> Int64:
+            lag_ns = user_ns - by_ns
+            return np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
+
+        for offset_ns in self.earlier_offsets_ns:
+            other_ns = wall_ns - offset_ns
+            found_ns = np.where(away(other_ns) < away(found_ns), other_ns, found_ns)
+        return found_ns

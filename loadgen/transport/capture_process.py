@@ -1,0 +1,195 @@
+"""The runner: captures in a process of their own, decoding in this one, so neither delays the other."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from loadgen import clock
+from loadgen.transport.capture import Capture
+from loadgen.transport.channel import Inbox, Outbox, pair
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
+
+Build = Callable[[Job, Outbox, Counters], Transport]
+DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
+_LOOK_S = 0.25
+_MOST_WORDS = 300  # characters of an exception
+_LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
+# The parent decides what these mean, and says stop; where it dies of one, the pipe's end says so.
+_PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
+# Of two runs in one program no child may get the other one's end of a pipe: its end would not be noticed.
+_FORKING = threading.Lock()
+
+
+class Delivered:
+    """Which of a plan's requests have come back; they come nearly in order, so little is kept."""
+
+    def __init__(self) -> None:
+        self._first = 0  # that has not
+        self._beyond: set[int] = set()
+
+    def note(self, index: int) -> None:
+        """Count one."""
+        self._beyond.add(index)
+        while self._first in self._beyond:
+            self._beyond.remove(self._first)
+            self._first += 1
+
+    def missing(self, sent: int) -> list[int]:
+        """Those of the first `sent` requests that have not come back."""
+        return [index for index in range(self._first, sent) if index not in self._beyond]
+
+
+@dataclass
+class Run:
+    """A job under way in its own process."""
+
+    pid: int
+    inbox: Inbox
+    counters: Counters
+    health: Health | None = None  # its last word
+    died: str = ""  # how it ended where there was none
+    lost: int = 0  # requests that were sent and never came back, because it died
+    delivered: Delivered = field(default_factory=Delivered)
+
+    def captures(self) -> Iterator[Capture | None]:
+        """Captures as they finish, and None a few times a second; ends when the run has.
+
+        What a process that died had sent and not delivered comes last, each as lost.
+        """
+        words = ""
+        poll = select.poll()
+        poll.register(self.inbox.sock, select.POLLIN)
+        while not self.inbox.closed:
+            if not poll.poll(_LOOK_S * 1000):
+                yield None
+                continue
+            for message in self.inbox.messages():
+                if isinstance(message, Health):
+                    self.health = message
+                elif isinstance(message, CaptureFault):
+                    words = f": {message.words}"
+                else:
+                    self.delivered.note(message.index)
+                    yield message
+            yield None
+        self.inbox.sock.close()
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        if self.health is None:
+            self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){words}"
+            yield from self._lost()
+
+    def _lost(self) -> Iterator[Capture]:
+        """Of each request that died with the process what is known: that it was sent, though not when."""
+        now_ns = clock.now_ns()
+        for index in self.delivered.missing(self.counters.sent):
+            self.lost += 1
+            yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
+
+    def stop(self) -> None:
+        """End what is under way; what has finished still comes."""
+        self.inbox.stop()
+
+    def kill(self) -> None:
+        """End the capturing process at once."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped just now
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+            self.pid = 0
+        self.inbox.sock.close()
+
+
+def start(job: Job, transport: str) -> Run:
+    """Begin to send a job's requests from a process of their own; any thread may."""
+    build = TRANSPORTS[transport]()  # a child that imports would wait for whatever other threads import
+    counters = Counters()
+    _flush_standard_streams()
+    with _FORKING:
+        outbox, inbox = pair()
+        pid = os.fork()
+        if pid:
+            outbox.sock.close()
+    if pid:
+        _yield_to_others()
+        return Run(pid, inbox, counters)
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)  # of the program's event loop
+        for name in _PARENTS:
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        inbox.sock.close()
+        gc.freeze()
+        gc.disable()
+        _share_cores_evenly()
+        health = build(job, outbox, counters).run()
+        outbox.finish(health)
+        code = 0
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone: nobody to tell
+    except BaseException as error:
+        _say_last_words(outbox, error)
+    finally:
+        os._exit(code)
+
+
+def _say_last_words(outbox: Outbox, error: BaseException) -> None:
+    """Give the parent what has finished, and the fault; the whole of it goes to standard error.
+
+    A traceback shows no values: no request, no key.
+    """
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exception(error)
+            sys.stderr.flush()
+    while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
+        error = error.exceptions[0]
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    outbox.finish(CaptureFault(said[:_MOST_WORDS]))
+
+
+def _flush_standard_streams() -> None:
+    """Or the child would write what is buffered once more; a stream may be closed (`>&-`) or broken."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
+def _wire() -> Build:
+    from loadgen.transport.epoll_transport import Wire  # needs epoll, so Linux
+
+    return Wire
+
+
+def _portable() -> Build:
+    from loadgen.transport.httpx_transport import Portable
+
+    return Portable
+
+
+TRANSPORTS: dict[str, Callable[[], Build]] = {"wire": _wire, "httpx": _portable}
+
+
+def _share_cores_evenly() -> None:
+    """Undo what an earlier run's `_yield_to_others` left to this process's parent."""
+    if hasattr(os, "SCHED_OTHER"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _yield_to_others() -> None:
+    """Let the capturing process and a server on this machine run first when cores are short."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

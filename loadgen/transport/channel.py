@@ -1,0 +1,153 @@
+"""The pipe from the capturing process to the decoding one: framed messages, never blocking the sender."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.transport.capture import A_READ, Capture
+from loadgen.transport.job import CaptureFault, Health
+
+_LENGTH = struct.Struct("=Q")
+_BUFFER_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 18
+Message = Capture | Health | CaptureFault
+
+
+def pair() -> tuple[Outbox, Inbox]:
+    """The two ends, to be divided between the processes after the fork."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    ours.setblocking(False)
+    return Outbox(ours), Inbox(theirs)
+
+
+class Outbox:
+    """The capturing process's end: what the other side has not taken yet waits here."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.blocked = False  # the pipe was full when last tried
+        self.most_bytes = 0
+        self._bytes = 0
+        self._waiting: deque[tuple[Capture, Sequence[Any], int]] = deque()  # its reads, their bytes
+        self._partial = memoryview(b"")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
+
+    def put(self, capture: Capture, got: Sequence[Any] = (), at_once: bool = False) -> None:
+        """Keep a capture until `flush_some` finds the pipe free, and fills it with what it `got`, or at once.
+
+        Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
+        """
+        if at_once and got:
+            capture.fill(got)
+            got = ()
+        size = len(capture.raw) + sum(map(len, got[::A_READ]))
+        self._waiting.append((capture, got, size))
+        self._bytes += size
+        self.most_bytes = max(self.most_bytes, self._bytes)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `flush_some` has something to give."""
+        return bool(self._partial or self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the longest-waiting capture ended; 0 where none waits."""
+        return self._waiting[0][0].end_ns if self._waiting else 0
+
+    def flush_some(self) -> bool:
+        """Give at most one capture to the pipe; True when it took it and another look is worthwhile."""
+        if not self._partial:
+            if not self._waiting:
+                return False
+            capture, got, size = self._waiting.popleft()
+            self._bytes -= size
+            if got:
+                capture.fill(got)
+            self._load(capture)
+        try:
+            sent = self.sock.send(self._partial)
+        except BlockingIOError:
+            self.blocked = True
+            return False
+        self._partial = self._partial[sent:]
+        self.blocked = bool(self._partial)
+        return not self.blocked
+
+    def finish(self, last: Health | CaptureFault) -> None:
+        """Deliver everything that waits and then `last`, however long the reader takes."""
+        self.sock.setblocking(True)
+        while self._partial or self._waiting:
+            self.flush_some()
+        self._load(last)
+        self.sock.sendall(self._partial)
+        self.sock.close()
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the other side said stop, or is gone."""
+        try:
+            self.sock.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # gone with a byte unread
+        return True
+
+    def _load(self, message: Message) -> None:
+        self._partial.release()  # or the frame could not be resized
+        self._encoder.encode_into(message, self._frame, _LENGTH.size)
+        _LENGTH.pack_into(self._frame, 0, len(self._frame) - _LENGTH.size)
+        self._partial = memoryview(self._frame)
+
+
+class Inbox:
+    """The decoding process's end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.closed = False
+        self._buffer = bytearray(_PIECE_BYTES)  # read into again and again: fresh memory costs page faults
+        self._filled = 0
+        self._decoder = msgspec.msgpack.Decoder(Message)
+
+    def stop(self) -> None:
+        """Ask the capturing process to end what is under way."""
+        with contextlib.suppress(OSError):  # it has ended by itself: its last words are still in the pipe
+            self.sock.send(b"s")
+
+    def messages(self) -> Iterator[Message]:
+        """Read once, blocking, and yield the messages that are complete."""
+        if self._filled == len(self._buffer):
+            self._buffer.extend(bytes(self._filled))  # one message is longer than all of it
+        with memoryview(self._buffer) as view:
+            try:
+                got = self.sock.recv_into(view[self._filled :])
+            except ConnectionResetError:
+                got = 0  # it died without having read that it should stop
+            self.closed = not got
+            self._filled += got
+            begin = 0
+            while self._filled - begin >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(view, begin)
+                end = begin + _LENGTH.size + length
+                if self._filled < end:
+                    break
+                yield self._decoder.decode(view[begin + _LENGTH.size : end])
+                begin = end
+            left = bytes(view[begin : self._filled])
+            view[: len(left)] = left
+            self._filled = len(left)

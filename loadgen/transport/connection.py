@@ -1,0 +1,307 @@
+"""Slot: one connection of the wire transport, the response it is waiting for, and what of it has arrived."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from loadgen import clock
+from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import Limits, Target
+
+SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
+READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
+_RECORD_BYTES = 16384
+MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
+_TIMESPEC = struct.Struct("qq")
+Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
+
+
+class State(Enum):
+    """Where a slot's connection is."""
+
+    CLOSED = "closed"
+    CONNECTING = "connecting"  # TCP, then TLS
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class Tls:
+    """TLS over a raw socket whose reads keep their kernel stamps."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self.sock = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    def handshake(self, data: bytes) -> tuple[bool, bytes]:
+        """Take bytes of the peer; whether the handshake is done, and bytes to send it."""
+        self._incoming.write(data)
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False, self._outgoing.read()
+        return True, self._outgoing.read()
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The records that carry `data`."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def recvmsg(self, size: int, ancillary_size: int) -> Received:
+        """As socket.recvmsg, with the plaintext; BlockingIOError while a record is incomplete."""
+        data, ancillary, flags, address = self.sock.recvmsg(size, ancillary_size)
+        if not data:
+            return b"", ancillary, flags, address
+        self._incoming.write(data)
+        parts, closed = [], False
+        try:
+            while part := self._object.read(_RECORD_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            closed = True  # what was read before it is handed on first: the socket's own end follows
+        if not parts and not closed:
+            raise BlockingIOError(errno.EAGAIN, "no whole TLS record yet")
+        return b"".join(parts), ancillary, flags, address
+
+
+class ReadBuffer:
+    """The reads of the response under way.
+
+    Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has
+    left the processor's cache since this stream's last one. So this is one object of one cache line,
+    and what is appended goes to one list.
+    """
+
+    __slots__ = ("got", "on_readable", "receive", "slot", "tail")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.receive: Callable[[int, int], Received]
+        self.on_readable: Callable[[ReadBuffer], None] | None = None  # None: what comes is a response
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was read."""
+        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's stamp (ns)
+        self.tail = b""  # what a read must end with to be worth a look
+
+    def __len__(self) -> int:
+        """How many reads there were."""
+        return len(self.got) // A_READ
+
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
+        return self.got[count * A_READ :: A_READ]
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the kernel gave the last read a stamp."""
+        return bool(self.got[-2] != NO_STAMP)
+
+    def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
+        """When the last read arrived, by the kernel's stamp where it has one that is possible."""
+        seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
+        seen_ns = int(self.got[-1])
+        arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+        return arrival_ns if seconds and sent_ns <= arrival_ns <= seen_ns else seen_ns
+
+
+class Slot:
+    """A connection, what is to be written to it, and the response under way."""
+
+    __slots__ = (
+        "acks_delayed",
+        "begun",
+        "bytes",
+        "bytes_of",
+        "connect_begin_ns",
+        "connect_ns",
+        "connected_ns",
+        "excused_ns",
+        "fd",
+        "framing",
+        "freed_ns",
+        "full_reads",
+        "heads",
+        "index",
+        "inspect_ns",
+        "intake",
+        "intended_ns",
+        "keep_alive",
+        "looked_ns",
+        "most_reads",
+        "number",
+        "pending",
+        "progress_ns",
+        "request",
+        "resends",
+        "retry_ns",
+        "scanned",
+        "sent_ns",
+        "served",
+        "sock",
+        "state",
+        "tls",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = State.CLOSED
+        self.sock: socket.socket | None = None
+        self.fd = -1
+        self.tls: Tls | None = None
+        self.intake = ReadBuffer(self)
+        self.connect_begin_ns = self.connected_ns = self.connect_ns = self.retry_ns = 0
+        self.served = 0
+        self.freed_ns = 0
+        self.pending = memoryview(b"")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the request and what came back for it."""
+        self.index = -1
+        self.request = b""
+        self.intended_ns = self.sent_ns = self.excused_ns = self.resends = 0
+        self.intake.clear()
+        self.heads: Heads | None = None  # while the response's head is incomplete
+        self.framing: Framing | None = None
+        self.keep_alive = True
+        self.begun = False  # a token was seen
+        self.scanned = self.progress_ns = self.looked_ns = self.inspect_ns = 0
+        self.full_reads = self.bytes = self.bytes_of = (
+            0  # so many bytes came in so many reads, when last counted
+        )
+        self.most_reads = 0  # more, and the bytes are to be counted again
+        self.acks_delayed = False
+
+    def dial(self, target: Target) -> None:
+        """Begin to connect; raises OSError when it fails at once."""
+        family, address = target.address
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # no kernel stamps here: each read says so by lacking one
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
+        self.connect_begin_ns, self.served, self.tls = clock.now_ns(), 0, None
+        self.state = State.CONNECTING
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, errno.errorcode.get(code, "connect"))
+
+    def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Put TLS between the socket and the slot; the first bytes to send become pending."""
+        assert self.sock is not None
+        self.tls = Tls(self.sock, context, host)
+        self.intake.receive = self.tls.recvmsg
+        self.pending = memoryview(self.tls.handshake(b"")[1])
+
+    def opened(self) -> None:
+        """Note that the connection is ready for requests."""
+        self.state = State.IDLE
+        self.connected_ns = clock.now_ns()
+        self.connect_ns = self.connected_ns - self.connect_begin_ns
+
+    def begin(self, index: int, request: bytes, intended_ns: int) -> None:
+        """Take a request, not yet written."""
+        self.index, self.request, self.intended_ns = index, request, intended_ns
+
+    def write(self) -> None:
+        """Write of what is pending as much as goes. Raises OSError when the peer is lost."""
+        assert self.sock is not None
+        with contextlib.suppress(BlockingIOError):
+            sent = self.sock.send(self.pending)
+            self.pending = self.pending[sent:]
+
+    def delay_acks(self) -> None:
+        """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
+
+        It forgets that where messages are 40 ms apart, so it is told for each response, once that streams.
+        """
+        assert self.sock is not None
+        self.acks_delayed = True
+        with contextlib.suppress(OSError):
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+
+    def close(self) -> None:
+        """Close the connection, keeping what came back."""
+        if self.sock is not None:
+            self.sock.close()
+        self.sock, self.fd, self.state = None, -1, State.CLOSED
+        self.pending = memoryview(b"")
+
+    @property
+    def count(self) -> int:
+        """How many reads there were."""
+        return len(self.intake)
+
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`."""
+        return self.intake.since(count)
+
+    def seen_at(self, read: int) -> int:
+        """When a read was in hand (ns)."""
+        return int(self.intake.got[read * A_READ + 2])
+
+    def begin_response(self, limits: Limits) -> Failure | bool:
+        """Look for the response's head: what is wrong with it, or whether the response is over with it."""
+        self.heads = self.heads or Heads()
+        head = self.heads.read(self.intake)
+        if head is None:
+            return False
+        if isinstance(head, Malformed):
+            return Failure(FailureKind.MALFORMED, head.detail)
+        framing = head.framing
+        if isinstance(framing, ContentLength) and framing.total > limits.answer_bytes:
+            return limits.too_long(framing.total)
+        self.heads, self.framing, self.keep_alive = None, framing, head.keep_alive
+        self.intake.tail = framing.tail
+        # Bytes that are no chunk are over too: decoding says what is wrong with them.
+        odd = not framing.begins_well(head.rest)
+        return framing.done(self.intake) or (odd and framing.checked(self.intake))
+
+    def is_over(self, now_ns: int, quiet_ns: int) -> bool:
+        """Whether a response that goes on for long is over, though no read ended so: it is broken, mostly.
+
+        Asked of the parser where nothing came for a while, or what came last ends in mid-line.
+        """
+        framing, intake = self.framing, self.intake
+        if framing is None:
+            return False
+        quiet = now_ns - intake.got[-1] > quiet_ns
+        return (quiet or not intake.since(-1)[0].endswith(b"\n")) and framing.checked(intake)
+
+    def outgrows(self, limit_bytes: int) -> bool:
+        """Whether more came than an answer may have; counts only what may have made the difference."""
+        count = len(self.intake)
+        self.bytes += sum(map(len, self.intake.since(self.bytes_of)))
+        self.bytes_of = count
+        self.most_reads = count + max(limit_bytes - self.bytes, 0) // MOST_READ_BYTES
+        return self.bytes > limit_bytes
+
+    def capture(self, failure: Failure | None, end_ns: int, wall: clock.WallOffset) -> Capture:
+        """All that is known of the request under way, but for what its intake got."""
+        paid = self.served == 0 and self.connected_ns > self.intended_ns
+        return Capture(
+            index=self.index,
+            slot=self.number,
+            intended_ns=self.intended_ns,
+            sent_ns=self.sent_ns,
+            end_ns=end_ns,
+            connect_ns=self.connect_ns if paid else 0,
+            resends=self.resends,
+            failure=failure,
+            realtime_offset_ns=wall.now_ns,
+            earlier_offsets_ns=wall.earlier(self.sent_ns),
+        )

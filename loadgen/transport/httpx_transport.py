@@ -1,0 +1,360 @@
+"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel stamps.
+
+One client with one connection for each slot: a pool shared by hundreds of streams costs time that
+grows with their square. Stamps are user space, so the event loop's lag is in every figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+
+from loadgen import clock
+from loadgen.protocol.address import is_loopback
+from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
+from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.channel import Outbox
+from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import Counters, Health, Job
+
+_HOUSEKEEP_S = 0.02
+_JUDGE_S = 0.1
+_SHOWN_BYTES = 40  # of what is no HTTP
+_KEPT_READS = 16  # of an answer that was too long
+_LONGEST_HEADER = 100  # characters of one that is shown
+_RETRY_S = 1.0
+
+
+@dataclass
+class _Link:
+    """A slot's connection: whether a byte came, which httpx does not say and a resend depends on."""
+
+    received: int = 0  # bytes
+    closed: bool = False  # by the server, in order
+    begin: bytes = b""  # the first few of an answer
+
+    def tap(self, stream: Any) -> None:
+        """Count what is read of a network stream of httpcore's."""
+        read = stream.read
+
+        async def counted(*arguments: Any, **named: Any) -> bytes:
+            data: bytes = await read(*arguments, **named)
+            self.received += len(data)
+            if len(self.begin) < _SHOWN_BYTES:
+                self.begin += data[: _SHOWN_BYTES - len(self.begin)]
+            self.closed = not data
+            return data
+
+        stream.read = counted
+
+
+@dataclass
+class _Exchange:
+    """One request under way, filled in as it goes."""
+
+    index: int
+    slot: int
+    intended_ns: int
+    link: _Link
+    sent_ns: int = 0
+    excused_ns: int = 0
+    connect_begin_ns: int = 0
+    connect_ns: int = 0
+    resends: int = 0
+    status: int = 0
+    retry_after: str = ""
+    reads: list[bytes] = field(default_factory=list)
+    seen_ns: list[int] = field(default_factory=list)
+    size: int = 0  # bytes of the body
+    before: int = 0  # bytes that the connection had brought when this was sent
+    begun: bool = False
+    progress_ns: int = 0
+    looked_ns: int = 0
+    scanned: int = 0
+    inspect_ns: int = 0
+    limit: asyncio.Timeout | None = None  # set off by whoever gives it up
+    given_up: Failure | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.reads)
+
+    def since(self, count: int) -> list[bytes]:
+        return self.reads[count:]
+
+    def seen_at(self, read: int) -> int:
+        return self.seen_ns[read]
+
+    async def trace(self, event: str, info: dict[str, Any]) -> None:
+        """httpcore's own events: when it dialed, and when it was about to write the request."""
+        if event == "connection.connect_tcp.started":
+            self.connect_begin_ns = clock.now_ns()
+        elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self.link.tap(info["return_value"])
+        elif event.endswith("send_request_headers.started"):
+            self.note_sent()
+
+    def note_sent(self) -> None:
+        """Take the time of sending; where it is sent again, the first one: what was lost is part of it."""
+        now_ns = clock.now_ns()
+        if not self.resends:
+            self.sent_ns = now_ns
+        self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
+        if self.connect_begin_ns:
+            self.connect_ns = now_ns - self.connect_begin_ns
+
+    @property
+    def came(self) -> int:
+        """Bytes of an answer, whatever they are."""
+        return self.link.received - self.before
+
+    @property
+    def resendable(self) -> bool:
+        """Whether the server may have closed an idle connection just as we wrote; sent again once."""
+        fresh = self.connect_begin_ns or self.resends or self.came
+        return not fresh and closed_while_idle(self, clock.now_ns())
+
+    def headless(self, http2: bool) -> Failure | None:
+        """What is wrong with bytes that httpx still waits to be a head."""
+        begin = self.link.begin
+        if self.status:
+            return None
+        if self.came > LONGEST_HEAD_BYTES:
+            said = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
+            return Failure(FailureKind.MALFORMED, said)
+        if not http2 and begin[:5] != b"HTTP/"[: len(begin)]:
+            return Failure(FailureKind.MALFORMED, f"not an HTTP response: {begin!r}")
+        return None
+
+    def lost(self, error: httpx.TransportError, http2: bool) -> Failure:
+        """How a request that was sent came to its end."""
+        if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
+            return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
+        ended = isinstance(error, httpx.NetworkError) or self.link.closed
+        if ended and not self.came:
+            told = error if isinstance(error, httpx.NetworkError) else None
+            return unanswered(self, clock.now_ns(), told)
+        malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
+        kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
+        return Failure(kind, str(error) or type(error).__name__)
+
+    def capture(self, failure: Failure | None) -> Capture:
+        """What is known of the exchange."""
+        raw, read_lengths = joined(self.reads)
+        return Capture(
+            index=self.index,
+            slot=self.slot,
+            intended_ns=self.intended_ns,
+            sent_ns=self.sent_ns,
+            end_ns=clock.now_ns(),
+            connect_ns=self.connect_ns,
+            resends=self.resends,
+            framed=False,
+            status=self.status,
+            retry_after=self.retry_after,
+            failure=failure,
+            raw=raw,
+            read_lengths=read_lengths,
+            seen_ns=int64s(self.seen_ns),
+            kernel=NO_STAMP * len(self.reads),
+        )
+
+
+class Portable:
+    """One run of a job over httpx."""
+
+    def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
+        self.job, self.outbox, self.counters = job, outbox, counters
+        self.clients: list[httpx.AsyncClient] = []
+        self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
+        self.freed = asyncio.Event()
+        self.sent = self.ended = self.reads = 0
+        self.begin_ns = 0
+        self.under_way: dict[int, _Exchange] = {}
+        self.links: list[_Link] = []
+        self.deadlines = Deadlines(job, self.under_way.values)
+
+    def run(self) -> Health:
+        """Send every request and deliver a capture for each; after a stop, for those that were sent."""
+        cpu_ns = time.process_time_ns()
+        asyncio.run(self._run())
+        return Health(
+            started_ns=self.begin_ns,
+            ended_ns=clock.now_ns(),
+            cpu_ns=time.process_time_ns() - cpu_ns,
+            clock_step_ns=0,  # nothing here is stamped by a clock that is stepped
+            late_bodies=0,
+            backlog_bytes=self.outbox.most_bytes,
+            stopped_ns=self.deadlines.stopped_ns,
+        )
+
+    async def _run(self) -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
+        for _ in range(self.job.first_slots):
+            self._add_client()
+        self.begin_ns = clock.now_ns()
+        aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
+        firing = asyncio.create_task(self._fire())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({firing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (firing, stopping, *aside):
+            task.cancel()
+        outcomes = await asyncio.gather(firing, stopping, *aside, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        asyncio.get_running_loop().remove_reader(self.outbox.sock)
+        await asyncio.gather(*(client.aclose() for client in self.clients))
+        self.counters.publish(self.sent, self.ended, self.reads)
+
+    def _add_client(self) -> None:
+        target = self.job.target
+        client = httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
+            verify=target.tls if target.tls is not None else False,
+            http2=self.job.http2,
+            trust_env=not is_loopback(target.host),
+            timeout=httpx.Timeout(None, connect=self.job.limits.connect_timeout_ns / 1e9),
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+        )
+        self.idle.append((len(self.clients), self.begin_ns))
+        self.clients.append(client)
+        self.links.append(_Link())
+
+    async def _fire(self) -> None:
+        """Start each request when it is due and a slot is free."""
+        offsets_ns = self.job.offsets_ns
+        async with asyncio.TaskGroup() as group:
+            for index in range(self.job.count):
+                if offsets_ns is not None:
+                    await _sleep_until(self.begin_ns + int(offsets_ns[index]))
+                if not self.idle and len(self.clients) < self.job.most_slots:
+                    self._add_client()
+                while not self.idle:
+                    self.freed.clear()
+                    await self.freed.wait()
+                if 0 < self.job.duration_ns <= clock.now_ns() - self.begin_ns:
+                    break
+                slot, freed_ns = self.idle.popleft()
+                due_ns = max(freed_ns, self.begin_ns)
+                if offsets_ns is not None:
+                    due_ns = self.begin_ns + int(offsets_ns[index])
+                group.create_task(self._exchange(_Exchange(index, slot, due_ns, self.links[slot])))
+
+    async def _exchange(self, exchange: _Exchange) -> None:
+        self.sent += 1
+        self.counters.publish_sent(self.sent)
+        failure: Failure | None = None
+        try:
+            async with asyncio.timeout(None) as exchange.limit:
+                self.under_way[exchange.index] = exchange
+                try:
+                    failure = await self._answer(exchange)
+                finally:
+                    del self.under_way[exchange.index]
+        except TimeoutError:
+            if exchange.given_up is None:
+                raise
+            failure = exchange.given_up
+        except asyncio.CancelledError:
+            self.outbox.put(exchange.capture(Failure(FailureKind.CANCELLED, "stopped while under way")))
+            raise
+        self.outbox.put(exchange.capture(failure))
+        self.ended += 1
+        answered = self.job.duration_ns or self.deadlines.stalls.token_ns
+        if answered and failure is not None and failure.kind is FailureKind.CONNECT:
+            await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
+        self.idle.append((exchange.slot, clock.now_ns()))
+        self.freed.set()
+
+    async def _answer(self, exchange: _Exchange) -> Failure | None:
+        """Read one response, of a request that may have to be sent again."""
+        try:
+            return await self._stream(exchange)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            if not exchange.resends:
+                exchange.sent_ns = 0
+            return Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
+        except httpx.TransportError as error:
+            if not exchange.resendable:
+                return exchange.lost(error, self.job.http2)
+        exchange.resends = 1
+        return await self._answer(exchange)
+
+    async def _stream(self, exchange: _Exchange) -> Failure | None:
+        """Send a request and read its response; what is wrong with it, as far as that is known at once."""
+        job, client = self.job, self.clients[exchange.slot]
+        request = client.build_request(
+            "POST",
+            job.target.url,
+            content=job.body(exchange.index),
+            headers=[
+                ("content-type", "application/json"),
+                ("accept-encoding", "identity"),
+                ("x-request-id", f"{job.request_id_prefix}{exchange.index}"),
+                *job.target.headers,
+            ],
+            extensions={"trace": exchange.trace},
+        )
+        exchange.note_sent()  # for a proxy that writes no headers of its own
+        response = await client.send(request, stream=True)
+        try:
+            exchange.status = response.status_code
+            exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
+            if exchange.status == SWITCHING:
+                return Failure(FailureKind.MALFORMED, SWITCHED)
+            if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
+                return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
+            async for data in response.aiter_raw():
+                exchange.seen_ns.append(clock.now_ns())
+                exchange.reads.append(data)
+                exchange.size += len(data)
+                self.reads += 1
+                if exchange.size > job.limits.answer_bytes:
+                    del exchange.reads[_KEPT_READS:], exchange.seen_ns[_KEPT_READS:]
+                    return job.limits.too_long()
+        finally:
+            await response.aclose()
+        self.deadlines.stalls.token_ns = clock.now_ns()
+        return None
+
+    def _judge(self, now_ns: int) -> None:
+        """Give up on what has taken too long, or is no answer."""
+        for exchange in self.under_way.values():
+            failure = self.deadlines.timed_out(exchange, now_ns)
+            failure = failure or exchange.headless(self.job.http2)
+            if failure is None and exchange.inspect_ns < now_ns:
+                exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
+                failure = self.deadlines.stalled(exchange, now_ns)
+            if failure is not None and exchange.given_up is None and exchange.limit is not None:
+                exchange.given_up = failure
+                exchange.limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _watch(self) -> None:
+        """Judge what is under way, a few times a second; not right after this process was stopped."""
+        judged_ns = clock.now_ns()
+        while True:
+            await asyncio.sleep(_JUDGE_S)
+            late_ns, judged_ns = clock.now_ns() - judged_ns - int(_JUDGE_S * 1e9), clock.now_ns()
+            if not self.deadlines.put_off(late_ns, judged_ns):
+                self._judge(judged_ns)
+
+    async def _housekeep(self) -> None:
+        """Hand captures over and publish the counters, a few at a time."""
+        while True:
+            while self.outbox.flush_some():  # noqa: ASYNC110  # a turn for the streams between two captures
+                await asyncio.sleep(0)
+            self.counters.publish(self.sent, self.ended, self.reads)
+            await asyncio.sleep(_HOUSEKEEP_S)
+
+
+async def _sleep_until(deadline_ns: int) -> None:
+    while (left_ns := deadline_ns - clock.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+        await asyncio.sleep(left_ns / 1e9)

@@ -1,0 +1,163 @@
+"""Job: what a transport is to send, where, when, and when to give up."""
+
+from __future__ import annotations
+
+import mmap
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.transport.failure import Failure, FailureKind
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where requests go: a resolved address, the request line's path, and TLS where asked for."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: tuple[int, tuple[str | int, ...]]  # address family and sockaddr
+    headers: tuple[tuple[str, str], ...]
+    tls: ssl.SSLContext | None = None
+    delay_acks: bool = False  # it sends without waiting for them: every other message is soon enough
+
+    def __post_init__(self) -> None:
+        """Raises UsageError: no request can be made that says more, or other, than its parts."""
+        check_path(self.host, "--base-url")
+        check_path(self.path)
+        check_headers(self.headers)
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    def request_head(self, length: int, request_id: str) -> bytes:
+        """The request line and headers in front of a body of `length` bytes."""
+        lines = [
+            f"POST {self.path} HTTP/1.1",
+            f"host: {self.authority}",
+            "content-type: application/json",
+            f"content-length: {length}",
+            f"x-request-id: {request_id}",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """When to give up on a request; 0 means never."""
+
+    request_timeout_ns: int = 0  # from sending to the end
+    stall_timeout_ns: int = 0  # without a token, whatever else arrives
+    connect_timeout_ns: int = 30_000_000_000
+    answer_bytes: int = 64 << 20  # of one answer, head included: more is no answer to what was asked
+
+    def too_long(self, announced: int = 0) -> Failure:
+        """The failure of an answer that has more bytes than one may have, or announces them."""
+        said = f"{announced} bytes announced, " if announced else ""
+        return Failure(FailureKind.MALFORMED, f"{said}more than {self.answer_bytes >> 20} MiB for one answer")
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Requests 0…count−1 against one target.
+
+    `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
+    one of the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the
+    start no request is sent any more, and those under way are finished; 0 is no such limit.
+    """
+
+    target: Target
+    count: int
+    body: Callable[[int], bytes]
+    offsets_ns: Int64 | None
+    max_concurrency: int | None
+    limits: Limits = Limits()
+    token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
+    request_id_prefix: str = "loadgen-"
+    rate_per_s: float = float("inf")
+    duration_ns: int = 0
+    http2: bool = False  # only the httpx transport speaks it
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where the prefix cannot be sent."""
+        check_request_id_prefix(self.request_id_prefix)
+
+    def request(self, index: int) -> bytes:
+        """The whole HTTP request of `index`, head and body."""
+        body = self.body(index)
+        return self.target.request_head(len(body), f"{self.request_id_prefix}{index}") + body
+
+    @property
+    def most_slots(self) -> int:
+        """The most connections this job can have open."""
+        return min(self.count, self.max_concurrency or self.count)
+
+    @property
+    def first_slots(self) -> int:
+        """How many connections are open before the first request goes."""
+        if self.offsets_ns is None or not np.isfinite(self.rate_per_s):
+            return self.most_slots
+        return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
+
+
+class Health(msgspec.Struct, tag="health", array_like=True):
+    """What the capturing process says of itself when it is done; times in nanoseconds."""
+
+    started_ns: int
+    ended_ns: int
+    cpu_ns: int
+    clock_step_ns: int  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
+    late_bodies: int  # requests whose body was not ready when they were due
+    backlog_bytes: int  # most captures held back at once, waiting for the decoder
+    stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
+
+
+class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
+    """The last words of a capturing process that dies of an exception."""
+
+    words: str
+
+
+class Counters:
+    """Three int64 shared by the capturing process (which writes) and the display (which looks)."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
+
+    def publish(self, sent: int, ended: int, reads: int) -> None:
+        """Say how many requests were sent and ended, and how many reads there were."""
+        view = self._view
+        view[0], view[1], view[2] = sent, ended, reads
+
+    def publish_sent(self, sent: int) -> None:
+        """Say how many requests were sent: at once, so that it holds of a process that was killed."""
+        self._view[0] = sent
+
+    @property
+    def sent(self) -> int:
+        return self._view[0]
+
+    @property
+    def ended(self) -> int:
+        return self._view[1]
+
+    @property
+    def reads(self) -> int:
+        return self._view[2]
+
+
+class Transport(Protocol):
+    """Sends a job's requests and delivers one Capture for each."""
+
+    def run(self) -> Health: ...

@@ -1,0 +1,145 @@
+"""Pool: the wire transport's connections, dialed without blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State
+from loadgen.transport.job import Target
+
+RECV, SEND = select.EPOLLIN, select.EPOLLOUT
+_EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP
+
+
+class Pool:
+    """Slots and their sockets; `on_open` is told of each that became ready for requests.
+
+    A connection that cannot be made waits in `failed` with its error: it is for the owner of the
+    requests to say what that means, and from there a slot may be dialed again without recursion.
+    """
+
+    def __init__(self, target: Target, on_open: Callable[[Slot], None]) -> None:
+        self.target, self.on_open = target, on_open
+        # Told once of each arrival, the kernel does not look again at each stream that was just read. TLS
+        # reads hide how much was there, so they are told for as long as something is.
+        self.arrivals = _EDGE if target.tls is None else RECV
+        self.poll = select.epoll()
+        self.slots: list[Slot] = []
+        self.by_fd: list[ReadBuffer | None] = []  # None: not a slot's
+        self.free: deque[Slot] = deque()
+        self.failed: deque[tuple[Slot, Exception]] = deque()
+        self.dialing = 0
+
+    def open(self) -> None:
+        """Add a slot and dial for it."""
+        slot = Slot(len(self.slots))
+        self.slots.append(slot)
+        self.dial(slot)
+
+    def dial(self, slot: Slot) -> None:
+        """Connect a closed slot."""
+        slot.retry_ns = 0
+        self.dialing += 1
+        try:
+            slot.dial(self.target)
+        except OSError as error:
+            self.refuse(slot, error)
+            return
+        self.watch(slot.fd, SEND, slot.intake)
+
+    def watch(self, fd: int, events: int, intake: ReadBuffer | None = None) -> None:
+        """Have the epoll tell of a file that it did not know."""
+        self.by_fd += [None] * (fd + 1 - len(self.by_fd))
+        self.by_fd[fd] = intake
+        self.poll.register(fd, events)
+
+    def connected(self, slot: Slot) -> None:
+        """The socket is connected, or was refused; TLS comes next where it is asked for."""
+        assert slot.sock is not None
+        code = slot.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.refuse(slot, OSError(code, f"cannot connect to {self.target.authority}"))
+        elif self.target.tls is None:
+            self.look_again(slot)
+            self._opened(slot)
+        else:
+            slot.start_tls(self.target.tls, self.target.host)
+            slot.intake.on_readable = self._handshake
+            if error := self.write(slot):
+                self.refuse(slot, error)
+
+    def write(self, slot: Slot) -> OSError | None:
+        """Write what is pending and watch for room while some remains; the error that broke it."""
+        try:
+            slot.write()
+        except OSError as error:
+            return error
+        self.look_again(slot)
+        return None
+
+    def look_again(self, slot: Slot) -> None:
+        """Have the epoll tell what there is of a slot now, told before or not, and then what comes."""
+        self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
+
+    def put_off(self, late_ns: int) -> None:
+        """Give those that are being dialed so much more time."""
+        for slot in self.slots:
+            if slot.state is State.CONNECTING:
+                slot.connect_begin_ns += late_ns
+
+    def give_up(self, slot: Slot) -> None:
+        """Stop dialing for a slot that took too long."""
+        self.refuse(slot, TimeoutError(f"no connection to {self.target.authority} in time"))
+
+    def drop(self, slot: Slot) -> None:
+        """Close a slot's connection."""
+        if slot.state is State.IDLE:
+            with contextlib.suppress(ValueError):
+                self.free.remove(slot)
+        if slot.fd >= 0:
+            self.by_fd[slot.fd] = None
+            with contextlib.suppress(OSError):
+                self.poll.unregister(slot.fd)
+        slot.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for slot in self.slots:
+            self.drop(slot)
+        self.poll.close()
+
+    def _handshake(self, intake: ReadBuffer) -> None:
+        slot = intake.slot
+        assert slot.sock is not None
+        assert slot.tls is not None
+        try:
+            data = slot.sock.recv(READ_BYTES)
+            if not data:
+                raise ConnectionError("closed during the TLS handshake")
+            done, answer = slot.tls.handshake(data)
+        except BlockingIOError:
+            return
+        except (OSError, ssl.SSLError) as error:
+            self.refuse(slot, error)
+            return
+        slot.pending = memoryview(bytes(slot.pending) + answer)
+        if slot.pending and (error_now := self.write(slot)):
+            self.refuse(slot, error_now)
+        elif done:
+            self._opened(slot)
+
+    def _opened(self, slot: Slot) -> None:
+        self.dialing -= 1
+        slot.opened()
+        self.on_open(slot)
+
+    def refuse(self, slot: Slot, error: Exception) -> None:
+        """Note that a slot's connection could not be made."""
+        self.dialing -= 1
+        self.drop(slot)
+        self.failed.append((slot, error))

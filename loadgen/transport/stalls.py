@@ -1,0 +1,134 @@
+"""Stalls: which streams have had no token for too long, whatever else they sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from loadgen import clock
+
+_LOOK_EVERY_NS = 10_000_000_000  # so that one look has little to read, whatever a stream sends
+_LOOKS_NS = 2_000_000  # for the looks of one sweep that can wait: other streams are unread meanwhile
+_MOST_BYTES = 1 << 20  # of one look: no message of a token is longer
+_MOST_READS = 1024  # over which a message that has begun is looked for
+_WIDER = 4  # each look is so many times as wide as the one before: a third is read twice, no more
+
+
+class OpenStream(Protocol):
+    """A request under way, as either transport holds it."""
+
+    sent_ns: int
+    begun: bool  # a token was seen
+    progress_ns: int  # when the last token came, as far as is known; when it was sent
+    looked_ns: int  # when its tokens were last looked for
+    scanned: int  # reads in which no token is left to be found
+
+    @property
+    def count(self) -> int:
+        """How many reads there were."""
+        ...
+
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`."""
+        ...
+
+    def seen_at(self, read: int) -> int:
+        """When a read was in hand (ns)."""
+        ...
+
+
+class Stalls:
+    """Looks for tokens in streams that go on for long, each byte about once."""
+
+    def __init__(
+        self, limit_ns: int, token_seen: Callable[[bytes], bool], streams: Callable[[], Iterable[OpenStream]]
+    ) -> None:
+        self.limit_ns, self.token_seen, self.streams = limit_ns, token_seen, streams
+        self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
+        self.token_ns = 0  # when a stream last got a token, as far as is known
+        self._swept_ns = self._asked_ns = self._spent_ns = 0
+
+    def stalled(self, stream: OpenStream, now_ns: int) -> bool:
+        """Whether a stream has waited too long for its next token.
+
+        One without its first token may be waiting in the server's queue: it is stalled only when
+        nobody else got a token either.
+        """
+        if not self.limit_ns:
+            return False
+        if self._overdue(stream, now_ns):
+            self._look(stream, now_ns)
+            if not stream.begun and self._overdue(stream, now_ns):
+                self._ask_all(now_ns)
+            return self._overdue(stream, now_ns)
+        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns and self._has_time(now_ns):
+            self._look(stream, now_ns)
+        return False
+
+    def _overdue(self, stream: OpenStream, now_ns: int) -> bool:
+        last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
+        return now_ns - last_ns > self.limit_ns
+
+    def _has_time(self, now_ns: int) -> bool:
+        if self._swept_ns != now_ns:
+            self._swept_ns, self._spent_ns = now_ns, 0
+        return self._spent_ns < _LOOKS_NS
+
+    def _ask_all(self, now_ns: int) -> None:
+        """Look for a token of anybody's, once a sweep, until one is found."""
+        if self._asked_ns == now_ns:
+            return
+        self._asked_ns = now_ns
+        for stream in self.streams():
+            self._look(stream, now_ns)
+            if now_ns - self.token_ns <= self.limit_ns:
+                return
+
+    def _look(self, stream: OpenStream, now_ns: int) -> None:
+        if stream.looked_ns == now_ns:
+            return
+        stream.looked_ns, began_ns = now_ns, clock.now_ns()
+        reads = stream.since(stream.scanned)
+        read = last_token_read(reads, self.token_seen)
+        if read is not None:
+            stream.begun = True
+            stream.progress_ns = max(stream.progress_ns, stream.seen_at(stream.scanned + read))
+            self.token_ns = max(self.token_ns, stream.progress_ns)
+            stream.scanned += read
+        else:
+            stream.scanned += unfinished(reads)
+        self._spent_ns += clock.now_ns() - began_ns
+
+
+def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:
+    """The read in which the last token came whole; None where none did.
+
+    A message may begin in one read and end in a later one, so reads are not judged one by one: the last one,
+    then the last few, then more, each time so much more that all of it stays in proportion to their bytes.
+    """
+    count, wide, begin, size = len(reads), 1, len(reads), 0
+    found = False
+    while begin > 0 and size <= _MOST_BYTES and not found:
+        after, begin = begin, max(count - wide, 0)
+        size += sum(map(len, reads[begin:after]))
+        found = token_seen(b"".join(reads[begin:]))
+        wide *= _WIDER
+    if not found:
+        return None
+    first = _last_true(begin, after, lambda i: token_seen(b"".join(reads[i:])))
+    return count - 1 - _last_true(0, count - first, lambda i: token_seen(b"".join(reads[first : count - i])))
+
+
+def unfinished(reads: list[bytes]) -> int:
+    """The read from which a message may not be over yet: the last one in which an event ended."""
+    least = max(len(reads) - _MOST_READS, 0)
+    ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
+    return next(ended, least)
+
+
+def _last_true(begin: int, end: int, holds: Callable[[int], bool]) -> int:
+    """The last position for which something holds that holds at `begin` and from some position on no more."""
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        begin, end = (middle, end) if holds(middle) else (begin, middle)
+    return begin

@@ -1,0 +1,1 @@
+"""Validity: whether a run can be believed: evidence, doubts with remedies, and the verdict."""

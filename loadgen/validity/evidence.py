@@ -1,0 +1,303 @@
+"""Evidence: what a run's records show of how it went, as figures; what is doubtful is decided elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrays import Bool, Float64, Int64, total
+from loadgen.endpoint.server_counters import ServerSample, ServerWindow
+from loadgen.metrics import steady_state
+from loadgen.metrics.metrics import Metrics, PerRequest
+from loadgen.metrics.percentiles import median, percentiles
+from loadgen.metrics.record import Records
+from loadgen.metrics.steady_state import Unsteady
+from loadgen.transport.failure import FailureKind
+from loadgen.validity.calibration import Calibration
+from loadgen.validity.run_metadata import Facts
+
+LEAST_GAUGES = 5
+LATE_GAPS = 0.2  # of the mean gap
+LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
+_LEAST_LATER = 5
+_SECOND_NS, _MS_NS = 1e9, 1e6
+_UNSTAMPED = 0.01  # a read of a response's end alone has no stamp, so one a request is no matter either
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """A series tested for a monotonic trend: Mann (1945) and Kendall's S, sized by Theil and Sen's slope."""
+
+    n: int
+    probability: float  # of as strong a trend by chance: two-sided, normal approximation
+    change: float  # slope × (n − 1) / median: the drift over the series, 0.1 is 10 %
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Float64) -> Trend | None:
+        """The trend of a series in time; None where it is too short to have one, or is not above 0.
+
+        S = Σ sign(x_j − x_i) over i < j, Var(S) = n(n − 1)(2n + 5) / 18 (ties make it less: the test
+        stays on the safe side), z = (S − sign S) / √Var(S).
+        """
+        series = np.asarray(values, np.float64)
+        n = len(series)
+        if n < LEAST_WAVES or not median(series) > 0:
+            return None
+        i, j = np.triu_indices(n, 1)
+        rise = series[j] - series[i]
+        s = float(np.sign(rise).sum())
+        z = (s - math.copysign(1, s)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18) if s else 0.0
+        slope = float(median(rise / (j - i)))
+        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(median(series)))
+
+
+class FirstWave(msgspec.Struct, frozen=True):
+    """The requests sent first beside those in the middle of a run."""
+
+    size: int
+    first_ms: float  # median
+    later_ms: float  # median
+    ratio: float  # median of the first ÷ 90th percentile of the later ones, after what explains a difference
+
+
+def least_samples(percentile: float) -> tuple[int, int]:
+    """How many samples a percentile needs for a point, and for an upper bound that holds in 95 % of runs.
+
+    1 / (1 − q): one sample is expected beyond it; ln 0.05 / ln q: the largest sample lies beyond it
+    in 95 % (Wilks 1941). Below the median the same holds of the other end; extremes need no more than one.
+    """
+    q = max(percentile, 100 - percentile) / 100
+    if q >= 1:
+        return 1, 1
+    return math.ceil(round(1 / (1 - q), 6)), math.ceil(math.log(0.05) / math.log(q))
+
+
+def percent(share: float) -> str:
+    """A share as people read it."""
+    return f"{100 * share:.3g} %"
+
+
+def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> float:
+    """How many of these intervals hold at once, on average over a window (Little's law)."""
+    low, high = window
+    inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
+    return float(total(inside.clip(0))) / (high - low)
+
+
+def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
+    """For each interval, the weight of all that overlap it, itself included: int64[intervals]."""
+    starts, ends = np.argsort(begin_ns), np.argsort(end_ns)
+    begun = np.concatenate([[0], np.cumsum(weight[starts])])
+    over = np.concatenate([[0], np.cumsum(weight[ends])])
+    total: Int64 = (
+        begun[np.searchsorted(begin_ns[starts], end_ns, side="left")]
+        - over[np.searchsorted(end_ns[ends], begin_ns, side="right")]
+    )
+    return total
+
+
+def wave_medians(values: Float64, size: int) -> Float64:
+    """The median of each `size` successive values; what is left over at the end is not used.
+
+    Requests that ran together are alike, so they are one observation, not many.
+    """
+    whole = len(values) // size
+    return median(values[: whole * size].reshape(whole, size))
+
+
+class EvidenceSource(StrEnum):
+    """What a doubt is judged by, beside the records."""
+
+    RECORDS = "the records"
+    COUNTERS = "the server's /metrics"
+    GAUGES = "samples of the server's gauges"
+    SELFTEST = "a self-test of this client"
+    ROOFLINE = "a roofline"
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """A run to be judged: what is known of it, and what follows from that."""
+
+    facts: Facts
+    records: Records
+    metrics: Metrics
+
+    @cached_property
+    def each(self) -> PerRequest:
+        """What every request contributes."""
+        return PerRequest.of(self.records, self.facts.ask())
+
+    @property
+    def sources(self) -> set[EvidenceSource]:
+        """What this run can be judged by."""
+        known = {
+            EvidenceSource.RECORDS: True,
+            EvidenceSource.COUNTERS: self.window is not None,
+            EvidenceSource.GAUGES: len(self.samples) >= LEAST_GAUGES,
+            EvidenceSource.SELFTEST: self.calibration is not None,
+            EvidenceSource.ROOFLINE: self.facts.ceiling is not None,
+        }
+        return {source for source, there in known.items() if there}
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The self-test of the transport that this run used."""
+        measured = self.facts.calibration
+        return measured if measured and measured.transport == self.facts.client.transport else None
+
+    @cached_property
+    def sent(self) -> Bool:
+        """Which requests left, bool[requests]."""
+        return self.records.sent_ns > 0
+
+    @property
+    def window(self) -> ServerWindow | None:
+        """What the server said of the run, where it said anything."""
+        window = self.facts.window
+        return None if window is None or window.trouble else window
+
+    @property
+    def samples(self) -> tuple[ServerSample, ...]:
+        """The server's gauges in the run, where both running and waiting are known."""
+        every = self.window.samples if self.window else ()
+        return tuple(one for one in every if one.running is not None and one.waiting is not None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a slot's next request waits for its last answer, and for nothing else."""
+        return self.facts.profile.held_concurrency is not None
+
+    @property
+    def paced(self) -> bool:
+        """Whether requests are due at times of their own, at a finite rate."""
+        return math.isfinite(self.facts.profile.request_rate)
+
+    @property
+    def asked(self) -> int:
+        """How many requests were to be under way at once: where nothing limits them, how many were."""
+        limit = self.facts.profile.held_concurrency or round(self.metrics.mean_concurrency)
+        return max(1, min(limit, self.facts.requests))
+
+    @property
+    def ignores_eos(self) -> bool:
+        """Whether the server was told to let no answer end early."""
+        return self.facts.profile.ignore_eos and not any("ignore_eos" in note for note in self.facts.notes)
+
+    @cached_property
+    def held_ns(self) -> tuple[int, int] | None:
+        """The window between ramp and drain, as the steady state has it untrimmed."""
+        found = steady_state.held_ns(self.records, self.asked if self.closed else None)
+        return None if isinstance(found, Unsteady) else found
+
+    @property
+    def held_share(self) -> float:
+        """How much of the run lies between ramp and drain, 0 to 1."""
+        if self.held_ns is None or not self.metrics.duration_s:
+            return 0.0
+        return (self.held_ns[1] - self.held_ns[0]) / _SECOND_NS / self.metrics.duration_s
+
+    @property
+    def held_concurrency(self) -> float | None:
+        """Requests under way on average between ramp and drain."""
+        if self.held_ns is None:
+            return None
+        return overlap_mean(self.records.sent_ns[self.sent], self.records.end_ns[self.sent], self.held_ns)
+
+    @cached_property
+    def middle(self) -> Bool:
+        """Which requests were sent after the first wave and ended before the drain, bool[requests]."""
+        order = np.argsort(self.records.sent_ns[self.sent], kind="stable")
+        later = np.zeros(len(self.records), np.bool_)
+        later[np.flatnonzero(self.sent)[order[self.asked :]]] = True
+        finish = self.held_ns[1] if self.held_ns else 0
+        within: Bool = later & (self.records.end_ns <= finish)
+        return within
+
+    def tpot_trend(self) -> Trend | None:
+        """The trend of TPOT over waves of as many requests as ran at once."""
+        which = np.flatnonzero(self.middle & self.each.has_tpot)
+        ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
+        return Trend.of(wave_medians(self.each.tpot_ns()[ordered], self._wave(len(ordered))))
+
+    def throughput_trend(self) -> Trend | None:
+        """The trend of output tokens per second, over the time that each wave of answers took."""
+        if not self.closed or self.held_ns is None:
+            return None
+        begin, finish = self.held_ns
+        ended = np.flatnonzero(self.each.ok & (self.records.end_ns > begin) & (self.records.end_ns <= finish))
+        ended = ended[np.argsort(self.records.end_ns[ended], kind="stable")]
+        wave = self._wave(len(ended))
+        tokens = np.cumsum(self.each.output_tokens[ended])[wave - 1 :: wave]
+        taken_ns = np.diff(self.records.end_ns[ended][wave - 1 :: wave])
+        return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * _SECOND_NS)
+
+    def _wave(self, requests: int) -> int:
+        """How many requests make a wave: as many as ran at once, more where there are very many."""
+        return max(self.asked, math.ceil(requests / _MOST_WAVES))
+
+    def first_ttft(self) -> FirstWave | None:
+        """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
+        of = np.flatnonzero(self.each.has_ttft)
+        weight = self.each.input_tokens[of].clip(1)
+        together = awaited(self.records.sent_ns[of], self.each.first_ns[of], weight)
+        return self._first_wave(of, self.each.ttft_ns[of], together)
+
+    def first_tpot(self) -> FirstWave | None:
+        """TPOT: in the first wave as in any other, a request sees the prefills of its fellows once."""
+        of = np.flatnonzero(self.each.has_tpot)
+        return self._first_wave(of, self.each.tpot_ns()[of], np.ones(len(of), np.int64))
+
+    def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
+        first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.asked]
+        later = self.middle[of]
+        if later.sum() < max(_LEAST_LATER, self.asked):
+            return None
+        (usual,) = percentiles((values_ns / per)[later], (90,))
+        return FirstWave(
+            size=len(first),
+            first_ms=float(median(values_ns[first])) / _MS_NS,
+            later_ms=float(median(values_ns[later])) / _MS_NS,
+            ratio=float(median((values_ns / per)[first]) / usual) if usual else 0.0,
+        )
+
+    @property
+    def failed(self) -> int:
+        """Requests that failed, without those that a signal, a rule or our own end cut off."""
+        ended = (FailureKind.CANCELLED, FailureKind.LOST)
+        return sum(failure is not None and failure.kind not in ended for failure in self.records.failures)
+
+    @property
+    def client_cores(self) -> float:
+        """Cores that the capturing process kept busy."""
+        client = self.facts.client
+        return client.cpu_s / client.wall_s if client.wall_s > 0 else 0.0
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the kernel timed the reads, all but a few."""
+        health = self.metrics.health
+        return health.unstamped_reads <= max(_UNSTAMPED * health.reads, len(self.records))
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether the client's own lag explains that messages shared a read.
+
+        Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %).
+        Where it only stalls now and then, reads met in the stalls: their stamp is that of the last message,
+        anywhere in the last gap, so they waited half a gap on average; what a server writes at once does not.
+        """
+        health = self.metrics.health
+        return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
+
+    def under_way(self, at_ns: int) -> int:
+        """How many requests had been sent and not ended at a moment."""
+        sent_ns, end_ns = self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
+        return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())

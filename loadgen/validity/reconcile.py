@@ -1,0 +1,245 @@
+"""Reconcile: the client's figures beside the server's, and why they may differ; docs/reconciliation.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from loadgen.arrays import Int64
+from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import MetricOptions, Metrics, PerRequest
+from loadgen.metrics.record import Records
+
+_DECIMALS = {"": 0, "ms": 2, "%": 1}
+_WIDTHS = (29, 15, 18, 15)  # figure, client, server, difference
+_TITLES = ("Figure", "client", "server", "difference")
+_BRACKETED = ((50.0, "P50"), (90.0, "P90"), (99.0, "P99"))
+# Both means are over the same requests; these are the times between the two clocks' places.
+_SLACK_MS, _SLACK_SHARE = 25.0, 0.25
+_EARLY_MS, _EARLY_SHARE = 1.0, 0.02
+_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
+
+
+class ReconciledFigure(msgspec.Struct, frozen=True):
+    """One figure as the client and as the server has it; None where one of them does not.
+
+    Of a percentile the server knows a bucket alone: `bracket` is its bounds, None for no upper one.
+    """
+
+    figure: str
+    unit: str  # "", "ms" or "%"
+    client: float | None
+    server: float | None
+    difference: float | None  # client - server; of a bracket, how far outside
+    bracket: tuple[float, float | None] | None = None
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """A figure in which client and server differ by more than their places explain, and the likely cause."""
+
+    figure: str
+    client: float
+    server: float
+    cause: str
+
+
+def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
+    """The figures that at least one side has, the server's over the window."""
+    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *_told(metrics, records)]
+    every += [
+        _row("preemptions", "", None, window.preemptions),
+        _row("draft tokens accepted", "%", None, _percent(acceptance(window))),
+        _row("running requests, peak", "", metrics.peak_concurrency, window.peak("running")),
+        _row("waiting requests, peak", "", None, window.peak("waiting")),
+        _row("KV cache in use, peak", "%", None, _percent(window.peak("kv_cache_usage"))),
+    ]
+    return [row for row in every if row.server is not None or row.bracket is not None]
+
+
+def render(rows: Sequence[ReconciledFigure]) -> list[str]:
+    """The rows as a table of 77 columns, without brackets that only confirm; nothing of no rows."""
+    if not rows:
+        return []
+    cells = [_TITLES]
+    for row in filter(_tells, rows):
+        server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
+        cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
+    left, *right = _WIDTHS
+    return [
+        f"{figure:<{left}}{''.join(f'{cell:>{w}}' for cell, w in zip(rest, right, strict=True))}".rstrip()
+        for figure, *rest in cells
+    ]
+
+
+def prefix_hit_rate(window: ServerWindow) -> float | None:
+    """Prompt tokens found in the prefix cache, of those looked up, 0 to 1; None where none was."""
+    if window.prefix_hits is None or not window.prefix_queries:
+        return None
+    return window.prefix_hits / window.prefix_queries
+
+
+def acceptance(window: ServerWindow) -> float | None:
+    """Draft tokens accepted, 0 to 1; None where the server drafts none, or does not count them."""
+    if window.accepted_tokens is None or not window.draft_tokens:
+        return None
+    return window.accepted_tokens / window.draft_tokens
+
+
+def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
+    """Requests that the server finished beyond all that this run sent: at least so many were not its."""
+    return max(0, (window.finished or 0) - metrics.requests)
+
+
+def foreign_tokens(window: ServerWindow, metrics: Metrics) -> int:
+    """Tokens generated beyond all that this run received.
+
+    0 where it cannot be told: a request failed, whose tokens the server made and nobody received, or
+    the client counted messages for want of `usage`.
+    """
+    if metrics.failed or metrics.counted_by_usage < metrics.completed:
+        return 0
+    return max(0, (window.generation_tokens or 0) - metrics.total_output_tokens)
+
+
+def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
+    """What differs, most telling first; empty where the two agree or the server says nothing."""
+    if window.trouble or window.reset:
+        return []
+    counts = (
+        ("requests finished", metrics.completed, window.finished),
+        ("generated tokens", metrics.total_output_tokens, window.generation_tokens),
+        ("prompt tokens", metrics.total_input_tokens, window.prompt_tokens),
+    )
+    found = [
+        Mismatch(figure, client, server, _count_cause(window, metrics, server > client))
+        for figure, client, server in counts
+        if server is not None and client != server
+    ]
+    return [*found, *_late(window, metrics)]
+
+
+def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
+    """Why the server counts more than the client, or less."""
+    if more and foreign_requests(window, metrics):
+        if window.running_before or window.waiting_before:
+            return "requests from before the run, warm-up or another client's, ended in it"
+        return "another client used the server in the run"
+    if metrics.failed:
+        return f"what the server did for the {metrics.failed} requests that failed was not received"
+    if metrics.counted_by_usage < metrics.completed:
+        return "without usage the client counts messages and planned prompts, not tokens"
+    if window.running_before or window.running_after or not window.settled:
+        return "the server was not at rest before or after the run, and its counters lag"
+    if more:
+        return "another client used the server in the run"
+    return "/metrics is of one of several servers that answer at this address"
+
+
+def _late(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
+    for figure, ours, theirs in (("TTFT", metrics.ttft, window.ttft), ("E2E", metrics.e2el, window.e2e)):
+        if theirs is None or not ours.n:
+            continue
+        client, server = ours.mean_ms, theirs.mean_ms
+        if client > server + max(_SLACK_MS, _SLACK_SHARE * server):
+            cause = "time outside the engine: network, HTTP, or a busy API process before it"
+            yield Mismatch(f"{figure} mean (ms)", client, server, cause)
+        elif client < server - max(_EARLY_MS, _EARLY_SHARE * server):
+            cause = "the server's mean is over other requests too: another client's, or failed ones"
+            yield Mismatch(f"{figure} mean (ms)", client, server, cause)
+    if window.itl is None or not metrics.token_time.n:
+        return
+    client, server = metrics.token_time.mean_ms, window.itl.mean_ms
+    if abs(client - server) > max(_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE * server):
+        drafts = "drafted tokens come several a step, and vLLM times steps"
+        cause = drafts if window.draft_tokens else "messages wait on their way, or other requests are in it"
+        yield Mismatch("ITL mean (ms)", client, server, cause)
+
+
+def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    yield _row("requests finished", "", metrics.completed, window.finished)
+    yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
+    if metrics.failed:
+        received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
+        yield _row("  with those of failures", "", received, window.generation_tokens)
+    yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
+    told = (records.cached_tokens >= 0) & (records.input_tokens > 0)
+    inputs = int(records.input_tokens[told].sum())
+    cached = int(records.cached_tokens[told].sum()) / inputs if inputs else None
+    yield _row("prefix cache hits", "%", _percent(cached), _percent(prefix_hit_rate(window)))
+
+
+def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
+    for figure, ours, theirs in (
+        ("TTFT", metrics.ttft, window.ttft),
+        ("ITL per token", metrics.token_time, window.itl),
+        ("E2E", metrics.e2el, window.e2e),
+        ("queue", None, window.queue),
+    ):
+        if theirs is not None:
+            yield _row(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
+            yield from _percentiles(figure, ours, theirs)
+
+
+def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
+    known = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
+    for percentile, name in _BRACKETED:
+        client = known.get(percentile)
+        if percentile in known or ours is None:
+            bracket = theirs.brackets_ms[f"{percentile:g}"]
+            yield ReconciledFigure(
+                f"{figure}, {name}", "ms", client, None, _outside(client, bracket), bracket
+            )
+
+
+def _told(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    """What each answer said of its own request (vLLM's `metrics`): TTFT of the same requests, paired."""
+    queued = records.ok & (records.server_queue_ns >= 0)
+    yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
+    each = PerRequest.of(records, MetricOptions(streamed=metrics.streamed))
+    both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
+    server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
+    yield _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns))
+
+
+def _mean_ms(values_ns: Int64) -> float | None:
+    return float(values_ns.mean()) / 1e6 if len(values_ns) else None
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _row(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:
+    client = None if client is None or math.isnan(client) else client
+    difference = None if client is None or server is None else client - server
+    return ReconciledFigure(figure, unit, client, server, difference)
+
+
+def _outside(client: float | None, bracket: tuple[float, float | None]) -> float | None:
+    low, high = bracket
+    if client is None:
+        return None
+    return client - low if client < low else client - high if high is not None and client > high else 0.0
+
+
+def _tells(row: ReconciledFigure) -> bool:
+    """Whether a row says more than that a percentile lies where the mean makes one expect it."""
+    if row.bracket is None:
+        return True
+    return bool(row.difference) or (row.client is None and row.bracket[0] > 0)
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.{_DECIMALS[unit]}f} {unit}".rstrip()
+
+
+def _signed(value: float | None, unit: str) -> str:
+    return "" if value is None else "0" if not value else f"{value:+.{_DECIMALS[unit]}f} {unit}".rstrip()
+
+
+def _bounds(bracket: tuple[float, float | None]) -> str:
+    low, high = bracket
+    return f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"

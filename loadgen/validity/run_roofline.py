@@ -1,0 +1,72 @@
+"""Attainable: what a run could have reached at best, from its facts, and its figures beside that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadgen.metrics import vllm_keys
+from loadgen.metrics.metrics import Metrics
+from loadgen.metrics.vllm_keys import STREAMED
+from loadgen.roofline import bound
+from loadgen.roofline.bound import Lengths
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.identify import Flags, ModelIdentity, roofline
+from loadgen.telemetry.sampler import WITH_SERVER
+from loadgen.validity.run_metadata import Facts
+
+
+def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
+    """The ceiling of a run; else None, and what is not known of it and what to pass."""
+    return roofline(subject(facts), flags)
+
+
+def subject(facts: Facts) -> ModelIdentity:
+    """What a run's facts tell of its machine and its model."""
+    server, files, engine = facts.server, facts.checkpoint, facts.as_run
+    environment = facts.environment
+    return ModelIdentity(
+        model=server.model if server.simulated else server.model_root or server.model,
+        checkpoint_path=files.path if files is not None else "",
+        declared=files.quantization if files is not None else "",
+        as_run=engine.quantization if engine is not None else "",
+        kv_dtype=engine.kv_cache_dtype if engine is not None else "",
+        simulated=server.simulated,
+        gpu=environment.get("gpu", ""),
+        memory=environment.get("memory", ""),
+        partitioned=bool(environment.get("gpu_mig")),
+        devices=_devices(facts),
+    )
+
+
+def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
+    """A run's figures and load as a bound takes them, whatever it was told to print.
+
+    Where prompts share tokens on purpose, TTFT is of the rest alone: it is left out.
+    """
+    selected = STREAMED[1:] if facts.profile.prefix_len else STREAMED
+    completed = max(metrics.completed, 1)
+    load = Lengths(
+        input_len=metrics.total_input_tokens / completed,
+        output_len=metrics.total_output_tokens / completed,
+        max_concurrency=facts.profile.max_concurrency,
+    )
+    return vllm_keys.figures(metrics, replace(facts.block(), selected=selected)), load
+
+
+def lines(facts: Facts, metrics: Metrics) -> list[str]:
+    """The roofline as the report has it, or why there is none; to be wrapped."""
+    if facts.ceiling is None:
+        return [f"roofline: none: {facts.no_ceiling}"] if facts.no_ceiling else []
+    return bound.lines(facts.ceiling, *figures(facts, metrics))
+
+
+def _devices(facts: Facts) -> int | None:
+    """How many GPUs share the model, by the engine's word, by its settings, or by where its memory is."""
+    if facts.as_run is not None and facts.as_run.tensor_parallel:
+        return facts.as_run.tensor_parallel
+    if facts.launched is not None and facts.launched.settings.tensor_parallel:
+        return facts.launched.settings.tensor_parallel
+    seen = facts.sensed
+    return len(seen.gpus) or None if seen is not None and seen.gpus_how == WITH_SERVER else None

@@ -1,0 +1,1 @@
+"""Workload: which requests are sent and when: profiles, prompts and arrivals, made into a plan."""

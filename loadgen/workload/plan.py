@@ -1,0 +1,250 @@
+"""Plan: everything that will be asked of the server and when, complete before the first byte."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from loadgen.arrays import Int64
+from loadgen.errors import UsageError
+from loadgen.protocol.engines import Engine
+from loadgen.protocol.openai import Chat, Completions, Dialect
+from loadgen.protocol.sglang import Generate
+from loadgen.workload.arrival import NS_PER_S, arrival, within
+from loadgen.workload.profile import Profile, check_body
+from loadgen.workload.prompts import (
+    Prompts,
+    PromptShape,
+    Purpose,
+    RandomStream,
+    TokenIds,
+    arrival_rng,
+    digest,
+    parse_range_ratio,
+)
+from loadgen.workload.vllm_prompts import text_prompts
+from loadgen.workload.vocabulary import find_vocabulary
+
+_SEED_BITS = 32
+# Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
+_APIS: dict[str, Callable[[], Dialect]] = {
+    "/chat/completions": Chat,
+    "/completions": Completions,
+    "/generate": Generate,
+}
+_BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
+_COMPARED_PROMPTS = 2048
+_NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among so many prompts
+
+
+class ModelTarget(msgspec.Struct, frozen=True):
+    """What a plan must know of the server and of the user's files."""
+
+    engine: Engine
+    model: str  # the name that requests carry
+    model_root: str = ""  # where the server's model lies, if it says
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    endpoint: str | None = None  # None: the dialect's own path
+
+
+class Seed(msgspec.Struct, frozen=True):
+    """Where a plan's randomness comes from; a seed that the user chose is `chosen`."""
+
+    value: int
+    chosen: bool = False
+    repeat: int = 0
+
+    @classmethod
+    def drawn(cls) -> Seed:
+        """A seed nobody chose, so that no two runs share prompts by accident."""
+        return cls(secrets.randbits(_SEED_BITS))
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Requests 0…n−1 of one profile: prompts, lengths, offsets, and what every body says."""
+
+    profile: Profile
+    seed: Seed
+    prompts: Prompts
+    offsets_ns: Int64 | None  # None: closed loop
+    dialect: Dialect
+    path: str
+    model: str
+    fields: dict[str, Any]  # of every body, beside prompt and length
+    ids_source: str = ""  # where token ids are drawn from; "" for text
+    notes: tuple[str, ...] = ()  # what was asked for and cannot be, in words
+
+    def __len__(self) -> int:
+        return len(self.prompts.input_lens)
+
+    @property
+    def total(self) -> int | None:
+        """How many requests there will be; None where only the time for sending tells."""
+        return None if self.profile.duration is not None and self.offsets_ns is None else len(self)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and answer together."""
+        return int((self.prompts.input_lens + self.prompts.output_lens).max())
+
+    def payload(self, index: int) -> dict[str, Any]:
+        """The JSON object of request `index`."""
+        length = int(self.prompts.output_lens[index])
+        return _merged(self.dialect.request(self.model, self.prompts.prompt(index), length), self.fields)
+
+    def body(self, index: int) -> bytes:
+        """The bytes of request `index`, the same each time."""
+        return msgspec.json.encode(self.payload(index))
+
+    def digest(self) -> str:
+        """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
+        hashed = hashlib.blake2b(
+            msgspec.json.encode([digest(self.prompts), self.path, self.fields]), digest_size=16
+        )
+        if self.offsets_ns is not None:
+            hashed.update(self.offsets_ns.astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+
+def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
+    """The measured plan of a profile; raises UsageError where the profile and the server do not fit."""
+    return _plan(profile, subject, seed, "measure")
+
+
+def warmup(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
+    """The plan of a profile's warm-up: one closed wave after another, prompts never used again."""
+    count = profile.warmups
+    wave = min(count, profile.max_concurrency or count)
+    shrunk = profile.model_copy(
+        update={"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
+    )
+    return _plan(shrunk, subject, seed, "warmup")
+
+
+def repeated_prompts(plan: Plan) -> int:
+    """How many of the plan's first 2048 prompts equal an earlier one of them.
+
+    Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of
+    n² / 2 in (ids allowed)^L, which only a length of one or two makes likely.
+    """
+    shortest = int(plan.prompts.input_lens.min())
+    if plan.prompts.format == TokenIds.format and shortest >= _NEVER_EQUAL_IDS:
+        return 0
+    compared = min(len(plan), _COMPARED_PROMPTS)
+    asked = (plan.prompts.prompt(i) for i in range(compared))
+    return compared - len({hash(prompt if isinstance(prompt, str) else tuple(prompt)) for prompt in asked})
+
+
+def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
+    check_body(profile)
+    dialect, path = _dialect(profile, subject)
+    stream = RandomStream(seed.value, profile.name, seed.repeat, purpose)
+    offsets_ns, count, schedule_notes = _schedule(profile, stream)
+    shape = PromptShape(
+        count,
+        profile.input_len,
+        profile.output_len,
+        *parse_range_ratio(profile.range_ratio),
+        profile.prefix_len,
+    )
+    chat = isinstance(dialect, Chat)
+    prompts, source = _prompts(profile, subject, shape, stream, seed, chat)
+    fields, unsaid = _fields(profile, subject.engine, dialect)
+    notes = (*schedule_notes, *unsaid)
+    return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
+
+
+def _schedule(profile: Profile, stream: RandomStream) -> tuple[Int64 | None, int, list[str]]:
+    """When each request is due (None: closed loop), how many there are at most, and what to say of it."""
+    duration, most = profile.duration, profile.most_prompts
+    notes = []
+    if duration is not None:
+        notes.append(f"requests are sent for {duration:g} s; those under way then are finished")
+    if profile.held_concurrency is not None:
+        return None, most, notes
+    process = arrival(profile.request_rate, profile.burstiness)
+    if duration is None:
+        return process.offsets_ns(most, arrival_rng(stream)), most, notes
+    offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
+    if len(offsets_ns) > most:
+        end_s = offsets_ns[most - 1] / NS_PER_S
+        notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")
+        offsets_ns = offsets_ns[:most]
+    return offsets_ns, len(offsets_ns), notes
+
+
+def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
+    """The API that endpoint and backend name, with the engine's spelling of the length."""
+    wanted = _BACKENDS.get(profile.backend)
+    path = subject.endpoint or _APIS[wanted or "/completions"]().path
+    path = path if path.startswith("/") else f"/{path}"
+    found = next((ending for ending in _APIS if path.endswith(ending)), None)
+    if found is None:
+        raise UsageError(f"--endpoint {path}: ends in none of {', '.join(_APIS)}")
+    if wanted not in (None, found):
+        raise UsageError(f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}")
+    if found == "/chat/completions" and subject.engine.max_tokens_field:
+        return Chat(limit_field=subject.engine.max_tokens_field), path
+    return _APIS[found](), path
+
+
+def _prompts(
+    profile: Profile, subject: ModelTarget, shape: PromptShape, stream: RandomStream, seed: Seed, chat: bool
+) -> tuple[Prompts, str]:
+    """The prompts and where token ids come from.
+
+    A text format reproduces other clients' prompts, so a seed that the user chose goes to their
+    generator as it is; a drawn one is mixed with profile and repeat, as for ids.
+    """
+    takes_ids = subject.engine.takes_ids and not chat
+    wanted = profile.prompt_format
+    if wanted == "auto":
+        wanted = "ids" if takes_ids else "text-vllm"
+    if wanted == "ids":
+        if not takes_ids:
+            who = "the chat API" if chat else subject.engine.name
+            raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
+        vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+        return TokenIds(shape, vocabulary, stream), vocabulary.source
+    if profile.num_prompts is None and shape.num_prompts == profile.most_prompts:
+        raise UsageError(f"--duration with {wanted} needs --num-prompts: texts are all built beforehand")
+    own = seed.chosen and seed.repeat == 0 and stream.purpose == "measure"
+    text_seed = seed.value if own else stream.key("text") % 2**_SEED_BITS
+    return text_prompts(wanted, shape, subject.tokenizer, text_seed), ""
+
+
+def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[str, Any], list[str]]:
+    """What every body says beside prompt and length, and what it cannot say."""
+    sampling, more, notes = profile.sampling, dict[str, Any](), []
+    if profile.ignore_eos and engine.takes_ignore_eos:
+        sampling["ignore_eos"] = True
+    elif profile.ignore_eos and engine.forces_length:
+        more["generation_config"] = engine.forces_length
+        notes.append(
+            f"ignore_eos is not sent: {engine.name} refuses it; "
+            "its generation_config without an end of sequence does the same"
+        )
+    elif profile.ignore_eos:
+        notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
+    if profile.chat_template_kwargs:
+        if not isinstance(dialect, Chat):
+            raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
+        more["chat_template_kwargs"] = profile.chat_template_kwargs
+    fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
+    return _merged({**fields, **more}, profile.extra_body), notes
+
+
+def _merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with others over them; where both have a table under a name, the tables merged so."""
+    tables = {
+        name: {**fields[name], **table}
+        for name, table in over.items()
+        if isinstance(table, dict) and isinstance(fields.get(name), dict)
+    }
+    return {**fields, **over, **tables}

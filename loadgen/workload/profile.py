@@ -1,0 +1,278 @@
+"""Profile: one workload by name, from a TOML file, with flags laid over it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from loadgen.errors import UsageError
+from loadgen.spelling import nearest
+from loadgen.workload.bounds import (
+    DEEPEST,
+    MOST_INT,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_STREAMS,
+    MOST_TOKENS,
+    too_deep,
+)
+from loadgen.workload.paths import place
+from loadgen.workload.server_settings import ServerSettings, refusal
+
+Rung = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True)]
+Sampled = Annotated[int, Field(ge=-1, le=MOST_INT)]
+PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
+_VLLM_PROMPTS = 1000
+_MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
+_YEAR_S = 31_536_000
+_MOST_TOML_BYTES = 1 << 20
+_LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
+_PROMPT = "the prompt is planned: use --random-input-len, --random-prefix-len, --prompt-format"
+_LENGTH = "the length of an answer is planned: use --random-output-len"
+# Fields of a request that the plan fills in, in whichever API, and the flag to use instead.
+_OWNED = {
+    **dict.fromkeys(("prompt", "messages", "text", "input_ids", "prompt_embeds", "input_embeds"), _PROMPT),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), _LENGTH),
+    "stream": "use --no-stream",
+    "model": "use --model, or --served-model-name",
+}
+_SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
+_WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
+
+
+class Profile(BaseModel):
+    """A workload; every key is also the flag of that name, spelled with dashes.
+
+    The defaults are those of `vllm bench serve --dataset-name random`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = ""
+    description: str = ""
+
+    input_len: int = Field(1024, ge=1, le=MOST_TOKENS)
+    output_len: int = Field(128, ge=1, le=MOST_TOKENS)
+    range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
+    prefix_len: int = Field(0, ge=0, le=MOST_TOKENS)
+    prompt_format: PromptFormat = "auto"
+
+    num_prompts: int | None = Field(
+        _VLLM_PROMPTS, ge=1, le=MOST_REQUESTS
+    )  # None: as many as there is time for
+    max_concurrency: int | None = Field(None, ge=1, le=MOST_STREAMS)
+    request_rate: float = Field(math.inf, allow_inf_nan=True)
+    burstiness: float = Field(1.0, allow_inf_nan=True)
+    duration: float | None = Field(None, ge=0.001, le=_YEAR_S)  # seconds; then nothing is sent any more
+    num_warmups: Annotated[int, Field(ge=0, le=MOST_REQUESTS)] | Literal["wave"] = 0
+
+    backend: Literal["openai", "openai-chat", "vllm", "sglang"] = "openai"
+    stream: bool = True
+    continuous_usage: bool = False
+    ignore_eos: bool = True
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Sampled | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logprobs: Sampled | None = None
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    request_timeout: float = Field(21600.0, ge=0, le=MOST_SECONDS)  # seconds; 0: none
+    stall_timeout: float = Field(300.0, ge=0, le=MOST_SECONDS)  # seconds without a token; 0: none
+
+    percentile_metrics: str = "ttft,tpot,itl"
+    metric_percentiles: str = "99"
+    goodput: tuple[str, ...] = ()
+    warmup: str = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
+    cooldown: str = ""  # and at its end
+    table: Literal["throughput"] | None = None  # printed after the block
+
+    ladder: tuple[Rung, ...] | None = None  # input lengths, for `loadgen ladder`
+    server: ServerSettings | None = None  # what one that is started for it is asked for
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_or_time(cls, table: Any) -> Any:
+        """A duration stands in place of the count that is not given."""
+        if isinstance(table, dict) and table.get("num_prompts") is None:
+            return {**table, "num_prompts": _VLLM_PROMPTS if table.get("duration") is None else None}
+        return table
+
+    @field_validator("duration")
+    @classmethod
+    def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
+        limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
+        if value is not None and limit is None and rate == math.inf:
+            raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
+        return value
+
+    @field_validator("warmup", "cooldown", mode="before")
+    @classmethod
+    def _count_or_seconds(cls, value: Any) -> Any:
+        """TOML may give the number of requests as one."""
+        return str(value) if type(value) is int else value
+
+    @field_validator("ladder")
+    @classmethod
+    def _rungs(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError("needs at least one input length, and none of them twice")
+        return value
+
+    @field_validator("extra_body", "chat_template_kwargs")
+    @classmethod
+    def _sayable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
+        if too_deep(value):
+            raise ValueError(f"is more than {DEEPEST} tables and lists deep")
+        try:
+            json.dumps(value, allow_nan=False)
+            msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"cannot be sent as JSON: {error}") from None
+        return value
+
+    @field_serializer("request_rate", "burstiness", when_used="json")
+    def _strict(self, value: float) -> float | str:
+        """JSON has no infinity: it is the word `inf`, which reads back as the number."""
+        return "inf" if math.isinf(value) else value
+
+    @property
+    def warmups(self) -> int:
+        """How many requests go before the measured ones."""
+        if self.num_warmups == "wave":
+            wave = self.max_concurrency or _WAVE_WITHOUT_LIMIT
+            return min(wave, self.num_prompts or wave)
+        return self.num_warmups
+
+    @property
+    def most_prompts(self) -> int:
+        """How many requests there are at most."""
+        return self.num_prompts or _MOST_PROMPTS
+
+    @property
+    def held_concurrency(self) -> int | None:
+        """How many requests a closed loop keeps under way; None: the loop is open, times are planned."""
+        return self.max_concurrency if self.request_rate == math.inf else None
+
+    @property
+    def duration_ns(self) -> int:
+        """How long requests are sent; 0: until there are none left."""
+        return int((self.duration or 0) * 1e9)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that are set."""
+        names = (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "frequency_penalty",
+            "presence_penalty",
+            "repetition_penalty",
+            "logprobs",
+        )
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def check_body(profile: Profile) -> None:
+    """Raises UsageError of a field of `extra_body` that the plan owns, which would make its figures untrue.
+
+    Profiles of stored runs may have any.
+    """
+    body = profile.extra_body
+    inside = body.get("sampling_params")
+    sampling = inside if isinstance(inside, dict) else {}
+    for name in (*body, *sampling):
+        if name in _OWNED:
+            raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
+    for name in _SEVERAL:
+        if any(one.get(name) not in (None, False) and repr(one[name]) != "1" for one in (body, sampling)):
+            raise UsageError(
+                f"--extra-body {name}: one answer a request is measured: raise --max-concurrency instead"
+            )
+
+
+def shipped_directory() -> Path:
+    """Where the shipped profiles are: inside the package when installed, beside it in a source tree."""
+    package = Path(__file__).parents[1]
+    inside = package / "profiles"
+    return inside if inside.is_dir() else package.parent / "profiles"
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped profiles by name."""
+    return {path.stem: path for path in sorted(shipped_directory().glob("*.toml"))}
+
+
+def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str = "profile") -> Path:
+    """The file of a profile, or of another kind of which these are known; raises UsageError.
+
+    A path is what ends in `.toml` or holds a separator.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        return place(name_or_path)
+    known = shipped() if known is None else known
+    if name_or_path not in known:
+        raise UsageError(
+            f"no {kind} {name_or_path!r}{nearest(name_or_path, known)}; "
+            f"there are {', '.join(known)}, or give a path to a .toml file"
+        )
+    return known[name_or_path]
+
+
+def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
+    """The table in a file; raises UsageError where it cannot be read or is no TOML."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_TOML_BYTES + 1)
+        if len(raw) > _MOST_TOML_BYTES:
+            raise UsageError(f"{kind} {path} is larger than {_MOST_TOML_BYTES >> 10} KiB: no {kind} is")
+        found = {} if _LONG_KEY.search(raw) else tomllib.loads(raw.decode("utf-8").replace("\r\n", "\n"))
+    except OSError as error:
+        raise UsageError(f"{kind} {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        said = "it is too deep" if isinstance(error, RecursionError) else error
+        raise UsageError(f"{kind} {path} is not TOML: {said}") from None
+    if _LONG_KEY.search(raw) or too_deep(found):
+        raise UsageError(f"{kind} {path} is more than {DEEPEST} tables and lists deep")
+    return found
+
+
+def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
+    """A shipped profile by name, or anyone's by path, with overrides; raises UsageError."""
+    path = locate(name_or_path)
+    table = read_toml(path)
+    if overrides.get("duration") is not None:
+        table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
+    return build({"name": path.stem, **table, **overrides}, str(path))
+
+
+def build(table: Mapping[str, Any], origin: str = "the flags") -> Profile:
+    """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
+    try:
+        return Profile.model_validate(dict(table))
+    except ValidationError as error:
+        raise refusal(error, origin, Profile.model_fields) from None

@@ -1,0 +1,77 @@
+"""Server settings: what a server that is started here is asked for, in words every engine knows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from loadgen.errors import UsageError
+from loadgen.spelling import nearest
+from loadgen.workload.bounds import MOST_SEED, MOST_TOKENS, shown
+
+_MOST_GPUS = 1024
+
+
+class ServerSettings(BaseModel):
+    """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = (
+        None  # tokens, prompt and answer together
+    )
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # of the GPU's
+    tensor_parallel: Annotated[int, Field(ge=1, le=_MOST_GPUS)] | None = None  # GPUs that share the model
+    quantization: Annotated[str, Field(min_length=1)] | None = None
+    skip_tokenizer: bool | None = None  # token ids in and out
+    prefix_caching: bool | None = None
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None
+    arguments: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # for the engine, as they are
+    environment: dict[str, str] | None = None  # added to the caller's
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _line(cls, value: Any) -> Any:
+        """One string is a command line, as of --server-args."""
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("environment")
+    @classmethod
+    def _names(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        if any(not name or "=" in name or "\0" in name + said for name, said in (value or {}).items()):
+            raise ValueError("a variable's name is not empty and has no = in it, and nothing a zero byte")
+        return value
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], origin: str) -> ServerSettings:
+        """The settings these keys make; raises UsageError that names the key and the nearest valid one."""
+        try:
+            return cls.model_validate(dict(table))
+        except ValidationError as error:
+            raise refusal(error, origin, cls.model_fields) from None
+
+    def overlaid(self, other: ServerSettings) -> ServerSettings:
+        """These, with whatever the other gives instead; variables of the environment one by one."""
+        given = other.model_dump(exclude_none=True)
+        if self.environment and other.environment:
+            given["environment"] = {**self.environment, **other.environment}
+        return self.model_copy(update=given)
+
+
+def refusal(error: ValidationError, origin: str, keys: Collection[str]) -> UsageError:
+    """What is wrong with each key of a table; an unknown one is told with the nearest valid one."""
+    return UsageError("; ".join(_explain(item, origin, keys) for item in error.errors()))
+
+
+def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str:
+    place, inside = [str(part) for part in item["loc"]], ""
+    if place[:1] == ["server"] and len(place) > 1:
+        place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
+    key = place[0] if place else ""
+    if item["type"] == "extra_forbidden":
+        return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
+    said = item["msg"].lower().removeprefix("value error, ")
+    return f"{origin}: {inside}{key} = {shown(item['input'])}: {said}"

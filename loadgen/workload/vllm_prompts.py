@@ -1,0 +1,226 @@
+"""Text prompts: the texts that `vllm bench serve --dataset-name random` would send, token for token.
+
+They exist to reproduce other clients' runs. The texts are consecutive ids of the vocabulary, decoded:
+dictionary-like, and for one seed always the same, so a second run may meet the server's prefix cache.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol, cast
+
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.errors import UsageError
+from loadgen.workload.prompts import Prompts, PromptShape, uniform_lens
+
+_MAX_ROUNDS = 10
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer; `vocab_size` does not count added tokens."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    def num_special_tokens_to_add(self) -> int: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class TextVllm:
+    """The random texts of vLLM since PR #24937 (September 2025), cut or filled until exact (`text-vllm`).
+
+    All draws come from one `default_rng(seed)` in this order: input lengths, output lengths, offsets,
+    the prefix, then the filling. `input_lens` is the client's count, exact but for texts that do not
+    settle within ten rounds. The tokens that the tokenizer adds to every prompt are part of input_len.
+    """
+
+    format = "text-vllm"
+
+    def __init__(self, shape: PromptShape, tokenizer: Tokenizer, seed: int) -> None:
+        rng = _generator(seed)
+        n, length = shape.num_prompts, _length_without_special(shape, tokenizer)
+        inner_lens = uniform_lens(rng, n, length, shape.range_ratio_input, least=0)
+        if shape.prefix_len + math.floor(length * (1 - shape.range_ratio_input)) < 1:
+            raise _nothing_left(shape, tokenizer)
+        self.output_lens: Int64 = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
+        offsets = rng.integers(0, tokenizer.vocab_size, n)
+        allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
+        prefix: list[int] = []
+        if shape.prefix_len:
+            drawn = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
+            _, prefix = _fit(tokenizer, drawn, shape.prefix_len, rng)
+        self._texts: list[str] = []
+        counts: list[int] = []
+        for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
+            inner = allowed[(offset + i + np.arange(inner_len)) % len(allowed)].tolist()
+            text, ids = _fit(tokenizer, prefix + inner, shape.prefix_len + inner_len, rng)
+            self._texts.append(text)
+            counts.append(len(ids))
+        self.input_lens: Int64 = np.array(counts, np.int64)
+
+    def prompt(self, i: int) -> str:
+        """Text i."""
+        return self._texts[i]
+
+
+class TextVllm09:
+    """The random texts of vLLM 0.9–0.10.1 (mid-2025), cut to length but never filled (`text-vllm-0.9`).
+
+    All draws come from the legacy `RandomState(seed)`, which is what numpy's global generator was, in
+    this order: the prefix, input lengths, output lengths, offsets; special ids are not left out. Some
+    texts re-encode short and stay short: 100 × 2048 with seed 0 and Qwen's tokenizer make 204169.
+    """
+
+    format = "text-vllm-0.9"
+
+    def __init__(self, shape: PromptShape, tokenizer: Tokenizer, seed: int) -> None:
+        if not 0 <= seed < 2**32:
+            raise UsageError(
+                f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does"
+            )
+        state = np.random.RandomState(seed)
+        n, vocab_size = shape.num_prompts, tokenizer.vocab_size
+        length = _length_without_special(shape, tokenizer)
+        if shape.prefix_len + int(length * (1 - shape.range_ratio_input)) < 1:
+            raise _nothing_left(shape, tokenizer)
+        prefix: list[int] = []
+        if shape.prefix_len:
+            prefix = state.randint(0, vocab_size, shape.prefix_len).tolist()
+        inner_lens = _lens_0_9(state, n, length, shape.range_ratio_input, least=0)
+        self.output_lens: Int64 = _lens_0_9(state, n, shape.output_len, shape.range_ratio_output, least=1)
+        offsets = state.randint(0, vocab_size, n)
+        self._texts: list[str] = []
+        counts: list[int] = []
+        for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
+            inner = ((offset + i + np.arange(inner_len)) % vocab_size).tolist()
+            text = tokenizer.decode(prefix + inner)
+            ids = tokenizer.encode(text, add_special_tokens=False)[: shape.prefix_len + inner_len]
+            self._texts.append(tokenizer.decode(ids))
+            counts.append(len(ids))
+        self.input_lens: Int64 = np.array(counts, np.int64)
+
+    def prompt(self, i: int) -> str:
+        """Text i."""
+        return self._texts[i]
+
+
+_FORMATS: dict[str, type[TextVllm] | type[TextVllm09]] = {
+    TextVllm.format: TextVllm,
+    TextVllm09.format: TextVllm09,
+}
+TEXT_FORMATS = tuple(_FORMATS)
+
+
+def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> Prompts:
+    """All texts of `prompt_format`, made at once: filling one draws from the generator of the next.
+
+    Raises UsageError without a tokenizer, or one that cannot be loaded.
+    """
+    return _FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
+
+
+def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
+    """The tokenizer `name` (a directory or a hub's name), loaded by transformers; raises UsageError."""
+    if name is None:
+        raise UsageError(
+            f"--prompt-format {prompt_format} needs --tokenizer: "
+            "the directory or the name of the model's tokenizer"
+        )
+    with _quiet_import():
+        try:
+            transformers = importlib.import_module("transformers")
+        except ImportError:
+            raise UsageError(
+                f"--prompt-format {prompt_format} needs the tokenizer extra: "
+                "pip install 'llm-loadgen[tokenizer]'"
+            ) from None
+    transformers.logging.set_verbosity_error()  # else it warns of prompts beyond model_max_length
+    here = os.path.exists(name)
+    if not here and name.startswith(("/", ".", "~")):
+        raise UsageError(f"--tokenizer {name}: there is no such directory")
+    with _LoadingErrors(name):
+        return cast(Tokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
+
+
+class _LoadingErrors:
+    """Turns what transformers raises over a tokenizer's files into a UsageError."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
+        # comparison by type, which a handler's clause cannot make.
+        expected = (OSError, ValueError, LookupError, TypeError, ImportError)
+        if kind is Exception or isinstance(error, expected):
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({said})") from error
+
+
+@contextmanager
+def _quiet_import() -> Iterator[None]:
+    """Keep transformers from announcing, as it is imported, that PyTorch is missing."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _fit(
+    tokenizer: Tokenizer, ids: list[int], length: int, rng: np.random.Generator
+) -> tuple[str, list[int]]:
+    """A text that encodes to `length` tokens, and that encoding, starting from the text of `ids`.
+
+    What is too long is cut, what is too short gets random ids, and the result is decoded again; after
+    ten rounds it is what it is.
+    """
+    for rounds_left in range(_MAX_ROUNDS, -1, -1):
+        text = tokenizer.decode(ids)
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) == length or rounds_left == 0:
+            break
+        if len(ids) < length:
+            # Any id at all, special ones in the base vocabulary too: vLLM does not leave them out here.
+            ids = ids + rng.integers(0, tokenizer.vocab_size, length - len(ids)).tolist()
+        ids = ids[:length]
+    return text, ids
+
+
+def _generator(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
+    return np.random.default_rng(seed)
+
+
+def _lens_0_9(state: np.random.RandomState, n: int, length: int, ratio: float, least: int) -> Int64:
+    """Uniform integers with both bounds rounded down, as that version had them."""
+    low, high = max(int(length * (1 - ratio)), least), max(int(length * (1 + ratio)), least)
+    return state.randint(low, high + 1, n, np.int64)
+
+
+def _length_without_special(shape: PromptShape, tokenizer: Tokenizer) -> int:
+    return max(0, shape.input_len - tokenizer.num_special_tokens_to_add())
+
+
+def _nothing_left(shape: PromptShape, tokenizer: Tokenizer) -> UsageError:
+    return UsageError(
+        f"--random-input-len {shape.input_len}: nothing is left of it beside the "
+        f"{tokenizer.num_special_tokens_to_add()} tokens that this tokenizer adds to every prompt; give more"
+    )

@@ -1,0 +1,179 @@
+"""`loadgen audit` as it is used: what is printed, its JSON, exit codes, and bad input told in a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from analysis.audit.test_published import ACCUSED, grave
+from builders.published_runs import PUBLISHED, run
+from loadgen import cli
+from loadgen.analysis.audit import render
+from loadgen.analysis.audit.checks import CHECKS, table
+from loadgen.analysis.audit.findings import audit
+from loadgen.analysis.importers.sources import read
+from loadgen.analysis.run_summary import Load, Reported
+from loadgen.errors import UsageError
+from loadgen.roofline import machines
+
+PAGE = PUBLISHED / "jetson_thor_serving.md"
+DOCS = Path(__file__).parents[3] / "docs" / "audit.md"
+THOR = ["--hardware", "jetson-thor"]
+
+
+def not_a_number(word: str) -> Any:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
+    findings = audit(read([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
+    assert {
+        (one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings
+    } == ACCUSED
+
+
+def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), *THOR]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:5] == [
+        "                      tok/s  TTFT ms  TPOT ms  roof  level   worst doubt",
+        "Qwen3-8B",
+        "  high load           82.47   974.57    85.33  74 %  SUSPECT answers-short",
+        "  low load            15.69    78.19    63.63  89 %  SUSPECT warm-cache",
+        "Qwen3-8B-FP8",
+    ]
+    at = said.index("Qwen3-8B-FP8, low load: INVALID")
+    assert said[at + 1].endswith("jetson_thor_serving.md:91")
+    assert said[at + 2].startswith("  beyond-roofline: 8.88 ms a token (mean TPOT)")
+    assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; 28 doubts looked for (docs/audit.md)" in said
+    assert said[-1].startswith("--explain tells")
+
+
+def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), *THOR, "--explain"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for check in CHECKS:
+        found = f" {check.name}: " in said
+        assert (f"condition: {check.condition}" in said, f"remedy: {check.remedy}" in said) == (found, found)
+    assert "weights of 2 runs: Qwen3-8B-GGUF: computed from the config" in said
+
+
+def test_strict_is_for_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), *THOR, "--strict"]) == 3
+    assert cli.main(["audit", str(PAGE), "--strict"]) == 0
+    assert "no roofline for 16 runs: no machine is named: pass --hardware KEY" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", *THOR, "--json", str(PAGE)]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=not_a_number)
+    assert told["levels"] == {"VALID": 2, "SUSPECT": 12, "INVALID": 2}
+    assert told["machine"]["key"] == "jetson-thor"
+    assert told["looked_for"] == [check.name for check in CHECKS]
+    low = told["runs"][3]
+    assert (low["name"], low["level"], low["figures"]["mean_tpot_ms"]) == ("Qwen3-8B-FP8", "INVALID", 8.88)
+    assert [doubt["name"] for doubt in low["doubts"][:2]] == ["beyond-roofline", "warm-cache"]
+    assert set(low["doubts"][0]) == {"name", "severity", "evidence", "condition", "remedy"}
+
+
+def test_what_is_no_number_is_null() -> None:
+    odd = Reported("m", {"mean_ttft_ms": math.inf, "request_rate": "inf"}, Load("x", 1, math.nan), "f")
+    told = render.json(audit([odd], None, None), None, ["a trouble"], ["a cell: why"])
+    assert json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"] == {
+        "mean_ttft_ms": None,
+        "request_rate": "inf",
+    }
+    assert (told["troubles"], told["failed_cells"]) == (["a trouble"], ["a cell: why"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
+        (["--model-config", "nowhere.json"], "nowhere.json"),
+        (["--hardwar", "x"], "unknown flag --hardwar, did you mean '--hardware'?"),
+    ],
+)
+def test_a_wrong_flag_is_told_before_anything_is_read(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", "nowhere.md", *words]) == UsageError.exit_code
+    assert said in capsys.readouterr().err
+
+
+def test_an_unknown_machine_costs_the_roofline_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), "--hardware", "jetson-tor"]) == 0
+    streams = capsys.readouterr()
+    assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in streams.err
+    assert "answers-short" in streams.out
+
+
+@pytest.mark.parametrize("words", [[], ["nowhere.md"]])
+def test_nothing_to_read_is_a_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", *words]) == UsageError.exit_code
+    streams = capsys.readouterr()
+    assert (streams.out, streams.err.count("\n")) == ("", 1)
+
+
+def test_a_page_that_is_cut_is_read_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = PAGE.read_text("utf-8")
+    cut = tmp_path / "cut.md"
+    cut.write_text(whole[: whole.index("Mean TPOT", whole.index("GPTQ-Int4"))], "utf-8")
+    assert cli.main(["audit", str(cut), *THOR]) == 0
+    said = capsys.readouterr().out
+    assert "5 runs: 2 INVALID, 3 SUSPECT; 28 doubts" in said
+    assert "remark on 1 run: the block is cut off: it has no" in said
+
+
+def test_a_file_that_is_none_does_not_keep_the_others_from_being_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.md"
+    other.write_text("nothing of this kind", "utf-8")
+    assert cli.main(["audit", str(PAGE), str(other)]) == 0
+    assert "other.md holds no results that are known" in capsys.readouterr().err
+
+
+def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", "--help"]) == 0
+    assert "--hardware KEY" in capsys.readouterr().out
+
+
+def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
+    rude = replace(run("a\x1b[2Jb" + "n" * 100, mean_ttft_ms=123456.78), source="x\ny:3")
+    said = render.text(audit([rude], None, None))
+    assert "\x1b" not in said
+    assert "a�[2Jb" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "1.235e+05" in said
+
+
+def test_runs_of_a_checkpoint_stand_together() -> None:
+    loads = [Load(f"input {n}") for n in (1, 2)]
+    runs = [Reported(name, {"speed_tok_s": 5.5}, load, "f") for load in loads for name in ("a", "b")]
+    said = render.text(audit(runs, None, None)).splitlines()
+    assert [line for line in said[1:7] if not line.startswith("  ")] == ["a", "b"]
+
+
+def test_the_page_of_the_audit_lists_every_doubt_as_the_code_has_it() -> None:
+    assert table() in DOCS.read_text("utf-8")
+
+
+def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:
+    page = " ".join(DOCS.read_text("utf-8").split())
+    findings = audit(read([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
+    for one in findings:
+        load = one.reported.load.name
+        doubts = ", ".join(f"`{name}`" for name in grave(one)) or "–"
+        assert f"| {one.reported.name} | {load} | {one.level} | {doubts} |" in page
+    for found in findings[3].found[:3]:
+        assert f"{found.doubt.name}: {found.evidence}" in page

@@ -1,0 +1,158 @@
+"""`loadgen compare`: what it is asked for, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builders import made_runs
+from builders.comparison_samples import PUBLISHED
+from loadgen import cli
+from loadgen.analysis.comparison import campaigns
+from loadgen.analysis.comparison.campaigns import CampaignSettings
+from loadgen.results.report import render as report
+from loadgen.results.run_directory import Result
+
+THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_6000_speed.csv")
+
+
+def saved(place: Path, run: Result) -> str:
+    """A run directory of ours."""
+    place.mkdir(parents=True)
+    made_runs.keep(run, place, report(run))
+    return str(place)
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["compare", *words]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["compare", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_the_thor_page_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    said = compared(capsys, THOR, "--hardware", "jetson-thor")
+    assert max(map(len, said.splitlines())) <= 80
+    assert "Qwen3-8B-FP8                                                   7.08×  no verdict" in said
+    assert "not compared: requests: 200, the baseline 100" in said
+    assert "351 %" in said
+    assert "impossible: 8.88 ms a token" in " ".join(said.split())
+
+
+def test_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(compared(capsys, THOR, "--json"), parse_constant=pytest.fail)
+    assert [len(one["rows"]) for one in told["comparisons"]] == [8, 8]
+    rows = list(csv.DictReader(io.StringIO(compared(capsys, THOR, "--csv"))))
+    assert {row["baseline"] for row in rows} == {"Qwen3-8B"}
+    assert compared(capsys, THOR, "--markdown").count("| Qwen3-8B-AWQ |") == 2
+
+
+def test_the_tables_of_the_rtx_page(capsys: pytest.CaptureFixture[str]) -> None:
+    said = compared(capsys, RTX, "--rankings", "--effects", "--fits")
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert "1 Qwen3-4B-AWQ 4B Dense AWQ 391.2" in lines
+    assert "4B Qwen3-4B 208.1 391.2 (1.88×)" in lines
+    assert any(line.startswith("Qwen3-30B-A3B 58.6 no no no no yes") for line in lines)
+    told = json.loads(compared(capsys, RTX, "--effects", "--json"))
+    assert {"size": "4B", "model": "Qwen3-4B", "BF16": "208.1", "AWQ": "391.2 (1.88×)"} in told["effects_1"][
+        "rows"
+    ]
+
+
+def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name, speed in (("Qwen3-8B", 1.0), ("Qwen3-8B-FP8", 2.0)):
+        for seed in range(3):
+            run = made_runs.run(
+                speed=speed, seed=seed + int(100 * speed), model=name, plan_digest=f"plan-{seed}"
+            )
+            saved(tmp_path / f"{name}-{seed}", run)
+    told = json.loads(compared(capsys, str(tmp_path), "--json"))
+    (one,) = told["comparisons"]
+    effect = one["rows"][1]["effects"]["output_throughput"]
+    assert (one["rows"][1]["name"], effect["units"], effect["paired"]) == ("Qwen3-8B-FP8", 3, True)
+    assert effect["ratio"] == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the following arguments are required: PLACE; loadgen compare --help lists the flags"),
+        ([THOR, "--base", "x"], "unknown flag --base, did you mean '--baseline'?"),
+        (
+            [THOR, "--baseline", "Qwen3-8B-FP9"],
+            "--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'?",
+        ),
+        ([THOR, "--margin", "0"], "--margin 0: give percent, above 0 and below 100"),
+        ([THOR, "--alpha", "2"], "--alpha 2: give a probability, as 0.05"),
+        ([THOR, "--headline", "tok"], "--headline tok: no run tells it"),
+        ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
+        ([THOR, "--csv", "--json"], "not allowed with argument"),
+        ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert said in refused(capsys, *words)
+
+
+def test_an_unknown_machine_costs_the_roofline_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(compared(capsys, THOR, "--hardware", "jetson-tor").split())
+    assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in said
+    assert "7.08×" in said
+
+
+def test_nothing_to_read_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["compare", str(tmp_path)]) in (1, 2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("loadgen: ")
+
+
+def test_what_cannot_be_read_does_not_stop_the_rest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.json").write_text('{"a": ', "utf-8")
+    assert cli.main(["compare", THOR, str(tmp_path / "broken.json")]) == 0
+    said = capsys.readouterr()
+    assert "Qwen3-8B-FP8" in said.out
+    assert "broken.json" in said.err
+
+
+def test_one_run_is_shown_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = compared(capsys, saved(tmp_path / "one", made_runs.run()))
+    assert "there is nothing to compare it with" in " ".join(said.split())
+
+
+def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = saved(tmp_path / "one", made_runs.run())
+    copy = shutil.copytree(place, tmp_path / "copy")
+    assert f"given twice, used once: {copy}" in " ".join(compared(capsys, place, str(copy)).split())
+    assert cli.main(["compare", place, f"{place}/../one"]) == 0
+    assert capsys.readouterr().err == f"loadgen: {place}/../one was named before: it is read once\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb"}',
+            CampaignSettings("Qwen3-8B", 0.05, "h20-96gb"),
+        ),
+        ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
+        ("[]", CampaignSettings()),
+        ('{"baseline"', CampaignSettings()),
+    ],
+)
+def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
+    assert campaigns.told([str(tmp_path / "other"), str(tmp_path / "c")]) == told
+    assert campaigns.told([str(tmp_path)]) == told

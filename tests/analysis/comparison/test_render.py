@@ -1,0 +1,172 @@
+"""Render and export: 80 columns that can be read, Markdown, CSV and JSON with every digit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from builders.comparison_samples import HIGH, cells, failed, run, thor
+from loadgen.analysis.comparison import export, render
+from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
+from loadgen.analysis.comparison.model import Comparison, Figure, Summary
+from loadgen.analysis.run_summary import Load
+
+SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
+NOISY = [120.0, 85.0, 101.0, 95.0, 110.0]
+LONG = "Qwen3-Coder-30B-A3B-Instruct-with-a-name-that-nobody-reads-Int4-W4A16"
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Comparison]:
+    """A campaign with everything in it: faster, undecided, refused, failed; a second load with one run."""
+    rows = [
+        *cells("Qwen3-8B", SLOW, memory_bytes=16 * 2**30, joules_per_token=0.5),
+        *cells("Qwen3-8B-FP8", FAST, memory_bytes=9 * 2**30, joules_per_token=0.25),
+        *cells(LONG, NOISY),
+        *cells("Qwen3-8B-AWQ", FAST, replace(HIGH, requests=200)),
+        *cells("Qwen3-8B", [50.0], replace(HIGH, name="low", max_concurrency=1)),
+    ]
+    return compare(rows, ComparisonOptions(), [failed("Qwen3-8B-GGUF", "no kernel <for> it | at all\n")])
+
+
+def test_the_text_can_be_read(found: list[Comparison]) -> None:
+    said = render.text(found[:1])
+    assert max(map(len, said.splitlines())) <= render.WIDTH
+    lines = said.splitlines()
+    assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
+    assert lines[2].split() == ["tok/s", "TTFT", "ms", "TPOT", "ms", "GiB", "J/token"]
+    assert lines[3].split() == ["Qwen3-8B", "baseline"]
+    assert lines[4].split() == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79", "16.00", "0.500"]
+    assert lines[5].split() == ["Qwen3-8B-FP8", "2.00×", "(1.99–2.01)", "faster"]
+    assert lines[6].split()[:3] == ["200.2", "±2.2", "+"]
+    assert lines[7].split()[0] == render.middle(LONG, 44)
+    assert lines[9].split() == ["Qwen3-8B-AWQ", "no", "verdict"]
+    assert lines[11].split() == ["Qwen3-8B-GGUF", "failed"]
+    assert "marks:" in lines
+    assert "  Qwen3-8B-AWQ: not compared: requests: 200, the baseline 100" in lines
+    assert "  Qwen3-8B-GGUF: no kernel <for> it | at all" in lines
+
+
+def test_what_is_undecided_says_what_it_takes(found: list[Comparison]) -> None:
+    said = " ".join(render.text(found).split())
+    effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
+    assert effect.more_runs is not None
+    assert f"5 pairs find a difference of {100 * effect.detectable:.2g} % (in 80 % of campaigns)" in said
+    assert f"about {effect.more_runs} more runs a side would settle it" in said
+
+
+def test_a_sentence_of_many_rows_is_told_once() -> None:
+    rows = [run("base", 1.0), *(run(f"row {k}", 2.0) for k in range(3))]
+    said = " ".join(render.text(compare(rows, ComparisonOptions())).split())
+    assert said.count("one run a side has no spread") == 1
+    assert "row 0, row 1, row 2: one run a side" in said
+
+
+def test_markdown_is_a_table_and_a_list(found: list[Comparison]) -> None:
+    said = render.markdown(found[:1]).splitlines()
+    assert said[0] == "### high-load: 2048 in / 128 out, 100 requests, 8 at a time"
+    assert said[2].startswith("| checkpoint | tok/s | TTFT ms | TPOT ms |")
+    assert said[5].startswith("| Qwen3-8B-FP8 | 200.2 ±2.2 (faster) |")
+    assert said[5].endswith("| 2.00× (1.99–2.01) | faster |")
+    assert any("&lt;for&gt; it \\| at all" in line for line in said)
+    columns = {line.count(" | ") for line in said[2:] if line.startswith("| ")}
+    assert len(columns) == 1
+
+
+def test_csv_has_every_digit(found: list[Comparison]) -> None:
+    rows = list(csv.DictReader(io.StringIO(export.csv(found))))
+    row = next(
+        one for one in rows if (one["checkpoint"], one["figure"]) == ("Qwen3-8B-FP8", "output_throughput")
+    )
+    effect = found[0].lines[1].effects["output_throughput"]
+    assert (float(row["ratio"]), float(row["p_adjusted"])) == (effect.ratio, effect.p_adjusted)
+    assert (row["call"], row["pairs"], row["paired"], row["headline"]) == ("faster", "5", "true", "true")
+    lost = next(one for one in rows if one["checkpoint"] == "Qwen3-8B-GGUF")
+    assert (lost["mean"], lost["runs"]) == ("", "0")
+    assert lost["failures"].startswith("no kernel")
+
+
+def test_json_is_strict_and_whole(found: list[Comparison]) -> None:
+    told = json.loads(export.text(found), parse_constant=pytest.fail)
+    (high, low) = told["comparisons"]
+    fast = high["rows"][1]
+    effect = found[0].lines[1].effects["output_throughput"]
+    assert fast["effects"]["output_throughput"]["p"] == effect.p
+    assert fast["effects"]["memory_bytes"]["call"] == "no verdict"
+    assert fast["speed_up"]["ratio"] == effect.ratio
+    assert high["rows"][3]["speed_up"]["ratio"] is None
+    assert high["load"]["request_rate_per_s"] == "inf"
+    assert fast["runs"][0]["cell"]["repeat"] == 0
+    assert low["rows"][0]["summaries"]["output_throughput"] == {
+        "mean": 50.0,
+        "units": 1,
+        "low": None,
+        "high": None,
+    }
+
+
+def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
+    load = replace(HIGH, request_rate_per_s=4.0)
+    one = compare([*cells("a", SLOW, load), *cells("b", FAST, load)], ComparisonOptions())[0]
+    effect = one.lines[1].effects["mean_ttft_ms"]
+    ratio, low, high = render.speed_up(effect, False)
+    assert effect.ratio < 1 < low < ratio < high
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "shown"),
+    [
+        ("short", 10, "short"),
+        ("Qwen3-Coder-30B-AWQ-4bit", 16, "Qwen3…B-AWQ-4bit"),
+        ("Qwen3-Coder-30B-AWQ-8bit", 16, "Qwen3…B-AWQ-8bit"),
+    ],
+)
+def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: str) -> None:
+    assert render.middle(name, width) == shown
+    assert len(shown) <= width
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "shown"),
+    [
+        (82.472, 0.4149, "82.47 ±0.41"),
+        (5052.48, 14.2, "5052 ±14"),
+        (0.0312, 0.001, "0.03 ±0.00"),
+        (298.07, math.nan, "298.1"),
+        (992.3, 164.0, "992 ±164"),
+        (102.2, 16.7, "102 ±17"),
+        (0.0, math.nan, "0"),
+    ],
+)
+def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
+    figure = Figure("output_throughput", "tok/s", True)
+    assert render.spread(figure, Summary(mean, 1, mean - half, mean + half)) == shown
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (Load(), "load not told"),
+        (Load(name="input 6144"), "input 6144"),
+        (Load(input_len=2041.69, output_len=128.0), "2041.7 in / 128 out"),
+        (
+            Load(requests=1, max_concurrency=1, request_rate_per_s=0.5),
+            "1 request, one at a time, 0.5 requests/s",
+        ),
+    ],
+)
+def test_a_load_in_words(load: Load, said: str) -> None:
+    assert render.described(load) == said
+
+
+def test_the_thor_page_renders_in_every_form() -> None:
+    found = compare(list(thor()), ComparisonOptions())
+    assert max(map(len, render.text(found).splitlines())) <= render.WIDTH
+    assert render.markdown(found).count("### ") == 2
+    assert len(list(csv.DictReader(io.StringIO(export.csv(found))))) == 16 * 3
+    assert len(json.loads(export.text(found))["comparisons"]) == 2

@@ -1,0 +1,195 @@
+"""The HTML report in a real browser: it asks nobody for anything, and every figure is the run's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from analysis.report.test_html import EVIL, looked_up
+from builders import made_runs
+from loadgen.analysis.comparison.model import Call
+from loadgen.analysis.report.document import document
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+REQUIRED = os.environ.get("LOADGEN_REQUIRE_BROWSER") == "1"
+# Nothing of Chromium's own goes out either.
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+def missing(why: str) -> None:
+    """Skip, or fail where a browser is promised."""
+    if REQUIRED:
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        missing("no chromium on this machine")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A page of one run and its result, and one of a campaign whose model is a script."""
+    from loadgen.analysis.report import html
+
+    directory = tmp_path_factory.mktemp("pages")
+    run = made_runs.run(failed=1)
+    single = directory / "single.html"
+    single.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
+    runs = [
+        made_runs.reported(made_runs.run(concurrency=2 + at % 2, seed=at, model=f"m{at % 2}{EVIL}"))
+        for at in range(4)
+    ]
+    found = made_runs.comparison(
+        made_runs.line(f"m0{EVIL}", tuple(runs[0::2]), roofline=0.41),
+        made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Call.FASTER, marks=(EVIL,), roofline=0.6),
+    )
+    campaign = directory / "campaign.html"
+    campaign.write_text(html.render(document(runs, [found], (), [EVIL])), "utf-8")
+    result = json.loads(json.dumps(run.json()))
+    return {"single": single, "campaign": campaign, "result": result, "comparison": found}
+
+
+class Watched:
+    """A page, and what it said and asked for."""
+
+    def __init__(self, browser: Browser, path: Path, **options: Any) -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.context = browser.new_context(**options)
+        self.page: Page = self.context.new_page()
+        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}"))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+
+    def __enter__(self) -> Page:
+        return self.page
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+WAYS = [
+    pytest.param({"color_scheme": "light", "viewport": {"width": 1280, "height": 900}}, id="light"),
+    pytest.param({"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}}, id="dark"),
+    pytest.param({"color_scheme": "light", "viewport": {"width": 320, "height": 640}}, id="a telephone"),
+]
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["single", "campaign"])
+def test_nothing_is_said_nothing_asked_for_and_nothing_wider_than_the_page(
+    browser: Browser, pages: dict[str, Any], name: str, way: dict[str, Any]
+) -> None:
+    watched = Watched(browser, pages[name], **way)
+    with watched as page:
+        page.emulate_media(media="print")
+        page.emulate_media(media="screen")
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide == 0
+    assert watched.said == []
+    assert watched.asked == [pages[name].as_uri()]
+
+
+@pytest.mark.realtime
+def test_every_figure_that_is_seen_is_the_result_s(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["single"]) as page:
+        seen = page.evaluate(
+            "Array.from(document.querySelectorAll('[data-run] [data-key]'), (one) => "
+            "[one.dataset.key, Number(one.dataset.value), one.textContent])"
+        )
+    assert len(seen) > 60
+    for key, value, text in seen:
+        assert value == looked_up(pages["result"], key), key
+        if "peak_bytes" not in key:
+            assert float(text.replace(",", "")) == pytest.approx(value, abs=0.51 if "," in text else 0.051), (
+                key
+            )
+
+
+@pytest.mark.realtime
+def test_every_figure_of_the_comparison_is_seen(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["campaign"]) as page:
+        rows = page.evaluate(
+            "Array.from(document.querySelectorAll('tr[data-line]'), (row) => [row.dataset.line, "
+            "Object.fromEntries(Array.from(row.querySelectorAll('[data-key]'), (one) => "
+            "[one.dataset.key, Number(one.dataset.value)]))])"
+        )
+    for (name, seen), line in zip(rows, pages["comparison"].lines, strict=True):
+        expected = {f"{key}.mean": one.mean for key, one in line.summaries.items()} | {
+            "roofline": line.roofline
+        }
+        expected |= {f"{key}.ratio": one.ratio for key, one in line.effects.items()}
+        assert (name, seen) == (line.name, expected)
+
+
+@pytest.mark.realtime
+def test_a_name_that_is_a_script_is_read_and_not_run(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["campaign"]) as page:
+        assert page.locator("script").count() == 1
+        assert page.locator("h2, th", has_text="<script>alert(1)</script>").count() > 0
+        assert page.locator("svg text", has_text="</script>").count() > 0
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_dark_and_light_are_the_reader_s_choice(browser: Browser, pages: dict[str, Any], scheme: str) -> None:
+    ground, dark, light = (
+        "getComputedStyle(document.body).backgroundColor",
+        "rgb(21, 25, 30)",
+        "rgb(255, 255, 255)",
+    )
+    with Watched(browser, pages["single"], color_scheme=scheme) as page:
+        first, other = (dark, light) if scheme == "dark" else (light, dark)
+        assert page.evaluate(ground) == first
+        page.locator("button.theme").click()
+        assert page.evaluate(ground) == other
+        page.emulate_media(media="print")
+        assert page.evaluate(ground) == light
+
+
+@pytest.mark.realtime
+def test_a_link_into_a_closed_run_opens_it(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["campaign"]) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
+        page.evaluate("location.hash = '#run-3-timeline'")
+        page.wait_for_function("document.getElementById('run-3').open")
+        assert page.locator("#run-3-timeline svg").is_visible()
+
+
+@pytest.mark.realtime
+def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
+    browser: Browser, pages: dict[str, Any]
+) -> None:
+    with Watched(browser, pages["single"], viewport={"width": 320, "height": 640}) as page:
+        heights = page.evaluate(
+            "Array.from(document.querySelectorAll('svg text.tick'), (one) => "
+            "one.getBoundingClientRect().height)"
+        )
+    assert min(heights) > 8.0

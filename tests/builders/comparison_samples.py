@@ -1,0 +1,105 @@
+"""Reported runs for the tests of comparing: made up, or the published pages' figures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadgen.analysis.run_summary import Load, Reported
+from loadgen.validity.campaign_cell import Cell, FailedCell
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
+HIGH = Load(
+    name="high-load",
+    requests=100,
+    input_len=2048.0,
+    output_len=128.0,
+    asked_output_len=128,
+    max_concurrency=8,
+    request_rate_per_s=float("inf"),
+)
+_KEYS = {
+    "Successful requests": "completed",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Output token throughput (tok/s)": "output_throughput",
+    "Mean TTFT (ms)": "mean_ttft_ms",
+    "Mean TPOT (ms)": "mean_tpot_ms",
+}
+
+
+def run(name: str, throughput: float, load: Load = HIGH, **told: Any) -> Reported:
+    """A run with that throughput, and latencies that go with it."""
+    figures = {
+        "completed": load.requests,
+        "total_input_tokens": round((load.requests or 0) * (load.input_len or 0)),
+        "total_output_tokens": round((load.requests or 0) * (load.output_len or 0)),
+        "output_throughput": throughput,
+        "mean_ttft_ms": 1e5 / throughput,
+        "mean_tpot_ms": 8e3 / throughput,
+        **told.pop("figures", {}),
+    }
+    return Reported(name, figures, load, told.pop("source", f"{name}/{throughput}"), **told)
+
+
+def runs(name: str, throughputs: Sequence[float], load: Load = HIGH, **told: Any) -> list[Reported]:
+    """One run after the other, the k-th with the k-th prompts."""
+    return [
+        run(name, throughput, load, plan_digest=f"plan-{k}", **told)
+        for k, throughput in enumerate(throughputs)
+    ]
+
+
+def cells(name: str, throughputs: Sequence[float], load: Load = HIGH, **told: Any) -> list[Reported]:
+    """The same in a campaign that starts the server anew for each repeat."""
+    server = told.pop("server", "vllm")
+    return [
+        replace(one, cell=cell(name, repeat, server, load.name))
+        for repeat, one in enumerate(runs(name, throughputs, load, **told))
+    ]
+
+
+def cell(name: str, repeat: int, server: str = "vllm", profile: str = "high-load", start: str = "") -> Cell:
+    """A place in a campaign; each repeat has a start of its own unless one is named."""
+    return Cell(
+        campaign="thor",
+        checkpoint=name,
+        server=server,
+        profile=profile,
+        repeat=repeat,
+        start=start or f"r{repeat}",
+    )
+
+
+def failed(name: str, reason: str, repeat: int = 0, profile: str = "high-load") -> FailedCell:
+    """A cell that came to nothing."""
+    return FailedCell(cell=cell(name, repeat, profile=profile), reason=reason)
+
+
+def thor() -> Iterator[Reported]:
+    """The Jetson Thor page's blocks."""
+    with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            figures = {key: float(row[title]) for title, key in _KEYS.items()}
+            completed = figures["completed"]
+            concurrency = row["Maximum request concurrency"]
+            load = Load(
+                name=row["load"],
+                requests=int(completed),
+                input_len=figures["total_input_tokens"] / completed,
+                output_len=figures["total_output_tokens"] / completed,
+                max_concurrency=int(concurrency) if concurrency else None,
+            )
+            yield Reported(row["model"], figures, load, "thor.csv", told_by="page", machine="Jetson Thor")
+
+
+def rtx() -> Iterator[Reported]:
+    """The RTX PRO 6000 page's rows."""
+    with (PUBLISHED / "rtx_pro_6000_speed.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            figures = {"speed_tok_s": float(row["tok_s"])}
+            yield Reported(row["model"], figures, Load(), "rtx.csv", told_by="speed table")

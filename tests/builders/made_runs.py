@@ -1,0 +1,169 @@
+"""Runs that nobody measured, for what is made of runs: every figure follows from a seed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.run_summary import Load, Reported
+from loadgen.endpoint.server_counters import ServerSample, ServerWindow
+from loadgen.metrics import vllm_keys
+from loadgen.metrics.record import Record, Records
+from loadgen.results import run_directory
+from loadgen.results.run_directory import Result
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.validity.campaign_cell import Cell
+from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.sections import Broken
+from loadgen.workload import profile
+
+MS = 1_000_000
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FIGURES = (
+    Figure("output_throughput", "tok/s", True),
+    Figure("mean_ttft_ms", "TTFT ms", False),
+    Figure("mean_tpot_ms", "TPOT ms", False),
+    Figure("memory_bytes", "memory GiB", None),
+)
+
+
+def answers(requests: int, tokens: int, concurrency: int, speed: float, seed: int) -> list[Record]:
+    """What a closed loop gets: a first token after four gaps, gaps of 20 ms ÷ `speed` on average."""
+    draw = np.random.default_rng(seed)
+    free_ns = np.full(concurrency, 10**12, np.int64)
+    records = []
+    for index in range(requests):
+        slot = int(free_ns.argmin())
+        sent_ns = int(free_ns[slot])
+        gaps = draw.gamma(40, 0.5 / speed, tokens) * MS
+        gaps[0] *= 4
+        arrival_ns = sent_ns + np.cumsum(gaps).astype(np.int64)
+        free_ns[slot] = arrival_ns[-1] + MS // 10
+        records.append(
+            Record(
+                index, slot, sent_ns - MS // 10, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns,
+                tokens=np.ones(tokens, np.int64), first_byte_ns=int(arrival_ns[0]), planned_input=64,
+                planned_output=tokens, input_tokens=64, output_tokens=tokens, usage=True, reads=tokens + 1,
+            )
+        )  # fmt: skip
+    return records
+
+
+def run(
+    requests: int = 24,
+    tokens: int = 16,
+    concurrency: int = 4,
+    speed: float = 1.0,
+    seed: int = 0,
+    failed: int = 0,
+    model: str = "org/m",
+    **facts: Any,
+) -> Result:
+    """A closed loop of so many requests; the last `failed` of them are failures."""
+    records = answers(requests, tokens, concurrency, speed, seed)
+    for record in records[requests - failed :]:
+        record.failure = Failure(FailureKind.TRUNCATED, "cut")
+    keys = {"name": "made", "input_len": 64, "output_len": tokens, "num_prompts": requests}
+    given: dict[str, Any] = {
+        "started": WHEN + timedelta(seconds=seed),
+        "finished": WHEN + timedelta(seconds=seed + 60),
+        "command": [
+            "/somewhere/loadgen",
+            "bench",
+            "--profile",
+            "made",
+            "--max-concurrency",
+            str(concurrency),
+        ],
+        "profile": profile.build({**keys, "max_concurrency": concurrency}),
+        "seed": 7,
+        "seed_chosen": False,
+        "plan_digest": "abc",
+        "prompt_format": "ids",
+        "server": Server(url="http://h/v1/completions", engine="vLLM", version="1", model=model),
+        "client": Client(
+            transport="wire", cpu_s=1.0, wall_s=2.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0
+        ),
+        "environment": {"python": "3", "cpu": "a processor"},
+        "requests": requests,
+        "window": ServerWindow(
+            names="vllm",
+            samples=tuple(
+                ServerSample(at_s=float(second), running=3.0, waiting=1.0, kv_cache_usage=0.1 * second)
+                for second in range(5)
+            ),
+        ),
+        **facts,
+    }
+    return Result(Facts(**given), Records.of(records))
+
+
+def reported(of: Result, name: str = "", **changes: Any) -> Reported:
+    """The run as one of ours."""
+    facts, metrics = of.facts, of.metrics
+    load = Load(
+        name=facts.profile.name,
+        requests=facts.requests,
+        input_len=64.0,
+        output_len=float(facts.profile.output_len),
+        max_concurrency=facts.profile.max_concurrency,
+    )
+    told: dict[str, Any] = {
+        "name": name or facts.server.model,
+        "figures": vllm_keys.figures(metrics, facts.block()),
+        "load": load,
+        "source": "runs/made",
+        "engine": "vLLM 1",
+        "machine": "a processor",
+        "started": facts.started,
+        "level": of.verdict.level.value,
+        "doubts": tuple(one.doubt.name for one in of.verdict.grave),
+        "cell": facts.cell,
+        "run": of,
+        **changes,
+    }
+    return Reported(**told)
+
+
+def cell(checkpoint: str, repeat: int) -> Cell:
+    """One of a campaign."""
+    return Cell(
+        campaign="the campaign", checkpoint=checkpoint, server="vllm", profile="made", repeat=repeat,
+        start=f"{checkpoint}-{repeat}",
+    )  # fmt: skip
+
+
+def line(name: str, runs: tuple[Reported, ...], call: Call | None = None, **changes: Any) -> Line:
+    """A row whose every effect is the same call; None: the baseline."""
+    known = [figure for figure in FIGURES if runs and runs[0].figure(figure.key)]
+    summaries = {}
+    for figure in known:
+        values = np.array([one.figure(figure.key) for one in runs], np.float64)
+        half = float(values.std() + 0.01 * values.mean())
+        mean = float(values.mean())
+        summaries[figure.key] = Summary(mean, len(runs), mean - half, mean + half)
+    effects = {}
+    for figure in known if call is not None else ():
+        effects[figure.key] = Effect(
+            call or Call.NONE, 1.25, 1.2, 1.3, p=0.001, p_adjusted=0.002, p_equivalent=0.9, units=len(runs),
+            paired=True, detectable=0.02, more_runs=7 if call is Call.UNDECIDED else None,
+        )  # fmt: skip
+    return Line(name, runs, summaries, effects, **changes)
+
+
+def comparison(*lines: Line) -> Comparison:
+    """The lines under their load, the first the baseline."""
+    load = lines[0].runs[0].load
+    return Comparison(load, lines[0].name, FIGURES, "output_throughput", lines, 0.02, 0.05, ("a remark",))
+
+
+def keep(run: Result, directory: Path, report: str = "report\n") -> Path:
+    """Write a run's directory as the command does."""
+    broken: list[Broken] = []
+    assert run_directory.save(run, directory, {run_directory.REPORT: report}, broken) == []
+    assert broken == []
+    return directory

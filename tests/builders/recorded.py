@@ -1,0 +1,94 @@
+"""Recorded responses of real servers (`tests/data/responses`) as the reads of a socket, and as captures."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Record
+from loadgen.protocol.openai import DIALECTS, Dialect
+from loadgen.protocol.sglang import Generate
+from loadgen.transport.capture import Capture, joined
+from loadgen.transport.failure import Failure, FailureKind
+
+RESPONSES = Path(__file__).parents[1] / "data" / "responses"
+OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here
+LAG_NS = 250  # by which every user-space stamp is late
+EVENT = re.compile(rb".*?\n\n", re.DOTALL)
+TIMED = re.compile(r" *([\d.]+) ms len= *\d+ (b['\"].*)")
+
+
+def chunk(data: bytes) -> bytes:
+    """A chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def reads(name: str) -> list[bytes]:
+    """A recorded answer: its head, each event in a chunk and a read of its own, and its end."""
+    head = (RESPONSES / f"{name}.headers").read_bytes().rstrip()
+    body = (RESPONSES / f"{name}.txt").read_bytes()
+    if b"chunked" not in head:  # some paths in the bodies were shortened after recording
+        head = re.sub(rb"content-length: \d+", b"content-length: %d" % len(body), head)
+        return [head + b"\r\n\r\n", body]
+    return [head + b"\r\n\r\n", *(chunk(event) for event in EVENT.findall(body)), b"0\r\n\r\n"]
+
+
+def timed(name: str) -> tuple[list[int], list[bytes]]:
+    """A recorded answer as it came: when each read was made (ns), and its bytes."""
+    at_ns, data = [], []
+    for line in (RESPONSES / f"{name}.timed").read_text().splitlines():
+        match = TIMED.fullmatch(line)
+        if match and match[2] != "b'<EOF>'":
+            at_ns.append(round(float(match[1]) * 1e6))
+            data.append(ast.literal_eval(match[2]))
+    return at_ns, data
+
+
+def capture(
+    data: Sequence[bytes],
+    at_ns: Sequence[int] | None = None,
+    failure: Failure | None = None,
+    status: int = 0,
+) -> Capture:
+    """A capture of these reads at these times (read i at i + 1 µs by default); unframed with a status."""
+    arrived = np.array(at_ns if at_ns is not None else [1000 * (i + 1) for i in range(len(data))], np.int64)
+    kernel = np.stack(np.divmod(arrived + OFFSET_NS, 1_000_000_000), axis=1)
+    raw, read_lengths = joined(data)
+    return Capture(
+        index=3,
+        slot=1,
+        intended_ns=1,
+        sent_ns=2,
+        end_ns=10**15,
+        framed=status == 0,
+        status=status,
+        failure=failure,
+        raw=raw,
+        read_lengths=read_lengths,
+        seen_ns=(arrived + LAG_NS).tobytes(),
+        kernel=kernel.astype(np.int64).tobytes(),
+        realtime_offset_ns=OFFSET_NS,
+    )
+
+
+def decode(name: str, data: list[bytes], at_ns: list[int] | None = None, **more: Any) -> Record:
+    """The Record of these reads; the name says which API, and whether it was streamed."""
+    keep_text = more.pop("keep_text", False)
+    decoder = Decoder(_dialect(name), streamed="nostream" not in name, keep_text=keep_text)
+    return decoder.decode(capture(data, at_ns, **more))
+
+
+def _dialect(name: str) -> Dialect:
+    return Generate() if "generate" in name else DIALECTS["chat" if "chat" in name else "completions"]
+
+
+def outcome(record: Record) -> tuple[FailureKind | None, str, int, int, bool]:
+    """Failure, finish reason, input and output tokens, whether each message's tokens are known."""
+    kind = record.failure.kind if record.failure else None
+    return kind, record.finish_reason, record.input_tokens, record.output_tokens, record.exact_tokens

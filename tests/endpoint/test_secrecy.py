@@ -1,0 +1,284 @@
+"""Secrets in texts and values, keys from variables and files, and what children are started with."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import pytest
+
+from fakes.supervised import until
+from loadgen import cli
+from loadgen.endpoint.secrecy import Secrets
+from loadgen.errors import MeasureError, UsageError
+from loadgen.session.credentials import api_key, credentials
+from loadgen.session.options import parse
+from loadgen_servers import child
+from loadgen_servers.embedded import ENGINE, NULL, Embedded
+
+KEY = 'a/b+"c"_0123456789&<='
+BASIC = base64.b64encode(b"me:hush-hush-1").decode()
+
+FOUND: list[tuple[dict[str, str], tuple[Any, ...], str, set[str]]] = [
+    ({"Authorization": "Bearer abc-123456"}, (), "", {"Bearer abc-123456", "abc-123456"}),
+    ({"X-Api-Key": "abc-123456"}, (), "", {"abc-123456"}),
+    ({"X-Auth-Token": "abc-123456"}, (), "", {"abc-123456"}),
+    ({"Cookie": "a=abc-123456"}, (), "", {"a=abc-123456", "abc-123456"}),
+    ({"Authorization": f"Basic {BASIC}"}, (), "", {f"Basic {BASIC}", BASIC, "me:hush-hush-1", "hush-hush-1"}),
+    ({"X-Any": "sk-0123456789abcdefgh"}, (), "", {"sk-0123456789abcdefgh"}),  # by its form
+    ({"Accept": "application/json", "X-Tokens": "123456"}, (), "", set()),
+    ({"Authorization": "EMPTY"}, (), "", set()),  # a placeholder, and a word that may stand anywhere
+    ({}, ({"api_key": "abc-123456", "max_tokens": "7777777"},), "", {"abc-123456"}),
+    ({}, ({"a": [{"secret": ["abc-123456"]}]},), "", {"abc-123456"}),
+    ({}, ({"authToken": "abc-123456"},), "", {"abc-123456"}),
+    ({}, ({"api_key": 7, "token": None, "key": ""},), "", set()),
+    ({}, (), "http://h/?api_key=abc%20123456&a=1234567", {"abc 123456"}),
+    ({}, (), "http://me:hush-hush@h/", {"hush-hush"}),
+    ({}, (), "http://[h", set()),
+]
+
+
+@pytest.mark.parametrize(("headers", "tables", "url", "values"), FOUND)
+def test_secrets_are_known_by_the_names_of_their_places(
+    headers: dict[str, str], tables: tuple[Any, ...], url: str, values: set[str]
+) -> None:
+    forms = set(Secrets.of(headers, tables, url).forms)
+    assert values <= forms
+    assert {form for value in values for form in Secrets.of(tables=({"key": value},)).forms} == forms
+
+
+WRITTEN = [
+    ("no {}!", KEY, "no ***!"),
+    ("{}{}", KEY, "******"),
+    ('{{"error": {}}}', json.dumps(KEY), '{{"error": "***"}}'.format()),
+    ("/?key={}&a", quote(KEY, safe=""), "/?key=***&a"),
+    ("{}", "a/b+&quot;c&quot;_0123456789&amp;&lt;=", "***"),
+    ("{}", base64.b64encode(KEY.encode()).decode(), "***="),
+    ("cut: {}", KEY[:12], "cut: ***"),
+    ("cut: {}…", KEY[:12], "cut: ***…"),
+    ("short: {}", KEY[:7], f"short: {KEY[:7]}"),
+    ("plain {}", "words", "plain words"),
+]
+
+
+@pytest.mark.parametrize(("text", "form", "shown"), WRITTEN)
+def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, shown: str) -> None:
+    said = text.format(*[form] * text.count("{}")) if "{{" not in text else text.format(form)
+    concealed = Secrets.of({"key": KEY}).conceal(said)
+    if "=" in shown and concealed.endswith("***"):  # padding is no part of a secret
+        concealed += "="
+    assert concealed == shown
+
+
+def test_what_is_known_by_its_form_is_hidden_in_what_servers_say_and_our_own_words_stay() -> None:
+    assert Secrets().hide("no: Bearer abc.def, sk-0123456789abcdefgh") == "no: Bearer ***, sk-***"
+    assert Secrets().hide("gives no token: http-status: 500") == "gives no token: http-status: 500"
+
+
+def test_values_are_masked_by_content_and_by_name() -> None:
+    told = {
+        "command": [f"x={KEY}", 5],
+        "profile": {"extra_body": {"api_key": "short", "max_tokens": 5, KEY: None}},
+        "times": [0.5, 1.5],
+        "token": None,
+    }
+    assert Secrets.of({"key": KEY}).mask(told) == {
+        "command": ["x=***", 5],
+        "profile": {"extra_body": {"api_key": "***", "max_tokens": 5, "***": None}},
+        "times": [0.5, 1.5],
+        "token": None,
+    }
+
+
+def test_an_error_that_leaves_holds_none_and_stays_what_it_is() -> None:
+    with pytest.raises(MeasureError, match=r"^no token: \*\*\*!$"), Secrets.of({"key": KEY}).kept():
+        raise MeasureError(f"no token: {KEY}!")
+
+
+def test_secrets_print_as_their_number() -> None:
+    assert "a/b" not in repr(Secrets.of({"key": KEY}))
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", " ", "\t"])
+def test_a_key_is_read_without_the_spaces_around_it(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "key"
+    path.write_text(f"sk-1{end}", "utf-8", newline="")
+    path.chmod(0o600)
+    monkeypatch.setenv("MINE", f"sk-1{end}")
+    monkeypatch.setenv("OPENAI_API_KEY", f"sk-1{end}")
+    assert {api_key(None, str(path)), api_key("MINE", None), api_key(None, None)} == {"sk-1"}
+    assert api_key("", None) == ""  # none at all
+
+
+def test_a_file_with_a_mark_of_its_encoding_holds_the_key_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"\xef\xbb\xbfsk-1\r\n")
+    path.chmod(0o600)
+    assert api_key(None, str(path)) == "sk-1"
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_a_key_that_others_may_read_is_used_with_a_warning(
+    mode: int, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "key"
+    path.write_text("sk-1", "utf-8")
+    path.chmod(mode)
+    assert api_key(None, str(path)) == "sk-1"
+    said = capsys.readouterr().err
+    assert said == (f"loadgen: warning: others on this machine may read {path}: chmod 600 {path}\n" * warned)
+
+
+BAD_FILES: list[tuple[bytes | str, str]] = [
+    (b"", "is empty"),
+    (b" \r\n", "is empty"),
+    (b"sk-\xe9", "holds no API key"),
+    (b"sk-1\nsk-2", "holds no API key"),
+    (b"\x00\x01binary", "holds no API key"),
+    (b"x" * (1 << 17), "is longer than any key"),
+    ("fifo", "is no regular file"),
+    ("directory", "is no regular file"),
+    ("absent", "No such file"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), BAD_FILES)
+def test_a_file_that_holds_no_key_is_refused_at_once(content: bytes | str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    if content == "fifo":
+        os.mkfifo(path)
+    elif content == "directory":
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+        path.chmod(0o600)
+    with pytest.raises(UsageError, match=says) as raised:
+        api_key(None, str(path))
+    assert "sk-" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "headers"),
+    [
+        ([], False, {"Authorization": "Bearer sk-0"}),
+        ([], True, {}),  # nobody asked for it to go to a server of our own
+        (["--api-key-env", "MINE"], False, {"Authorization": "Bearer sk-1"}),
+        (["--api-key-env", "MINE"], True, {"Authorization": "Bearer sk-1"}),
+        (["--header", "authorization: x"], False, {"authorization": "x"}),
+    ],
+)
+def test_which_key_goes_where(
+    words: list[str], own: bool, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0")
+    monkeypatch.setenv("MINE", "sk-1")
+    assert credentials(parse(words), own).headers == headers
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--api-key-env", "MINE", "--api-key-file", "f"], "give one of them"),
+        (["--api-key-env", "MINE", "--header", "authorization: x"], "--header has an Authorization already"),
+        (["--api-key-env", "NOT_SET"], "--api-key-env NOT_SET: it is not set in the environment"),
+    ],
+)
+def test_two_keys_are_refused(words: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "sk-1")
+    with pytest.raises(UsageError, match=says):
+        credentials(parse(words))
+
+
+def test_children_get_no_key_and_nothing_of_the_current_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "OPENAI_API_KEY": "1",
+        "ANTHROPIC_APIKEY": "1",
+        "VLLM_API_KEY": "1",
+        "MINE": "1",
+        "HF_TOKEN": "1",
+        "AWS_SECRET_ACCESS_KEY": "1",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "LC_ALL": "C",
+        "PYTHONPATH": os.pathsep.join(["", ".", "relative", "/absolute"]),
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert given.keys() & child.inherited(["MINE"]).keys() == {
+        *("VLLM_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "CUDA_VISIBLE_DEVICES", "LC_ALL", "PYTHONPATH")
+    }
+    assert given.keys() & child.needed().keys() == {"LC_ALL", "PYTHONPATH"}
+    for environment in (child.environment(), child.needed()):
+        _, *rest = environment["PYTHONPATH"].split(os.pathsep)
+        assert rest == ["/absolute"]
+    assert child.command("a", "b") == [sys.executable, "-P", "-m", "a", "b"]
+
+
+# What a stranger's directory may hold, named as what Python and we import first.
+PLANTED = ("selectors", "socket", "json", "struct", "msgspec", "psutil", "loadgen_servers", "asyncio")
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory full of modules, each of which leaves a mark; its mark."""
+    place, mark = tmp_path / "planted", tmp_path / "mark"
+    place.mkdir()
+    for name in PLANTED:
+        (place / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write({name!r})\n", "utf-8")
+    monkeypatch.chdir(place)
+    return mark
+
+
+LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "2", "--run-dir", "../runs"]
+
+
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "--quiet", "--preset", "instant", *LOAD],
+        ["bench", "--quiet", "--profile", "smoke", "--preset", "instant", "--run-dir", "../runs"],
+        ["selftest", "--seconds", "1", "--no-save"],
+        ["bench", "--quiet", "--launch-command", "sleep 1{port}", "--launch-timeout-sec", "0.2", *LOAD],
+        ["bench", "--quiet", "--launch", "vllm", "--model", "m/m", "--dry-run"],
+        ["bench", "--launch", "sglang", "--model", "m/m", "--server-python", sys.executable, "--dry-run"],
+    ],
+)  # fmt: skip
+def test_no_python_file_of_the_current_directory_runs(words: list[str], planted: Path) -> None:
+    cli.main(words)
+    assert not planted.exists()
+
+
+@pytest.mark.realtime
+def test_nor_where_the_command_is_a_module(planted: Path) -> None:
+    argv = [sys.executable, "-m", "loadgen", "bench", "--quiet", "--preset", "instant", *LOAD]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "servers")])}
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not planted.exists()
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("module", [ENGINE, NULL])
+def test_a_server_of_our_own_listens_on_loopback_alone(module: str, tmp_path: Path) -> None:
+    arguments = ["--log", str(tmp_path / "log")] if module == NULL else []
+    with Embedded(arguments, module) as server:
+        server.start()
+        assert server.process is not None
+        process = psutil.Process(server.process.pid)
+        until(lambda: bool(listening(process)), "it listens")
+        assert listening(process) == {"127.0.0.1"}
+
+
+def listening(process: psutil.Process) -> set[str]:
+    return {one.laddr.ip for one in process.net_connections() if one.status == psutil.CONN_LISTEN}

@@ -1,0 +1,182 @@
+"""What two snapshots, and those between them, say of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.endpoint.prometheus import Series, Snapshot, parse, select
+from loadgen.endpoint.server_counters import ServerSample, ServerWindow, window
+
+RECORDED = Path(__file__).parents[1] / "data" / "metrics"
+TOKENS: Series = ("m", "generation_tokens", "")
+
+
+def recorded(name: str) -> Snapshot:
+    return parse(select(200, (RECORDED / f"{name}.txt").read_bytes()))
+
+
+def counted(names: str = "vllm", **tokens: float) -> Snapshot:
+    """Generated tokens by model."""
+    return Snapshot(names, {(model, "generation_tokens", ""): count for model, count in tokens.items()})
+
+
+def timed(*counts: float, total_s: float) -> Snapshot:
+    """A TTFT histogram: counts up to 20 ms, 40 ms and beyond."""
+    parts = dict(zip(("0.02", "0.04", "+Inf"), counts, strict=True)) | {"sum": total_s}
+    return Snapshot("vllm", {("m", "ttft", part): value for part, value in parts.items()})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "vllm_idle",
+            "vllm_after_bench",
+            {
+                "names": "vllm",
+                "models": ("qwen3",),
+                "prompt_tokens": 14926,
+                "generation_tokens": 2182,
+                "requests": {"stop": 2, "length": 51},
+                "finished": 53,
+                "prefix_queries": 14926,
+                "prefix_hits": 0,
+                "preemptions": 0,
+                "draft_tokens": None,
+                "running_before": 0,
+                "running_after": 0,
+            },
+        ),
+        (
+            "sglang_after_bench",
+            "sglang_loaded",
+            {
+                "names": "sglang",
+                "prompt_tokens": 3550,
+                "generation_tokens": 3632,
+                "requests": {"": 13},
+                "finished": 13,
+                "prefix_queries": 3550,
+                "prefix_hits": 266,
+                "preemptions": 0,  # its counter appears with the first
+                "running_after": 12,
+                "waiting_after": 0,
+            },
+        ),
+    ],
+)
+def test_two_recorded_expositions_differ_by_what_was_done_between(
+    before: str, after: str, said: dict[str, Any]
+) -> None:
+    found = window(recorded(before), recorded(after))
+    assert {name: getattr(found, name) for name in said} == said
+    assert not found.reset
+    assert ServerWindow.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_recorded_histogram_gives_mean_and_brackets() -> None:
+    ttft = window(recorded("vllm_idle"), recorded("vllm_after_bench")).ttft
+    assert ttft is not None
+    assert (ttft.count, round(ttft.mean_ms, 3)) == (53, 370.564)
+    assert ttft.brackets_ms == {"50": (20, 40), "90": (40, 60), "99": (10000, 20000)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "brackets"),
+    [
+        pytest.param((10, 10, 10), {"50": (0, 20), "90": (0, 20), "99": (0, 20)}, id="all in the first"),
+        pytest.param((5, 9, 10), {"50": (0, 20), "90": (20, 40), "99": (40, None)}, id="one in each"),
+        pytest.param((0, 0, 1), {"50": (40, None), "90": (40, None), "99": (40, None)}, id="beyond"),
+    ],
+)
+def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
+    counts: tuple[float, ...], brackets: dict[str, Any]
+) -> None:
+    """Over the window alone: a hundred slow ones came before it."""
+    before = timed(0, 0, 100, total_s=900.0)
+    after = timed(counts[0], counts[1], 100 + counts[2], total_s=900.5)
+    ttft = window(before, after).ttft
+    assert ttft is not None
+    assert (ttft.count, ttft.brackets_ms) == (counts[2], brackets)
+    assert ttft.mean_ms == pytest.approx(500 / counts[2])
+
+
+def test_a_histogram_that_did_not_move_says_nothing() -> None:
+    still = timed(1, 2, 3, total_s=0.1)
+    assert window(still, still).ttft is None
+
+
+def test_a_counter_that_appears_starts_from_nothing() -> None:
+    found = window(Snapshot("sglang"), counted("sglang", m=7))
+    assert (found.generation_tokens, found.reset) == (7, False)
+
+
+@pytest.mark.parametrize(
+    "snapshots",
+    [
+        pytest.param([counted(m=10), counted(m=9)], id="went backwards"),
+        pytest.param([counted(m=10), Snapshot("vllm")], id="vanished"),
+        pytest.param([counted(m=10), counted(m=2), counted(m=30)], id="went backwards in between"),
+        pytest.param([counted(m=10), counted(m=20), counted(m=15)], id="went backwards after a sample"),
+        pytest.param(
+            [
+                Snapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
+                Snapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
+            ],
+            id="another process",
+        ),
+    ],
+)
+def test_a_server_that_began_anew_has_no_figures(snapshots: list[Snapshot]) -> None:
+    first, *between, last = snapshots
+    found = window(first, last, [(float(i), snapshot) for i, snapshot in enumerate(between)])
+    assert (found.reset, found.generation_tokens, found.finished) == (True, None, None)
+
+
+def test_the_recorded_restart_is_seen() -> None:
+    assert window(recorded("vllm_after_bench"), recorded("vllm_loaded")).reset
+
+
+def test_a_sum_of_seconds_may_fall_with_the_wall_clock() -> None:
+    assert not window(timed(1, 1, 1, total_s=5.0), timed(2, 2, 2, total_s=4.0)).reset
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [("a", 5), ("b", 7), pytest.param("alias of a", 12, id="a name the server does not count under")],
+)
+def test_of_two_models_the_asked_one_is_counted_and_both_are_named(asked: str, tokens: int) -> None:
+    found = window(counted(a=10, b=20, c=3), counted(a=15, b=27, c=3), model=asked)
+    assert (found.generation_tokens, found.models) == (tokens, ("a", "b"))
+
+
+def test_samples_keep_their_moments_and_peaks() -> None:
+    def sample(running: float, waiting: float | None) -> Snapshot:
+        gauges = {"running": running} | ({} if waiting is None else {"waiting": waiting})
+        return Snapshot("vllm", {}, {("m", name, ""): value for name, value in gauges.items()})
+
+    found = window(counted(m=1), counted(m=2), [(0.5, sample(3, 1)), (1.5, sample(8, None))])
+    assert found.samples == (
+        ServerSample(at_s=0.5, running=3, waiting=1),
+        ServerSample(at_s=1.5, running=8),
+    )
+    assert [found.peak(gauge) for gauge in ("running", "waiting", "kv_cache_usage")] == [8, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "trouble"),
+    [
+        (Snapshot(trouble="x"), counted(m=1), "x"),
+        (counted(m=1), Snapshot(trouble="y"), "y"),
+        (
+            counted(m=1),
+            counted("sglang", m=1),
+            "/metrics had vllm's names before the run and sglang's after it",
+        ),
+    ],
+)
+def test_without_both_ends_there_is_no_window(before: Snapshot, after: Snapshot, trouble: str) -> None:
+    assert window(before, after) == ServerWindow(trouble=trouble)

@@ -1,0 +1,182 @@
+"""Functions of bytes for `python -m fuzz` and the suite: readers of files and servers; each must return."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzzing.fuzz_files import written
+from fuzzing.fuzz_odd import replaced, shortened, spots
+from loadgen.analysis.audit import findings as audits
+from loadgen.analysis.audit import render as audit_render
+from loadgen.analysis.comparison import comparison, export, render
+from loadgen.analysis.importers import csv_tables, json_fields, pages, sources
+from loadgen.analysis.run_summary import Reported
+from loadgen.campaign import file as campaigns
+from loadgen.endpoint import prometheus
+from loadgen.endpoint.secrecy import Secrets
+from loadgen.errors import UsageError
+from loadgen.protocol import http1, printable
+from loadgen.protocol import sse as events
+from loadgen.protocol.printable import json_text
+from loadgen.results import csv_text
+from loadgen.telemetry import environment
+from loadgen.workload import profile as profiles
+
+RESULTS = Path(__file__).parents[1] / "data/results"
+_NOWHERE = Path("x.md")
+_SECRET = 6  # characters from which a value is a secret
+
+
+def page(data: bytes) -> None:
+    """Pasted blocks."""
+    pages.read(data.decode("utf-8", "replace"), _NOWHERE)
+
+
+def results(data: bytes) -> None:
+    """A file of anybody's results; damage must be named by its reader, not by the last resort."""
+    with contextlib.suppress(UsageError):
+        sources.read([str(written(data, "results"))])
+
+
+def profile(data: bytes) -> None:
+    """A profile."""
+    with contextlib.suppress(UsageError):
+        profiles.load(str(written(data, "profile.toml")), {})
+
+
+def campaign(data: bytes) -> None:
+    """A campaign's file."""
+    with contextlib.suppress(UsageError):
+        campaigns.load(written(data, "campaign.toml"))
+
+
+def client_documents(data: bytes) -> None:
+    """Documents of any client, given to their readers themselves: these name what is wrong with them."""
+    for document in json_fields.documents(data.decode("utf-8", "replace")):
+        _read(document.value)
+
+
+def _read(document: dict[str, Any]) -> None:
+    for client in sources.CLIENTS:
+        if client.tells(document):
+            with contextlib.suppress(UsageError):
+                for one in client.read(document, "x.json"):
+                    json_text(one.figures)
+            break
+
+
+@cache
+def _documents() -> list[tuple[Any, list[tuple[Any, ...]]]]:
+    """What each client wrote, its lists short, and every spot in it."""
+    files = sorted((*RESULTS.glob("*.json*"), RESULTS.parent / "run_directories/format-1/result.json"))
+    known = [shortened(one.value) for path in files for one in json_fields.documents(path.read_text())]
+    return [(one, spots(one)) for one in known]
+
+
+def odd_documents(data: bytes) -> None:
+    """What clients wrote, with odd values in it: the first byte says which."""
+    if data:
+        known = _documents()
+        _read(replaced(*known[data[0] % len(known)], data[1:]))
+
+
+def sheet(data: bytes) -> None:
+    """A table as comma-separated values."""
+    text = data.decode("utf-8", "replace")
+    if csv_tables.tells(text):
+        with contextlib.suppress(UsageError):
+            csv_tables.read(text, written(text.encode(), "sheet.csv"))
+
+
+def _sources(data: bytes, name: str) -> tuple[Reported, ...]:
+    """What is read of a file."""
+    try:
+        return sources.read([str(written(data, name))]).reported
+    except UsageError:
+        return ()
+
+
+def compare(data: bytes) -> None:
+    """A comparison of what a file holds, in every form."""
+    reported = _sources(data, "compare")
+    if reported:
+        found = comparison.compare(list(reported), comparison.ComparisonOptions(), ())
+        for said in (render.text(found), render.markdown(found), export.csv(found)):
+            printable.plain(said).encode()
+
+
+def audit(data: bytes) -> None:
+    """An audit of what a file holds, in every form."""
+    reported = _sources(data, "audit")
+    if reported:
+        findings = audits.audit(reported, None, None, "")
+        printable.plain(audit_render.text(findings, explain=True)).encode()
+        printable.json_text(audit_render.json(findings, None, [], []), indent=1)
+
+
+def text(data: bytes) -> None:
+    """What may be printed, written and named."""
+    said = data.decode("utf-8", "surrogateescape")
+    assert printable.plain(printable.plain(said)) == printable.plain(said)
+    printable.plain(said).encode()
+    printable.json_text({said: said}).encode()
+    assert (Path("d") / printable.file_name(said)).parent == Path("d")
+    csv_text.csv_text([[said, said]]).encode()
+
+
+def hide(data: bytes) -> None:
+    """Secrets in a line, and in what is known to hold some: none of them is left."""
+    line = data.decode("utf-8", "replace")
+    environment.hide(line)
+    known, _, said = line.partition("\n")
+    secrets = Secrets.of({"authorization": known}, ({"api_key": known},), known)
+    hidden = secrets.hide(f"{said} {known} {said}")
+    assert len(known.strip()) < _SECRET or known.strip() not in hidden
+    secrets.mask({said: [known, {known: said}]})
+
+
+def exposition(data: bytes) -> None:
+    """/metrics."""
+    prometheus.parse(prometheus.select(200, data))
+
+
+class _Reads(list[bytes]):
+    """Reads as a framing is given them."""
+
+    def since(self, count: int) -> list[bytes]:
+        return self[count:]
+
+
+def http(data: bytes) -> None:
+    """Heads and framings, as a whole and in reads of a length that the first byte says."""
+    size, raw = data[:1], data[1:]
+    head = http1.read_head(raw)
+    length = max(size[0], 1) if size else 1
+    reads, heads = _Reads(), http1.Heads()
+    for at in range(0, min(len(raw), 64 * length), length):
+        reads.append(raw[at : at + length])
+        found = heads.read(reads)
+        if found is not None:
+            break
+    if isinstance(head, http1.ResponseHead):
+        framing, whole = head.framing, _Reads([raw])
+        if framing.begins_well(head.rest) and not framing.done(whole):
+            framing.checked(whole)
+    http1.unframe(raw, np.array([len(raw) // 2, len(raw)], np.int64))
+
+
+def sse(data: bytes) -> None:
+    """A body's events, whole or cut: the quick way finds what the exact one does."""
+    for whole in (True, False):
+        quick = events.read(data, whole)
+        datas, ends, done, fault = events.split(data, whole)
+        assert (quick.ends.tolist(), quick.done, quick.fault) == (ends, done, fault)
+        lines = bytes(quick.lines).split(b"\n")
+        assert [one.strip() for one in lines if one.strip()] == [
+            events.one_line(one).strip() for one in datas
+        ]

@@ -1,0 +1,109 @@
+"""What is read in a few passes says what the slower way says, or nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import recorded
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Record
+from loadgen.protocol import sse_fast
+from loadgen.protocol.openai import DIALECTS
+from loadgen.transport.capture import Capture, int64s
+from metrics.test_decode import DONE, HEAD, LAST, USAGE, event, stream
+
+TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijk"]
+LONG = ["x" * length for length in [*range(0, 300, 17), 4000, 5000]]
+EVENTS = [event(text) for text in TEXTS]
+PLAIN = stream(*EVENTS, LAST, USAGE, DONE)
+
+
+def found(capture: Capture) -> bool:
+    return sse_fast.read(capture.raw, capture.read_ends()) is not None
+
+
+def decoded(capture: Capture, monkeypatch: pytest.MonkeyPatch | None = None) -> dict[str, Any]:
+    """All of the record that the bytes decide; the slow way where there is something to patch."""
+    if monkeypatch is not None:
+        monkeypatch.setattr(sse_fast, "read", lambda raw, read_ends: None)
+    record = Decoder(DIALECTS["completions"], streamed=True, keep_text=True).decode(capture)
+    if monkeypatch is not None:
+        monkeypatch.undo()
+    assert isinstance(record, Record)
+    values = {name: getattr(record, name) for name in Record.__struct_fields__}
+    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in values.items()}
+
+
+def recut(raw: bytes, ends: list[int]) -> Capture:
+    """The same bytes in other reads."""
+    edges = [0, *sorted({min(end, len(raw)) for end in ends}), len(raw)]
+    return recorded.capture([raw[a:b] for a, b in itertools.pairwise(edges) if a < b])
+
+
+def size_in_capitals(chunk: bytes) -> bytes:
+    size, line_end, rest = chunk.partition(b"\r\n")
+    return size.upper() + line_end + rest
+
+
+def forms() -> Iterator[tuple[str, list[bytes], bool]]:
+    """A name, the reads of an answer, and whether they are of the form."""
+    yield "as servers send", PLAIN, True
+    yield "without [DONE]", stream(*EVENTS, LAST, USAGE), True
+    yield "without an end", PLAIN[:-1], False
+    yield "two events in a chunk", stream(EVENTS[0] + EVENTS[1], *EVENTS, LAST, USAGE, DONE), False
+    yield "an event in two chunks", stream(EVENTS[0][:9], EVENTS[0][9:], *EVENTS, LAST, USAGE, DONE), False
+    yield "a ping", stream(b": ping\n\n", *EVENTS, LAST, USAGE, DONE), False
+    yield "no space", stream(*(e.replace(b"data: ", b"data:") for e in EVENTS), LAST, USAGE, DONE), False
+    yield "CRLF events", stream(*(e.replace(b"\n", b"\r\n") for e in EVENTS), LAST, DONE), False
+    yield "trailers", [*PLAIN[:-1], b"0\r\ndigest: 7\r\n\r\n"], False
+    yield "an extension", [PLAIN[0], PLAIN[1].replace(b"\r\n", b";q=1\r\n", 1), *PLAIN[2:]], False
+    yield "a size with zeros", [PLAIN[0], b"00" + PLAIN[1], *PLAIN[2:]], False
+    yield "sizes in capitals", [PLAIN[0], *(size_in_capitals(read) for read in PLAIN[1:])], True
+    yield "sizes of one to four digits", stream(b"data: {}\n\n", *map(event, LONG), LAST, USAGE, DONE), True
+    yield "[DONE] before the end", stream(*EVENTS, DONE, LAST, USAGE, DONE), True
+    yield "a byte order mark", stream(b"\xef\xbb\xbf" + EVENTS[0], *EVENTS, LAST, USAGE, DONE), False
+    yield "compressed, it says", [PLAIN[0].replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"),
+        *PLAIN[1:]], False  # fmt: skip
+    yield "after a 100", [b"HTTP/1.1 100 Continue\r\n\r\n", *PLAIN], False
+    yield "another response behind it", [*PLAIN, HEAD], False
+
+
+FORMS = {name: (reads, expected) for name, reads, expected in forms()}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_both_ways_read_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, expected = FORMS[name]
+    capture = recorded.capture(reads)
+    assert found(capture) is expected
+    assert decoded(capture) == decoded(capture, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [7, 40, 90, 150])
+def test_the_reads_may_be_cut_anywhere(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = b"".join(PLAIN)
+    for begin in range(0, size, 3):
+        capture = recut(raw, list(range(begin or size, len(raw), size)))
+        assert decoded(capture) == decoded(capture, monkeypatch)
+
+
+@pytest.mark.parametrize("put", [b"", b"\n", b"\r", b"d", b" ", b"0", b"9", b"{", b"\n\n", b"data: "])
+def test_one_spot_changed_is_seen_by_both_or_by_neither(put: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for spot in range(0, len(raw := b"".join(PLAIN)), 2):
+        changed = raw[:spot] + put + raw[spot + 1 :]
+        capture = recut(changed, list(np.cumsum([len(read) for read in PLAIN])))
+        assert decoded(capture) == decoded(capture, monkeypatch)
+
+
+def test_an_answer_of_few_reads_is_left_to_the_other_way() -> None:
+    assert not found(recorded.capture([b"".join(PLAIN)]))
+
+
+def test_no_bytes_at_all_are_no_answer() -> None:
+    empty = Capture(0, 0, 1, 2, 3, read_lengths=int64s([]))
+    assert not found(empty)

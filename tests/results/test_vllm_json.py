@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.metrics.metrics import MetricOptions, compute
+from loadgen.metrics.record import Record, Records
+from loadgen.metrics.vllm_keys import BlockFacts
+from loadgen.results.vllm_json import ResultFacts, parse_metadata, vllm_result, write_result
+from loadgen.transport.failure import Failure, FailureKind
+
+RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
+DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
+FACTS: dict[str, Any] = {
+    "finished": datetime(2026, 11, 20, 19, 30, 43),
+    "backend": "vllm",
+    "model_id": "qwen3",
+    "tokenizer_id": "/models/x",
+    "num_prompts": 32,
+    "traffic": BlockFacts(max_concurrency=8),
+}
+
+
+def recorded_run() -> Records:
+    """The recorded run's own times as Records: what vLLM saw, for our formulas."""
+
+    def record(i: int) -> Record:
+        sent_ns = round(RECORDED["start_times"][i] * 1e9)
+        steps = np.array([RECORDED["ttfts"][i], *RECORDED["itls"][i]])
+        arrival_ns = sent_ns + np.rint(np.cumsum(steps) * 1e9).astype(np.int64)
+        return Record(
+            index=i,
+            slot=0,
+            intended_ns=sent_ns - round(RECORDED["queue_times"][i] * 1e9),
+            sent_ns=sent_ns,
+            end_ns=int(arrival_ns[-1]),
+            arrival_ns=arrival_ns,
+            tokens=np.ones(len(arrival_ns), np.int64),
+            input_tokens=RECORDED["input_lens"][i],
+            output_tokens=RECORDED["output_lens"][i],
+            text=RECORDED["generated_texts"][i],
+        )
+
+    return Records.of(record(i) for i in range(32))
+
+
+def result_of(records: Records, ask: MetricOptions | None = None, **facts: Any) -> dict[str, Any]:
+    ask = ask or MetricOptions()
+    result = vllm_result(compute(records, ask), records, ask, ResultFacts(**{**FACTS, **facts}))
+    strict: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
+    assert strict == result
+    return strict
+
+
+def one(**fields: Any) -> Record:
+    return Record(index=0, slot=0, intended_ns=1, sent_ns=1, end_ns=5, **fields)
+
+
+def test_every_key_of_the_recorded_file_is_there_in_its_order() -> None:
+    result = result_of(recorded_run(), save_detailed=True)
+    assert list(result) == [*RECORDED, "loadgen"]
+    assert [key for key in result if type(result[key]) is not type(RECORDED.get(key, {}))] == []
+
+
+def test_without_detail_the_long_lists_are_left_out() -> None:
+    assert list(result_of(recorded_run())) == [*(k for k in RECORDED if k not in DETAILED), "loadgen"]
+
+
+def test_our_formulas_on_the_recorded_times_give_the_recorded_figures() -> None:
+    result = result_of(recorded_run(), save_detailed=True)
+    # The clock of theirs runs from before the first task to after the last; buckets are not peaks.
+    other = ("duration", "_throughput", "max_output_tokens_per_s", "max_concurrent_requests")
+    same = [key for key in RECORDED if not key.endswith(other) and key != "itls"]
+    for key in same:
+        expected = RECORDED[key]
+        number = isinstance(expected, float) or (
+            isinstance(expected, list) and key not in ("generated_texts", "errors")
+        )
+        assert result[key] == (pytest.approx(expected, rel=1e-6, abs=1e-8) if number else expected), key
+    assert result["itls"][31] == pytest.approx(RECORDED["itls"][31], abs=2e-9)
+    assert result["duration"] == pytest.approx(RECORDED["duration"], rel=0.005)
+    assert result["max_concurrent_requests"] == 8
+    assert result["max_output_tokens_per_s"] >= result["output_throughput"]
+
+
+def test_a_failed_request_s_lists_are_zero_its_error_is_told_and_no_latency_is_made_up() -> None:
+    failed = one(
+        arrival_ns=np.array([3]),
+        tokens=np.array([1]),
+        failure=Failure(FailureKind.TRUNCATED, "cut"),
+        output_tokens=1,
+    )
+    result = result_of(Records.of([failed]), save_detailed=True)
+    assert (result["latencies"], result["output_lens"], result["input_lens"]) == ([0.0], [0], [0])
+    assert (result["errors"], result["ttfts"], result["itls"]) == (["truncated: cut"], [2e-9], [[]])
+    assert (result["mean_ttft_ms"], result["failed"]) == (None, 1)
+    assert result["loadgen"]["metrics"]["ttft"]["mean_ms"] is None
+    assert result["loadgen"]["metrics"]["failures"] == {"truncated": {"count": 1, "detail": "cut"}}
+
+
+def test_a_request_never_sent_waited_for_nothing() -> None:
+    unsent = Record(0, 0, intended_ns=9, sent_ns=0, end_ns=9, failure=Failure(FailureKind.CONNECT))
+    assert result_of(Records.of([unsent]))["queue_times"] == [0.0]
+
+
+def test_metadata_stands_flat_before_the_traffic() -> None:
+    keys = list(result_of(recorded_run(), metadata={"gpu": "thor"}))
+    assert keys[keys.index("gpu") - 1 : keys.index("gpu") + 2] == ["num_prompts", "gpu", "request_rate"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "ask", "expected"),
+    [
+        ({}, MetricOptions(), {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
+        ({"traffic": BlockFacts(4)}, MetricOptions(), {"request_rate": 4.0, "max_concurrency": None}),
+        ({}, MetricOptions(goodput_slo_ms={"e2el": 1.0}), {"request_goodput": 0.0}),
+        ({"burstiness": float("inf")}, MetricOptions(), {"burstiness": "inf"}),
+        ({}, MetricOptions(streamed=False), {"max_output_tokens_per_s": None}),
+    ],
+)
+def test_what_was_asked_is_told(facts: dict[str, Any], ask: MetricOptions, expected: dict[str, Any]) -> None:
+    result = result_of(recorded_run(), ask, **facts)
+    assert {key: result[key] for key in expected} == expected
+
+
+def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
+    ours = result_of(recorded_run(), MetricOptions(metric_percentiles=(99.9,)), ours={"seed": 7})["loadgen"]
+    assert (ours["definitions_version"], ours["seed"]) == (1, 7)
+    assert list(ours["metrics"]["itl"]["percentiles_ms"]) == ["99.9"]
+    assert ours["metrics"]["health"]["messages"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("facts", "per_request"),
+    [
+        ({}, None),
+        ({"request_id_prefix": "p-"}, None),
+        ({"save_detailed": True}, {"success": [True, False], "request_ids": None}),
+        (
+            {"save_detailed": True, "request_id_prefix": "p-"},
+            {"success": [True, False], "request_ids": ["p-0", "p-3"]},
+        ),
+        (
+            {"save_detailed": True, "request_id_prefix": ""},
+            {"success": [True, False], "request_ids": ["0", "3"]},
+        ),
+    ],
+)
+def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
+    facts: dict[str, Any], per_request: object
+) -> None:
+    cut = Record(index=3, slot=0, intended_ns=1, sent_ns=1, end_ns=5, failure=Failure(FailureKind.TRUNCATED))
+    ours = result_of(Records.of([one(), cut]), **facts)["loadgen"]
+    assert ours.get("per_request") == per_request
+
+
+def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None:
+    ours = result_of(Records.of([one()]), ours={"a": {"b": [float("nan"), float("inf"), -float("inf")]}})
+    words = ours["loadgen"]["a"]["b"]
+    assert words == ["nan", "inf", "-inf"]
+    assert [math.isnan(float(word)) or float(word) for word in words] == [True, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),
+        (
+            {"label": "mine", "model_id": "Qwen/Qwen3-8B", "traffic": BlockFacts(8)},
+            "mine-8.0qps-Qwen3-8B-20261120-193043.json",
+        ),
+        (
+            {"label": "../../x", "model_id": "a/b\0\ud800\n"},
+            "-..-x-infqps-concurrency8-b----20261120-193043.json",
+        ),
+        ({"model_id": "m" * 999}, f"vllm-infqps-concurrency8-{'m' * 100}-20261120-193043.json"),
+    ],
+)
+def test_the_file_is_named_as_vllm_names_it(facts: dict[str, Any], name: str) -> None:
+    assert ResultFacts(**{**FACTS, **facts}).filename == name
+
+
+def test_appended_results_stand_on_lines_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "r.json"
+    write_result(path, {"a": 1}, append=True)
+    write_result(path, {"a": 2}, append=True)
+    assert path.read_text() == '{"a": 1}\n{"a": 2}'
+    write_result(path, {"a": 3})
+    assert path.read_text() == '{"a": 3}'
+
+
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="choose another --result-dir"):
+        write_result(tmp_path, {})
+
+
+def test_metadata_pairs_are_read_or_refused() -> None:
+    assert parse_metadata(["a = b=c", "d="]) == {"a": "b=c", "d": ""}
+    with pytest.raises(UsageError, match="--metadata gpu: write KEY=VALUE"):
+        parse_metadata(["gpu"])

@@ -1,0 +1,249 @@
+"""What the published pages hold is found: what cannot be, what should not be, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.results.speed_formulas import OUTPUT, converted
+from loadgen.results.speed_rows import SpeedRow, shipped
+from loadgen.roofline import bound
+from loadgen.roofline.bound import Lengths, ceiling
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.machines import machine, of_bandwidth
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
+THOR, RTX = machine("jetson-thor"), machine("rtx-pro-6000")
+KEYS = {
+    "Successful requests": "completed",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Request throughput (req/s)": "request_throughput",
+    "Mean TTFT (ms)": "mean_ttft_ms",
+    "Mean TPOT (ms)": "mean_tpot_ms",
+    "Mean ITL (ms)": "mean_itl_ms",
+    "Median ITL (ms)": "median_itl_ms",
+}
+Cells = dict[str, str]
+
+
+def rows(name: str) -> list[Cells]:
+    with (PUBLISHED / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+BLOCKS = {f"{row['model']} {row['load']}": row for row in rows("jetson_thor_serving.csv")}
+SPEEDS = {row["model"]: float(row["tok_s"]) for row in rows("rtx_pro_6000_speed.csv")}
+
+
+def block(name: str) -> tuple[dict[str, float], Lengths]:
+    row = BLOCKS[name]
+    limit = row["Maximum request concurrency"]
+    return {key: float(row[title]) for title, key in KEYS.items()}, Lengths(
+        max_concurrency=int(limit) if limit else None
+    )
+
+
+def on_thor(name: str) -> Ceiling:
+    return ceiling(BLOCKS[name]["model"], THOR)
+
+
+# Of the roofline, in per cent: decoding at low load, prefill.
+LOW = {
+    "Qwen3-8B": (89, 147),
+    "Qwen3-8B-FP8": (351, 248),
+    "Qwen3-8B-GPTQ-Int4": (82, 311),
+    "Qwen3-8B-GPTQ-Int8": (86, 225),
+    "Qwen3-8B-AWQ": (81, 310),
+    "Qwen3-8B-GGUF": (54, 77),
+    "Qwen3-30B-A3B": (80, 61),
+    "Qwen3-Coder-30B-A3B-Instruct-FP8": (114, 26),
+}
+
+
+@pytest.mark.parametrize("model", LOW)
+def test_low_load_on_thor_beside_the_roofline(model: str) -> None:
+    name = f"{model} low"
+    step = bound.decode(on_thor(name), *block(name))
+    prompt = bound.prefill(on_thor(name), *block(name))
+    assert step is not None
+    assert prompt is not None
+    assert prompt.share is not None
+    assert (step.batch, step.by) == (1.0, "mean TPOT")
+    assert (round(100 * step.share), round(100 * prompt.share)) == LOW[model]
+
+
+IMPOSSIBLE = {
+    "Qwen3-8B low": ["2043 tokens prefilled in 78.19 ms"],
+    "Qwen3-8B-FP8 low": [
+        "8.88 ms a token (mean TPOT): reading 8.19 GB of weights in that time takes 923 GB/s, 3.4 × the 273 "
+        "of Jetson AGX Thor (T5000), 3.5 × with 0.311 GB of KV cache",
+        "2043 tokens prefilled in 23.06 ms: 29.6 TFLOP in that time are 1284 TFLOP/s, 2.5 × the 517 of "
+        "Jetson AGX Thor (T5000) in fp8",
+    ],
+    "Qwen3-8B-FP8 high": ["22.59 ms a token (mean TPOT): reading 8.19 GB", "1.33 × the 273"],
+    "Qwen3-8B-GPTQ-Int4 low": ["2043 tokens prefilled in 36.87 ms"],
+    "Qwen3-8B-GPTQ-Int8 low": ["2043 tokens prefilled in 50.83 ms"],
+    "Qwen3-8B-AWQ low": ["2043 tokens prefilled in 36.95 ms", "3.1 × the 258 of Jetson"],
+    "Qwen3-Coder-30B-A3B-Instruct-FP8 low": ["11.46 ms a token (mean TPOT): reading 3.37 GB", "1.14 × with"],
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_thor_cannot_do_is_named_with_its_figures(name: str) -> None:
+    said = bound.impossible(on_thor(name), *block(name))
+    assert all(words in said for words in IMPOSSIBLE.get(name, [])), said
+    assert bool(said) == (name in IMPOSSIBLE), said
+
+
+def test_a_server_that_speculates_may_decode_so_fast_and_not_prefill() -> None:
+    said = bound.impossible(on_thor("Qwen3-8B-FP8 low"), *block("Qwen3-8B-FP8 low"), speculative=True)
+    assert said.startswith("2043 tokens prefilled")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_fallback_is_named_by_the_median_gap_of_a_high_load(name: str) -> None:
+    said = bound.fallback(on_thor(name), *block(name))
+    assert said == (
+        "88.76 ms a token (median ITL) is 25.6 % of the roofline: 22.8 ms for 6.21 GB at 273 GB/s; it read "
+        "70 GB/s"
+        if name == "Qwen3-8B-GGUF high"
+        else ""
+    )
+
+
+# Of the roofline at 1,792 GB/s, in per cent.
+SHARES = {
+    "Qwen3-4B-AWQ": 58,
+    "Qwen3-4B": 93,
+    "Qwen3-8B-AWQ": 56,
+    "Qwen3-30B-A3B": 57,
+    "Qwen3-14B-AWQ": 64,
+    "Gemma-3-12B-it-AWQ": 55,
+    "GLM-4-9B-Chat-1M": 106,
+    "EXAONE-3.5-7.8B": 79,
+}
+
+
+@pytest.mark.parametrize("model", SPEEDS)
+def test_the_rtx_pages_speeds_beside_the_roofline(model: str) -> None:
+    found, figures = ceiling(model, RTX), {"speed_tok_s": SPEEDS[model]}
+    step = bound.decode(found, figures, Lengths())
+    assert step is not None
+    assert round(100 * step.share) == SHARES[model]
+    assert bool(bound.impossible(found, figures, Lengths())) == (model == "GLM-4-9B-Chat-1M")
+    assert bound.fallback(found, figures, Lengths()) == ""
+
+
+def test_the_rtx_pages_own_bandwidth_is_too_little_for_its_own_speed() -> None:
+    found = ceiling("Qwen3-4B", of_bandwidth(1536))
+    assert "1.09 × the 1536" in bound.impossible(found, {"speed_tok_s": SPEEDS["Qwen3-4B"]}, Lengths())
+
+
+MACHINES = {"H20-96GB": "h20-96gb", "A100-80GB": "a100-80gb"}
+LADDERS = [row for row in shipped() if row.speed_tok_s is not None]
+
+
+def ladder(row: SpeedRow) -> tuple[Ceiling, dict[str, float], Lengths]:
+    assert row.speed_tok_s is not None
+    speed = converted(float(row.speed_tok_s), row.formula, OUTPUT, row.input_length, row.output_length)
+    found = ceiling(
+        row.model, machine(f"{row.gpu_num or 1}x{MACHINES[row.gpu]}"), quantization=row.quantization
+    )
+    return found, {"speed_tok_s": speed}, Lengths(row.input_length, row.output_length, 1)
+
+
+def test_no_row_of_the_qwen_pages_is_impossible() -> None:
+    assert len(LADDERS) > 300
+    assert [row for row in LADDERS if bound.impossible(*ladder(row))] == []
+
+
+def test_the_small_models_of_the_qwen_pages_are_slow_and_not_accused() -> None:
+    small = [row for row in LADDERS if row.model in ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B")]
+    shares = {
+        (row.model, row.quantization): step.share
+        for row in small
+        if row.backend == "SGLang" and row.input_length == 1 and (step := bound.decode(*ladder(row)))
+    }
+    assert round(100 * shares["Qwen3-0.6B", "BF16"]) == 14
+    assert round(100 * shares["Qwen3-4B", "BF16"]) == 27
+    assert max(shares.values()) < bound.SLOW
+    assert [row for row in small if bound.fallback(*ladder(row))] == []
+
+
+def test_of_the_serving_engines_one_row_of_the_qwen_pages_is_below_the_line() -> None:
+    served = [row for row in LADDERS if row.backend != "Transformers" and bound.fallback(*ladder(row))]
+    assert [(row.model, row.quantization, row.gpu_num, row.input_length) for row in served] == [
+        ("Qwen2.5-72B-Instruct", "GPTQ-Int4", 1, 6144)  # enforce_eager, memory nearly full
+    ]
+
+
+QWEN = ceiling("Qwen3-8B", of_bandwidth(1000))  # a step of 15.14 ms
+
+
+def run(**figures: Any) -> dict[str, Any]:
+    return {"mean_tpot_ms": 60.0, "mean_itl_ms": 60.0, "median_itl_ms": 60.0, **figures}
+
+
+LOADED = Lengths(100, 100, 4)
+
+
+@pytest.mark.parametrize(
+    ("figures", "load", "found"),
+    [
+        pytest.param(run(), Lengths(100, 100, 1), True, id="alone, by TPOT"),
+        pytest.param(run(), LOADED, True, id="several, by the median gap"),
+        pytest.param(run(median_itl_ms=20.0), LOADED, False, id="prefill made TPOT slow"),
+        pytest.param(run(mean_itl_ms=240.0), LOADED, False, id="several tokens a message"),
+        pytest.param(run(), Lengths(100_000, 100, 4), False, id="most steps have a prompt in them"),
+        pytest.param(run(mean_tpot_ms=50.0), Lengths(100, 100, 1), False, id="30 % and more"),
+        pytest.param({"speed_tok_s": 17.0}, Lengths(1, 2048, 1), True, id="a speed"),
+        pytest.param(run(mean_tpot_ms=None), LOADED, False, id="no TPOT"),
+        pytest.param({}, LOADED, False, id="nothing"),
+    ],
+)
+def test_a_fallback_is_only_named_where_steps_are_known(
+    figures: dict[str, Any], load: Lengths, found: bool
+) -> None:
+    assert bool(bound.fallback(QWEN, figures, load)) == found
+
+
+def test_below_five_milliseconds_nobody_is_accused() -> None:
+    quick = ceiling("Qwen3-0.6B", of_bandwidth(1000))
+    assert bound.fallback(quick, run(), Lengths(100, 100, 1)) == ""
+
+
+def test_the_batch_is_how_many_decode_on_average() -> None:
+    figures = run(request_throughput=2.0, mean_tpot_ms=20.0)
+    step = bound.decode(QWEN, figures, Lengths(1000, 101, 8))
+    assert step is not None
+    assert (step.batch, step.context) == (4.0, 1050.5)
+    few = bound.decode(QWEN, figures, Lengths(1000, 101, 2))
+    assert few is not None
+    assert few.batch == 2.0
+
+
+def test_ttft_is_judged_alone_and_where_the_peak_is_known() -> None:
+    figures = run(mean_ttft_ms=1.0)
+    thor = ceiling("Qwen3-8B", THOR)
+    assert bound.prefill(thor, figures, LOADED) is None
+    assert "tokens prefilled" in bound.impossible(thor, figures, Lengths(1000, 100, 1))
+    alone = bound.prefill(QWEN, figures, Lengths(1000, 100, 1))
+    assert alone is not None
+    assert (alone.least_ms, alone.share) == (None, None)
+
+
+def test_a_report_has_the_best_and_what_was_reached() -> None:
+    assert bound.lines(on_thor("Qwen3-8B low"), *block("Qwen3-8B low")) == [
+        "roofline: 17.7 tok/s at best (15.4 GB a token, Jetson AGX Thor (T5000) at 273 GB/s); reached "
+        "15.7 tok/s (mean TPOT), 88.9 %, 243 GB/s",
+        "prefill: 29.6 TFLOP in 78.19 ms (mean TTFT), 379 TFLOP/s of 258 (bf16), 147 %",
+        "weights: computed from the config of Qwen/Qwen3-8B, config.json as BF16 (16 bits)",
+    ]
+    high = bound.lines(on_thor("Qwen3-8B high"), *block("Qwen3-8B high"))
+    assert "a step of 6.94 requests" in high[0]
+    assert high[0].endswith("203 GB/s; others' prefill is in it")
+    assert bound.lines(QWEN, {}, LOADED) == []

@@ -1,0 +1,283 @@
+"""The checkpoint: every way a model's files declare their numbers, and files that are no model."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.roofline import checkpoint
+
+DENSE = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 40960,
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+}
+
+
+def model(directory: Path, config: dict[str, Any], **beside: object) -> Path:
+    """A model's directory: its config, and other JSON files by name (with _ for -)."""
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    for name, content in beside.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    return directory
+
+
+def read(path: Path) -> checkpoint.Checkpoint:
+    found = checkpoint.read(str(path))
+    assert found is not None
+    return found
+
+
+def group(bits: int, kind: str = "int", active: int | None = None, **more: object) -> dict[str, Any]:
+    """A group of compressed-tensors layers."""
+    activations = None if active is None else {"num_bits": active, "type": kind}
+    return {"weights": {"num_bits": bits, "type": kind, **more}, "input_activations": activations}
+
+
+def compressed(*groups: dict[str, Any], layout: str = "pack-quantized") -> dict[str, Any]:
+    named = {f"group_{place}": one for place, one in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "format": layout, "config_groups": named}
+
+
+def test_a_plain_checkpoint_says_what_it_is(tmp_path: Path) -> None:
+    place = model(tmp_path, DENSE)
+    (place / "model-00001-of-00002.safetensors").write_bytes(b"1" * 30)
+    (place / "model-00002-of-00002.safetensors").write_bytes(b"2" * 12)
+    (place / "consolidated.safetensors").write_bytes(b"3" * 42)
+    (place / "pytorch_model.bin").write_bytes(b"4" * 42)
+    found = read(place)
+    assert (found.architecture, found.model_type) == ("Qwen3ForCausalLM", "qwen3")
+    assert (found.dtype, found.quantization, found.quantization_detail) == ("bfloat16", "BF16", "")
+    assert (found.max_positions, found.layers, found.hidden_size) == (40960, 36, 4096)
+    assert found.weight_bytes == 42
+    assert len(found.config_digest) == 32
+
+
+def test_the_digest_is_of_the_config_alone(tmp_path: Path) -> None:
+    one, same = model(tmp_path / "a", DENSE), model(tmp_path / "b", DENSE)
+    other = model(tmp_path / "c", {**DENSE, "rope_theta": 1})
+    (same / "model.safetensors").write_bytes(b"1")
+    assert read(one).config_digest == read(same).config_digest != read(other).config_digest
+
+
+FP4: dict[str, Any] = {"kind": "float", "strategy": "tensor_group", "group_size": 16}
+MIXED = {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "NVFP4"}, "c": {"quant_algo": "FP8"}}
+
+
+@pytest.mark.parametrize(
+    ("declared", "word", "detail"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8", "blocks of 128×128"),
+        ({"quant_method": "fbgemm_fp8"}, "FP8", ""),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "AWQ-4bit", "groups of 128"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "GPTQ-Int4", "groups of 128"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "GPTQ-Int8", ""),
+        ({"quant_method": "auto-round", "bits": 4}, "AutoRound-Int4", ""),
+        ({"quant_method": "mxfp4"}, "MXFP4", ""),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "BNB-8bit", ""),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "BNB-4bit", ""),
+        ({"quant_method": "hqq", "nbits": 4}, "hqq-4bit", ""),
+        ({"quant_method": "torchao"}, "torchao", ""),
+        (compressed(group(4, group_size=128)), "Int4-W4A16", "groups of 128"),
+        (compressed(group(8)), "Int8-W8A16", ""),
+        (compressed(group(8, active=8), layout="int-quantized"), "Int8-W8A8", ""),
+        (compressed(group(4, active=8)), "Int4-W4A8", ""),
+        (compressed(group(8, "float", 8), layout="float-quantized"), "FP8", ""),
+        (compressed(group(8, "float"), layout="naive-quantized"), "FP8-W8A16", ""),
+        (
+            compressed(group(8, "float", 8, block_structure=[128, 128]), layout="float-quantized"),
+            "FP8",
+            "blocks of 128×128",
+        ),
+        (compressed(group(4, active=4, **FP4), layout="nvfp4-pack-quantized"), "NVFP4", "groups of 16"),
+        (compressed(group(4, **FP4), layout="nvfp4-pack-quantized"), "NVFP4-W4A16", "groups of 16"),
+        (compressed(group(4, active=4, **FP4), layout="mxfp4-pack-quantized"), "MXFP4", "groups of 16"),
+        (
+            compressed(group(4, active=4, **FP4), {**group(8, "float", 8)}, layout="mixed-precision"),
+            "NVFP4+FP8",
+            "groups of 16",
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, "NVFP4", "groups of 16"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "FP8", ""),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, "AWQ-4bit", ""),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": MIXED}, "FP8+NVFP4", ""),
+        ({"quant_method": "modelopt"}, "ModelOpt", ""),
+        ({"surprise": 1}, "quantized", ""),
+    ],
+)
+def test_the_quantization_has_the_fields_word(
+    declared: dict[str, Any], word: str, detail: str, tmp_path: Path
+) -> None:
+    found = read(model(tmp_path, {**DENSE, "quantization_config": declared}))
+    assert (found.quantization, found.quantization_detail) == (word, detail)
+    assert found.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("stored", "word"),
+    [
+        ({"torch_dtype": "float16"}, "FP16"),
+        ({"dtype": "torch.bfloat16"}, "BF16"),
+        ({"dtype": "float32"}, "FP32"),
+        ({"dtype": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_is_not_quantized_has_its_types_word(stored: dict[str, Any], word: str, tmp_path: Path) -> None:
+    assert read(model(tmp_path, stored)).quantization == word
+
+
+def test_modelopts_own_file_counts_where_the_config_is_silent(tmp_path: Path) -> None:
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+    found = read(model(tmp_path, DENSE, hf_quant_config=beside))
+    assert (found.quantization, found.quantization_detail) == ("NVFP4", "groups of 16")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"text_config": DENSE},
+        {"thinker_config": {"text_config": DENSE}},
+        {"text_config": {"num_hidden_layers": 36, "hidden_size": 4096}, **DENSE, "hidden_size": 7},
+    ],
+)
+def test_of_a_model_that_sees_the_text_part_speaks(config: dict[str, Any], tmp_path: Path) -> None:
+    found = read(model(tmp_path, config))
+    assert (found.dtype, found.max_positions, found.layers, found.hidden_size) == (
+        "bfloat16",
+        40960,
+        36,
+        4096,
+    )
+
+
+def test_the_index_names_the_weights_that_count(tmp_path: Path) -> None:
+    place = model(tmp_path, DENSE)
+    (place / "a.safetensors").write_bytes(b"1" * 5)
+    (place / "extra.safetensors").write_bytes(b"1" * 50)
+    index = {"weight_map": {"w": "a.safetensors", "b": "a.safetensors", "c": "gone.safetensors"}}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert read(place).weight_bytes == 5
+
+
+def test_pickled_weights_are_counted_and_what_training_left_is_not(tmp_path: Path) -> None:
+    place = model(tmp_path, DENSE)
+    for name in ("pytorch_model-00001-of-00001.bin", "training_args.bin", "optimizer.bin"):
+        (place / name).write_bytes(b"12345")
+    assert read(place).weight_bytes == 5
+
+
+def metadata(*pairs: tuple[str, int, bytes]) -> bytes:
+    """A GGUF head of keys, types and values as they are stored."""
+    body = b"".join(string(key) + struct.pack("<I", kind) + value for key, kind, value in pairs)
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + body
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def number(value: int) -> bytes:
+    return struct.pack("<I", value)
+
+
+WORDS = struct.pack("<IQ", 8, 2) + string("a") + string("b")
+LLAMA = (
+    ("general.architecture", 8, string("qwen3")),
+    ("general.tags", 9, WORDS),
+    ("general.scores", 9, struct.pack("<IQ", 6, 3) + bytes(12)),
+    ("qwen3.context_length", 4, number(40960)),
+    ("qwen3.block_count", 4, number(36)),
+    ("qwen3.embedding_length", 4, number(4096)),
+    ("general.file_type", 4, number(15)),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "word"),
+    [
+        ("model.gguf", LLAMA, "GGUF-Q4_K_M"),
+        ("model.gguf", LLAMA[:-1], "GGUF"),
+        ("model.gguf", (*LLAMA[:-1], ("general.file_type", 4, number(0))), "GGUF-F32"),
+        ("Qwen3-8B-Q5_K_S.gguf", LLAMA, "GGUF-Q5_K_S"),
+        ("qwen3-8b-iq4_xs-00001-of-00002.gguf", LLAMA, "GGUF-IQ4_XS"),
+        ("Qwen3-8B-BF16.gguf", LLAMA, "GGUF-BF16"),
+    ],
+)
+def test_a_gguf_file_is_known_by_its_name_or_its_head(
+    name: str, pairs: tuple[tuple[str, int, bytes], ...], word: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(metadata(*pairs))
+    found = read(path)
+    assert found.quantization == word
+    assert (found.model_type, found.max_positions, found.layers) == ("qwen3", 40960, 36)
+    assert found.hidden_size == 4096
+    assert found.weight_bytes == path.stat().st_size
+
+
+def test_a_directory_of_gguf_parts_is_one_model(tmp_path: Path) -> None:
+    for part in (1, 2):
+        (tmp_path / f"m-Q8_0-0000{part}-of-00002.gguf").write_bytes(metadata(*LLAMA))
+    found = read(tmp_path)
+    assert (found.quantization, found.weight_bytes) == ("GGUF-Q8_0", 2 * len(metadata(*LLAMA)))
+
+
+@pytest.mark.parametrize("cut", [24, 60, 100, 200])
+def test_a_gguf_head_that_ends_early_says_what_it_can(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(metadata(*LLAMA)[:cut])
+    assert read(path).model_type == ("qwen3" if cut > 60 else "")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "/no/such/model"])
+def test_a_name_that_is_no_path_here_is_none(name: str) -> None:
+    assert checkpoint.read(name) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({}, "is no model: no config.json"),
+        ({"config.json": "{"}, "is no JSON"),
+        ({"config.json": "[" * 100_000}, "is no JSON"),
+        ({"config.json": "[1]"}, "holds no object"),
+        ({"config.json": "{}", "hf_quant_config.json": "\x00"}, "is no JSON"),
+        ({"model.gguf": "GGUF"}, "is no GGUF file"),
+        ({"model.gguf": "0" * 100}, "is no GGUF file"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said(files: dict[str, str], told: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match=told):
+        checkpoint.read(str(tmp_path))
+
+
+def test_a_config_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.json").symlink_to(tmp_path / "config.json")  # for root there is no permission
+    with pytest.raises(UsageError, match="no model"):
+        checkpoint.read(str(tmp_path))
+
+
+def test_a_config_of_nonsense_is_read_as_silence(tmp_path: Path) -> None:
+    nonsense = {
+        "architectures": "x",
+        "dtype": 7,
+        "hidden_size": "many",
+        "text_config": {"text_config": [1]},
+        "num_hidden_layers": True,
+        "quantization_config": {"config_groups": {"a": 1}, "quant_method": 5},
+    }
+    found = read(model(tmp_path, nonsense))
+    assert (found.architecture, found.dtype, found.hidden_size, found.layers) == ("", "", None, None)
+    assert found.quantization == "compressed-tensors"

@@ -1,0 +1,194 @@
+"""A model's shape comes from its config.json or its name, and its parameters are those of its card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.roofline.architecture import parse, read
+from loadgen.roofline.models import find, models, named, rows, suffix
+
+QWEN3_8B = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
+
+
+@pytest.mark.parametrize("key", rows())
+def test_the_parameters_are_those_of_the_models_card(key: str) -> None:
+    row, shape = rows()[key], models()[key]
+    assert shape.total / 1e9 == pytest.approx(row.parameters_b, rel=0.013)
+    if row.active_b:
+        counts = [shape.active, shape.active - shape.embedding, shape.active - 2 * shape.embedding]
+        assert any(count / 1e9 == pytest.approx(row.active_b, rel=0.02) for count in counts)
+
+
+@pytest.mark.parametrize(
+    ("key", "total", "non_embedding"),
+    [
+        ("Qwen3-0.6B", 596, 440),
+        ("Qwen3-8B", 8190, 6946),
+        ("Qwen3-32B", 32761, 31206),
+        ("Qwen3-30B-A3B", 30532, 29910),
+        ("Qwen3-235B-A22B", 235093, 233848),
+        ("Qwen2.5-72B", 72704, 70213),
+        ("Qwen2-57B-A14B", 57408, 56319),
+        ("DeepSeek-V3", 671025, 669172),
+    ],
+)
+def test_the_parameters_to_the_million(key: str, total: int, non_embedding: int) -> None:
+    shape = models()[key]
+    assert (round(shape.total / 1e6), round(shape.non_embedding / 1e6)) == (total, non_embedding)
+
+
+# Names of the published pages and of hubs, the row, and how the weights are stored.
+NAMES = {
+    "Qwen3-8B": ("Qwen3-8B", ""),
+    "Qwen/Qwen3-8B-FP8": ("Qwen3-8B", "FP8"),
+    "/models/Qwen3-8B-GPTQ-Int4": ("Qwen3-8B", "GPTQ-Int4"),
+    "Qwen3-8B-GPTQ-Int8": ("Qwen3-8B", "GPTQ-Int8"),
+    "Qwen3-8B-AWQ": ("Qwen3-8B", "AWQ"),
+    "Qwen3-8B-GGUF": ("Qwen3-8B", "GGUF"),
+    "Qwen3-8B-Q4_K_M.gguf": ("Qwen3-8B", "Q4_K_M"),
+    "Qwen3-8B-Int4-W4A16": ("Qwen3-8B", "Int4-W4A16"),
+    "Qwen3-8B-quantized.w8a8": ("Qwen3-8B", "quantized.w8a8"),
+    "Qwen3-8B-FP8-dynamic": ("Qwen3-8B", "FP8-dynamic"),
+    "models--Qwen--Qwen3-8B-FP8/snapshots/abc": ("Qwen3-8B", "FP8"),
+    "Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit": ("Qwen3-Coder-30B-A3B", "AWQ-8bit"),
+    "Qwen3-30B-A3B-Instruct-2507-FP8": ("Qwen3-30B-A3B", "FP8"),
+    "Qwen2-72B-Instruct": ("Qwen2.5-72B", ""),
+    "Gemma-3-12B-it-AWQ": ("gemma-3-12b", "AWQ"),
+    "GLM-4-9B-Chat-1M": ("glm-4-9b-chat-1m", ""),
+    "EXAONE-3.5-7.8B": ("EXAONE-3.5-7.8B", ""),
+    "Meta-Llama-3.1-8B-Instruct-FP8": ("Llama-3.1-8B", "FP8"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_model_and_how_it_is_stored(name: str) -> None:
+    key, quantization = NAMES[name]
+    found = find(name)
+    assert found is not None
+    assert (found.key, found.quantization) == (key, quantization)
+    assert named(name) == models()[key]
+    assert suffix(name) == quantization
+
+
+@pytest.mark.parametrize("name", ["", "Qwen3-8B-Eagle", "Qwen3-9B", "DeepSeek-R1-Distill-Qwen-7B", "tiny"])
+def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None:
+    assert named(name) is None
+
+
+def test_an_unknown_models_name_still_tells_how_it_is_stored() -> None:
+    assert suffix("tiny-Int8-W8A8") == "Int8-W8A8"
+    assert suffix("tiny") == ""
+
+
+def test_a_config_is_read_from_its_file_or_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(QWEN3_8B.read_bytes())
+    expected = models()["Qwen3-8B"].model_dump(exclude={"source"})
+    for path in (QWEN3_8B, tmp_path, tmp_path / "config.json"):
+        assert read(path).model_dump(exclude={"source"}) == expected
+
+
+SMALL: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, {"kv_heads": 4, "head_dim": 16, "tied": False, "window": 0}, id="what is not said"),
+        pytest.param(
+            {"num_key_value_heads": 2, "head_dim": 32}, {"kv_heads": 2, "head_dim": 32}, id="grouped"
+        ),
+        pytest.param({"tie_word_embeddings": True}, {"tied": True}, id="tied"),
+        pytest.param(
+            {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 3},
+            {"window": 8, "window_layers": 3},
+            id="layers listed",
+        ),
+        pytest.param({"sliding_window": 8}, {"window": 8, "window_layers": 6}, id="every layer has a window"),
+        pytest.param(
+            {"model_type": "qwen3", "sliding_window": 8, "max_window_layers": 2},
+            {"window": 0, "window_layers": 0},
+            id="qwen's window is off",
+        ),
+        pytest.param(
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0]},
+            {"experts": 8, "experts_per_token": 2, "expert_intermediate": 32, "dense_layers": 1},
+            id="experts",
+        ),
+        pytest.param(
+            {"num_local_experts": 8, "num_experts_per_tok": 2},
+            {"experts": 8, "expert_intermediate": 128, "dense_layers": 0},
+            id="experts as Mixtral has them",
+        ),
+        pytest.param(
+            {
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "n_shared_experts": 2,
+                "first_k_dense_replace": 3,
+            },
+            {"experts": 8, "shared_intermediate": 64, "dense_layers": 3},
+            id="experts as DeepSeek has them",
+        ),
+    ],
+)
+def test_families_say_the_same_in_other_words(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    shape = parse({**SMALL, **changes}, "a config")
+    assert {name: getattr(shape, name) for name in expected} == expected
+
+
+def test_a_model_that_sees_has_its_shape_in_its_text_part() -> None:
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 3840,
+        "intermediate_size": 15360,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "sliding_window": 1024,
+    }
+    outer = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
+    shape = parse(outer, "google/gemma-3-12b-it, config.json")
+    assert shape == named("gemma-3-12b-it")
+    assert shape.window_layers == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{", "is no JSON: give the model's config.json"),
+        (b"[]", "holds no object"),
+        (b"{}", "says no num_hidden_layers: give the config.json of a language model"),
+        (
+            json.dumps({**SMALL, "layer_types": ["linear_attention", "full_attention"]}).encode(),
+            "llama has layers (linear_attention) whose bytes and arithmetic are not known here: no roofline",
+        ),
+        (json.dumps({**SMALL, "state_size": 16}).encode(), "llama has layers (state_size)"),
+        (json.dumps({**SMALL, "hidden_size": "64"}).encode(), "says no hidden_size"),
+        (json.dumps({**SMALL, "num_experts": 4}).encode(), "says no num_experts_per_tok"),
+    ],
+)
+def test_a_config_that_is_none_says_so(tmp_path: Path, text: bytes, said: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(text)
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_config_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read(tmp_path / "none.json")

@@ -1,0 +1,82 @@
+"""The sensors of a machine are those that it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders.recorded_sensors import DATA, RecordedNvml, tree
+from loadgen.telemetry import discovery
+from loadgen.telemetry.nvml import Gpus
+from loadgen.telemetry.sensor import Absent, Questions, Reading, Sensor
+
+
+def test_a_machine_without_a_gpu_says_so_and_has_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
+    found = discovery.found(tmp_path)
+    reading = Reading.merged(sensor.read([]) for sensor in found)
+    assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
+    assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are not known")
+    assert reading.held_back is None
+    assert list(reading.values) == [("system_bytes", "")]
+    assert list(discovery.facts(found)) == ["memory"]
+    assert discovery.device_memory_bytes() is None
+
+
+def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Gpus(RecordedNvml("thor")))
+    found = discovery.found(tree(tmp_path, (DATA / "agx_thor.txt").read_text("utf-8")))
+    reading = Reading.merged(sensor.read([41]) for sensor in found[:2])
+    assert reading.values["server_bytes", "GPU 0"] == 27_595_374_592
+    assert reading.values["board_w", "VIN"] == 20.986
+    assert reading.held_back == (("gpu", "throttle alert"),)
+    facts = discovery.facts(found)
+    assert (facts["gpu"], facts["jetson_linux"]) == ("NVIDIA Thor", "R38.4.0")
+
+
+@pytest.mark.parametrize(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
+def test_gpu_memory_in_use_is_one_number(
+    monkeypatch: pytest.MonkeyPatch, recorded: str, used: int | None
+) -> None:
+    monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Gpus(RecordedNvml(recorded)))
+    assert discovery.device_memory_bytes() == used
+
+
+@pytest.mark.parametrize(
+    ("refused", "missing"),
+    [
+        ([], ()),
+        ([("a", "why")], ("it does not tell a: why",)),
+        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not tell a and b: why",)),
+        (
+            [("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")],
+            ("it does not tell a, c and d: 1", "it does not tell b: 2"),
+        ),
+    ],
+)
+def test_refusals_are_one_line_a_reason(refused: list[tuple[str, str]], missing: tuple[str, ...]) -> None:
+    asked = Questions("it", OSError)
+    for what, why in refused:
+        asked.refuse(what, why)
+    assert asked.missing == missing
+
+
+def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
+    def no(why: str) -> int:
+        raise OSError(why)
+
+    asked = Questions("it", OSError)
+    assert asked.ask("a", lambda: no("first"), lambda: 7) == 7
+    assert asked.ask("b", lambda: no("first"), lambda: no("second")) is None
+    assert asked.missing == ("it does not tell b: first",)
+
+
+@pytest.mark.realtime
+def test_the_machine_at_hand_answers_without_a_fault() -> None:
+    found: list[Sensor] = discovery.found()
+    values = Reading.merged(sensor.read([]) for sensor in found).values
+    assert values["system_bytes", ""] > 0
+    assert discovery.facts(found)["memory"].endswith("GiB")

@@ -1,0 +1,174 @@
+"""The pipe: whole messages in order, however they are cut, and never a blocked sender."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from msgspec.structs import replace
+
+from loadgen.transport.capture import Capture, int64s
+from loadgen.transport.channel import Inbox, Message, Outbox, pair
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import CaptureFault, Health
+
+HEALTH = Health(started_ns=1, ended_ns=2, cpu_ns=3, clock_step_ns=4, late_bodies=5, backlog_bytes=6)
+
+
+def capture(index: int, size: int = 10) -> Capture:
+    return Capture(
+        index=index,
+        slot=index % 3,
+        intended_ns=2**62,
+        sent_ns=-1,
+        end_ns=7,
+        raw=bytes([index % 256]) * (size - 1) + b".",
+        read_lengths=int64s([size - 1, 1]),
+        failure=Failure(FailureKind.STALL, "é") if index % 2 else None,
+    )
+
+
+def drained(inbox: Inbox) -> list[Message]:
+    found: list[Message] = []
+    while not inbox.closed:
+        found += inbox.messages()
+    inbox.sock.close()
+    return found
+
+
+def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
+    outbox, inbox = pair()
+    sent = [capture(i) for i in range(5)]
+    for each in sent:
+        outbox.put(each)
+    outbox.finish(HEALTH)
+    assert drained(inbox) == [*sent, HEALTH]
+
+
+def test_last_words_come_after_what_had_finished() -> None:
+    outbox, inbox = pair()
+    outbox.put(capture(0))
+    outbox.finish(CaptureFault("RuntimeError: no"))
+    assert drained(inbox) == [capture(0), CaptureFault("RuntimeError: no")]
+
+
+def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
+    outbox, inbox = pair()
+    bare = Capture(index=0, slot=0, intended_ns=1, sent_ns=2, end_ns=3)
+    filled = replace(
+        bare,
+        raw=b"onethree",
+        read_lengths=int64s([3, 5]),
+        seen_ns=int64s([11, 12]),
+        kernel=b"k" * 16 + b"K" * 16,
+    )
+    outbox.put(bare, [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12])
+    assert (bare.raw, outbox.waiting_bytes, outbox.most_bytes) == (b"", 8, 8)
+    assert outbox.flush_some()
+    assert outbox.waiting_bytes == 0
+    outbox.finish(HEALTH)
+    assert drained(inbox) == [filled, HEALTH]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 9, 50])
+def test_messages_cut_anywhere_are_put_together(cut: int) -> None:
+    outbox, inbox = pair()
+    sent = [capture(i) for i in range(3)]
+    for each in sent:
+        outbox.put(each)
+    outbox.finish(HEALTH)
+    data = b"".join(iter(lambda: inbox.sock.recv(1 << 20), b""))
+    inbox.sock.close()
+    ours, theirs = socket.socketpair()
+    again = Inbox(theirs)
+    found: list[Message] = []
+    for begin in range(0, len(data), cut):
+        ours.sendall(data[begin : begin + cut])
+        found += again.messages()
+    ours.close()
+    assert [*found, *drained(again)] == [*sent, HEALTH]
+
+
+def test_a_full_pipe_blocks_nobody_and_loses_nothing() -> None:
+    outbox, inbox = pair()
+    sent = [capture(i, 1 << 20) for i in range(30)]
+    for each in sent:
+        outbox.put(each)
+    assert outbox.waiting_bytes == outbox.most_bytes == 30 << 20
+    while outbox.flush_some():
+        pass
+    assert outbox.blocked
+    assert 0 < outbox.waiting_bytes < 30 << 20
+    found: list[Message] = []
+    while len(found) < 30:
+        found += inbox.messages()
+        while outbox.flush_some():
+            pass
+    assert found == sent
+    assert not outbox.blocked
+    assert (outbox.waiting_bytes, outbox.most_bytes) == (0, 30 << 20)
+    outbox.finish(HEALTH)
+    assert drained(inbox) == [HEALTH]
+
+
+def test_a_stop_is_seen_once_it_is_asked_for() -> None:
+    outbox, inbox = pair()
+    assert not outbox.stop_asked
+    inbox.stop()
+    assert outbox.stop_asked
+    outbox.sock.close()
+    inbox.sock.close()
+
+
+def test_a_reader_that_is_gone_means_stop() -> None:
+    outbox, inbox = pair()
+    inbox.sock.close()
+    assert outbox.stop_asked
+    with pytest.raises(BrokenPipeError):
+        outbox.finish(HEALTH)
+    outbox.sock.close()
+
+
+def test_a_reader_that_is_gone_with_something_unread_means_stop() -> None:
+    outbox, inbox = pair()
+    outbox.put(capture(0))
+    outbox.flush_some()
+    inbox.sock.close()
+    assert outbox.stop_asked
+    outbox.sock.close()
+
+
+def test_a_stop_after_the_end_loses_nothing() -> None:
+    outbox, inbox = pair()
+    outbox.put(capture(0))
+    outbox.finish(HEALTH)
+    inbox.stop()
+    assert not inbox.closed
+    assert drained(inbox) == [capture(0), HEALTH]
+
+
+def test_a_sender_that_died_without_reading_the_stop_is_an_end_like_any_other() -> None:
+    outbox, inbox = pair()
+    outbox.put(capture(0))
+    outbox.flush_some()
+    inbox.stop()
+    outbox.sock.close()
+    assert drained(inbox) == [capture(0)]
+
+
+def test_a_message_cut_by_the_senders_death_is_left_out() -> None:
+    outbox, inbox = pair()
+    outbox.put(capture(0))
+    outbox.flush_some()
+    outbox.sock.send(b"\xff\0\0\0\0\0\0\0abc")
+    outbox.sock.close()
+    assert drained(inbox) == [capture(0)]
+
+
+def test_an_outbox_counts_only_what_it_holds() -> None:
+    outbox, inbox = pair()
+    assert isinstance(outbox, Outbox)
+    assert not outbox.flush_some()
+    assert not outbox.blocked
+    outbox.sock.close()
+    inbox.sock.close()

@@ -1,0 +1,312 @@
+"""Deadlines, stalls and the clock's offset, on canned bytes and virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fakes.scripted_server import chunk, job_of, target_of, token
+from loadgen import clock
+from loadgen.errors import UsageError
+from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
+from loadgen.protocol.openai import Completions
+from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.session.options import parse
+from loadgen.transport.capture import Capture, int64s, joined
+from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.job import Limits
+from loadgen.transport.stalls import Stalls, last_token_read, unfinished
+
+SECOND = 1_000_000_000
+MS = 1_000_000
+UNKNOWN = chunk(b'data: {"choices":[],"thinking":"x"}\n\n')
+TOKEN = chunk(token())
+
+
+@dataclass
+class Made:
+    """A stream of canned reads."""
+
+    sent_ns: int = 0
+    reads: list[bytes] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+    excused_ns: int = 0
+    begun: bool = False
+    progress_ns: int = 0
+    looked_ns: int = 0
+    scanned: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.reads)
+
+    def since(self, count: int) -> list[bytes]:
+        return self.reads[count:]
+
+    def seen_at(self, read: int) -> int:
+        return self.seen[read]
+
+    def get(self, data: bytes, at_ns: int) -> None:
+        self.reads.append(data)
+        self.seen.append(at_ns)
+
+
+@dataclass
+class Counted:
+    """The dialect's look for a token, and how many bytes it was shown."""
+
+    seen: Callable[[bytes], bool] = Completions().token_seen
+    shown: int = 0
+
+    def __call__(self, tail: bytes) -> bool:
+        self.shown += len(tail)
+        return self.seen(tail)
+
+
+@pytest.mark.parametrize(
+    ("reads", "found"),
+    [
+        ([], None),
+        ([UNKNOWN], None),
+        ([UNKNOWN] * 500, None),
+        ([TOKEN], 0),
+        ([TOKEN, UNKNOWN], 0),
+        ([TOKEN, *[UNKNOWN] * 100], 0),
+        ([*[UNKNOWN] * 100, TOKEN], 100),
+        ([*[UNKNOWN] * 37, TOKEN, *[UNKNOWN] * 63], 37),
+        ([TOKEN, *[UNKNOWN] * 9, TOKEN, *[UNKNOWN] * 30], 10),
+        ([TOKEN[:30], TOKEN[30:]], 1),
+        ([*[UNKNOWN] * 20, TOKEN[:30], TOKEN[30:50], TOKEN[50:], *[UNKNOWN] * 20], 22),
+        ([TOKEN[:30]], None),
+        ([UNKNOWN[-20:], *[TOKEN[i : i + 1] for i in range(len(TOKEN))]], len(TOKEN) - 4),
+    ],
+)
+def test_the_read_in_which_the_last_token_came_whole(reads: list[bytes], found: int | None) -> None:
+    assert last_token_read(reads, Completions().token_seen) == found
+
+
+def test_a_message_that_has_begun_is_looked_at_again() -> None:
+    assert unfinished([UNKNOWN, UNKNOWN, TOKEN[:30]]) == 1
+    assert unfinished([b"a\n\n", *[b"x"] * 5000]) == 5001 - 1024
+    assert unfinished([]) == 0
+
+
+@pytest.mark.parametrize("limit_s", [3, 300])
+def test_a_stream_of_pings_is_looked_at_in_proportion_to_its_bytes(limit_s: int) -> None:
+    """Events of a field that is not known, 100 a second, for as long as the stall timeout."""
+    stream, seen = Made(sent_ns=SECOND, progress_ns=SECOND), Counted()
+    stalls = Stalls(limit_s * SECOND, seen, lambda: [stream])
+    now_ns, stalled = SECOND, False
+    while not stalled:
+        now_ns += 10 * MS
+        stream.get(UNKNOWN, now_ns)
+        if now_ns % (100 * MS) == 0:
+            stalled = stalls.stalled(stream, now_ns)
+    assert limit_s * SECOND < now_ns - SECOND <= limit_s * SECOND + 200 * MS
+    total = sum(map(len, stream.reads))
+    assert total <= seen.shown <= 2.5 * total
+
+
+def test_tokens_among_pings_are_progress_when_they_came() -> None:
+    stream, seen = Made(sent_ns=SECOND, progress_ns=SECOND), Counted()
+    stalls = Stalls(3 * SECOND, seen, lambda: [stream])
+    now_ns, last_ns, stalled = SECOND, 0, False
+    for tick in range(100_000):
+        now_ns += 10 * MS
+        is_token = tick % 250 == 249 and tick < 2000
+        last_ns = now_ns if is_token else last_ns
+        stream.get(TOKEN if is_token else UNKNOWN, now_ns)
+        if now_ns % (100 * MS) == 0 and (stalled := stalls.stalled(stream, now_ns)):
+            break
+    assert stalled
+    assert stream.progress_ns == last_ns
+    assert 3 * SECOND < now_ns - last_ns <= 3 * SECOND + 200 * MS
+
+
+def test_a_request_in_the_queue_waits_while_anybody_gets_tokens() -> None:
+    going_on, queued = Made(sent_ns=1, progress_ns=1), Made(sent_ns=1, progress_ns=1)
+    stalls = Stalls(SECOND, Completions().token_seen, lambda: [queued, going_on])
+    ends = []
+    for tick in range(1, 80):
+        now_ns = tick * 100 * MS
+        if tick <= 40:
+            going_on.get(TOKEN, now_ns)
+        if stalls.stalled(queued, now_ns):
+            ends.append(now_ns)
+            break
+    assert ends == [5100 * MS]  # the first sweep more than a second after the last token
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "put_off", "stopped_ns"),
+    [(-50 * MS, False, 0), (900 * MS, False, 900 * MS), (10 * SECOND, True, 10 * SECOND)],
+)
+def test_time_in_which_this_process_was_stopped_counts_against_nobody(
+    late_ns: int, put_off: bool, stopped_ns: int
+) -> None:
+    stream = Made(sent_ns=SECOND, progress_ns=SECOND)
+    limits = Limits(request_timeout_ns=4 * SECOND, stall_timeout_ns=3 * SECOND)
+    job = job_of(target_of("127.0.0.1", 1), 1, 1, limits=limits, token_seen=Completions().token_seen)
+    deadlines = Deadlines(job, lambda: [stream])
+    now_ns = 3 * SECOND + max(late_ns, 0)
+    assert deadlines.put_off(late_ns, now_ns) is put_off
+    assert deadlines.stopped_ns == stopped_ns
+    assert deadlines.timed_out(stream, now_ns) is None
+    assert deadlines.stalled(stream, now_ns + 100 * MS) is None
+    later_ns = now_ns + 4 * SECOND
+    timed_out, stalled = deadlines.timed_out(stream, later_ns), deadlines.stalled(stream, later_ns)
+    assert timed_out is not None
+    assert timed_out.kind is FailureKind.TIMEOUT
+    assert stalled is not None
+    assert stalled.kind is FailureKind.STALL
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "excused_ns", "idle"),
+    [(0, 0, True), (100 * MS, 0, True), (101 * MS, 0, False), (5 * SECOND, 5 * SECOND, True)],
+)
+def test_only_what_is_lost_at_once_met_the_close_of_an_idle_connection(
+    after_ns: int, excused_ns: int, idle: bool
+) -> None:
+    stream = Made(sent_ns=SECOND, excused_ns=excused_ns)
+    assert closed_while_idle(stream, SECOND + after_ns) is idle
+
+
+def test_how_long_a_request_was_held_is_said() -> None:
+    said = "the connection was closed after 1.00 s without a byte of an answer"
+    assert unanswered(Made(sent_ns=SECOND), 2 * SECOND, None).detail == said
+    assert unanswered(Made(sent_ns=SECOND), 2 * SECOND, OSError("x")).detail == f"{said} (x)"
+
+
+# The clock's offset.
+
+
+def test_every_step_of_the_wall_clock_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter([100 * SECOND, 100 * SECOND, 102 * SECOND, 102 * SECOND, 100 * SECOND, 100 * SECOND + 5])
+    monkeypatch.setattr(clock, "realtime_offset_ns", lambda: next(steps))
+    times = iter([20, 40])
+    monkeypatch.setattr(clock, "now_ns", lambda: next(times))
+    wall = clock.WallOffset()
+    for _ in range(5):
+        wall.measure()
+    assert (wall.first_ns, wall.now_ns, wall.step_ns) == (100 * SECOND, 100 * SECOND + 5, 2 * SECOND)
+    assert wall.earlier(10) == (100 * SECOND, 102 * SECOND)
+    assert wall.earlier(30) == (102 * SECOND,)
+    assert wall.earlier(50) == ()
+
+
+def test_a_step_is_noticed_when_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = clock.WallOffset()
+    wall.check()
+    assert wall.earlier(0) == ()
+    wall.now_ns += 3 * SECOND  # as if it had been stepped back since
+    wall.check()
+    assert len(wall.earlier(0)) == 1
+    assert abs(wall.now_ns - wall.first_ns) < MS
+
+
+@pytest.mark.parametrize("step_ns", [2 * SECOND, -5 * SECOND, 3600 * SECOND, -3600 * SECOND, 20 * MS])
+@pytest.mark.parametrize("undone", [False, True])
+def test_reads_on_both_sides_of_a_step_have_their_own_offset(step_ns: int, undone: bool) -> None:
+    offset_ns, lag_ns = 10**18, 50_000
+    true_ns = np.arange(1, 31) * 10 * MS
+    stepped = np.arange(30) >= 10
+    if undone:
+        stepped &= np.arange(30) < 20
+    wall_ns = true_ns + offset_ns + np.where(stepped, step_ns, 0)
+    timespecs = np.stack([wall_ns // SECOND, wall_ns % SECOND], axis=1)
+    timespecs[5] = 0  # one without
+    raw, read_lengths = joined([b"x"] * 30)
+    capture = Capture(
+        index=0,
+        slot=0,
+        intended_ns=0,
+        sent_ns=0,
+        end_ns=0,
+        raw=raw,
+        read_lengths=read_lengths,
+        seen_ns=int64s((true_ns + lag_ns).tolist()),
+        kernel=timespecs.astype(np.int64).tobytes(),
+        realtime_offset_ns=offset_ns if undone else offset_ns + step_ns,
+        earlier_offsets_ns=(offset_ns, offset_ns + step_ns) if undone else (offset_ns,),
+    )
+    expected_ns = true_ns.copy()
+    expected_ns[5] = 0
+    assert capture.kernel_ns().tolist() == expected_ns.tolist()
+
+
+# Heads.
+
+
+@pytest.mark.parametrize("size", [1, 7, 25, 4096])
+def test_heads_of_1xx_without_end_are_bounded_together(size: int) -> None:
+    heads, given = Heads(), 0
+    endless = b"HTTP/1.1 100 Continue\r\n\r\n" * (4096 + size)
+    found = None
+    while found is None:
+        found = heads.feed(endless[given : given + size])
+        given += size
+    assert isinstance(found, Malformed)
+    assert (
+        found.detail
+        == f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with the 1xx ones before it"
+    )
+    assert given <= LONGEST_HEAD_BYTES + 2 * size + 25
+
+
+# What can be sent.
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("X-A", "b\r\nX-Evil: 1", "--header X-A: the value has a control character"),
+        ("X-A", "b\n", "--header X-A: the value has a control character"),
+        ("Authorization", "Bearer sk-secret\r", "--header Authorization: the value has a control character"),
+        ("X-A", "b\0", "--header X-A: the value"),
+        ("X-A", "é", "--header X-A: the value"),
+        ("X A", "b", "--header 'X A': not the name of a header"),
+        ("X-A\r\nX-Evil", "b", r"--header 'X-A\r\nX-Evil': not the name of a header"),
+        ("", "b", "--header '': not the name of a header"),
+        ("Transfer-Encoding", "chunked", "--header Transfer-Encoding: set by the client itself"),
+        ("content-length", "5", "--header content-length: set by the client itself"),
+        ("CONNECTION", "close", "--header CONNECTION: set by the client itself"),
+        ("Host", "h", "--header Host: set by the client itself"),
+        ("Expect", "100-continue", "--header Expect: set by the client itself"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, value: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_headers([("X-Good", "yes"), (name, value)])
+    assert says in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["/v1/x\r\nX-Evil: 1", "/v1/a b", "/v1/é", "/v1/\0", "/v1/\x1b[2J"])
+def test_a_path_that_cannot_be_sent_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="percent-encode"):
+        check_path(path)
+    with pytest.raises(UsageError):
+        parse(["--base-url", "http://h:1", "--endpoint", path])
+    with pytest.raises(UsageError):
+        target_of("127.0.0.1", 1).__class__("http", "h", 1, path, (2, ("h", 1)), ())
+
+
+@pytest.mark.parametrize("prefix", ["é€", "a\r\nX-Evil: 1", "a\n", "\0", "\x7f"])
+def test_a_prefix_that_cannot_be_sent_is_refused(prefix: str) -> None:
+    with pytest.raises(UsageError, match="--request-id-prefix"):
+        check_request_id_prefix(prefix)
+    with pytest.raises(UsageError, match="--request-id-prefix"):
+        parse(["--base-url", "http://h:1", "--request-id-prefix", prefix])
+    with pytest.raises(UsageError, match="--request-id-prefix"):
+        job_of(target_of("127.0.0.1", 1), 1, 1, request_id_prefix=prefix)
+
+
+def test_what_can_be_sent_is_sent() -> None:
+    check_headers([("Authorization", "Bearer sk-1"), ("X-B", ""), ("x_c", "a\tb")])
+    check_path("/v1/chat/completions?x=%20")
+    check_request_id_prefix("me 2 ~")

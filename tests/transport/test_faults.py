@@ -1,0 +1,326 @@
+"""What becomes of a run whose server answers every third request badly: one table, over both transports."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders import made_cases
+from fakes import faults_table
+from fakes.faults import (
+    INPUT,
+    OUTPUT,
+    Ending,
+    Fault,
+    FaultyServer,
+    HalfClosed,
+    K,
+    fails,
+    meets,
+    raw,
+    refused,
+    whole_answer,
+)
+from fakes.scripted_server import (
+    PATIENCE_S,
+    Answer,
+    Driven,
+    End,
+    closed_port,
+    drive,
+    job_of,
+    records,
+    target_of,
+)
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import Metrics, compute
+from loadgen.metrics.record import Record, Records
+from loadgen.protocol.openai import Completions
+from loadgen.results.run_directory import Result
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.job import Limits
+from loadgen.validity.evidence import RunEvidence
+
+pytestmark = pytest.mark.realtime
+
+FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
+DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
+MANY_FAILURES = "many-failures"
+# The doubts that answers alone raise: the others are of the machine that this runs on, or of few requests.
+ABOUT_ANSWERS = {
+    MANY_FAILURES,
+    "failures",
+    "answer-lengths",
+    "early-ends",
+    "prompt-lengths",
+    "tokens-far-off",
+}
+ABOUT_ANSWERS |= {"prefix-cache", "many-resent"}
+S_NS = 1_000_000_000
+SLACK_S = 2.0  # of a busy machine, beyond what a timeout takes
+MOST_STORED_BYTES = 1_000_000  # of a run of six requests, whatever the server wrote
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of one row over one transport."""
+
+    rows: list[Record]
+    case: RunEvidence
+    took_s: float
+
+    @property
+    def result(self) -> Result:
+        return Result(self.case.facts, self.case.records)
+
+
+def play(fault: Fault, transport: str) -> Played:
+    """A run of one slot against the fault."""
+    limits = Limits(
+        request_timeout_ns=int(fault.request_s * S_NS), stall_timeout_ns=int(fault.stall_s * S_NS)
+    )
+    if fault.answer_bytes:
+        limits = replace(limits, answer_bytes=fault.answer_bytes)
+    began = time.monotonic()
+    with FaultyServer(fault.script) as server:
+        job = job_of(server.target(), fault.requests, 1, limits=limits, token_seen=Completions().token_seen)
+        driven = drive(job, transport)
+        took_s = time.monotonic() - began
+    return judged(driven, fault.requests, took_s)
+
+
+def judged(driven: Driven, requests: int, took_s: float) -> Played:
+    """The run with its figures and doubts."""
+    rows = records(driven)
+    for row in rows:
+        row.planned_input, row.planned_output = INPUT, OUTPUT
+    workload = {"input_len": INPUT, "output_len": OUTPUT, "num_prompts": requests, "max_concurrency": 1}
+    case = made_cases.run(rows, workload, requests=requests, window=None, calibration=None, ceiling=None)
+    return Played(rows, case, took_s)
+
+
+def distributions(metrics: Metrics) -> dict[str, Distribution]:
+    """Every latency."""
+    values = {name: getattr(metrics, name) for name in metrics.__struct_fields__}
+    return {name: value for name, value in values.items() if isinstance(value, Distribution)}
+
+
+def numbers(value: object) -> list[float]:
+    """Every number in a JSON value."""
+    if isinstance(value, dict):
+        return [number for each in value.values() for number in numbers(each)]
+    if isinstance(value, list):
+        return [number for each in value for number in numbers(each)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def assert_counts_add_up(played: Played, fault: Fault, ending: Ending) -> None:
+    assert [row.index for row in played.rows] == list(range(fault.requests))
+    kinds: Counter[FailureKind | None] = Counter(
+        row.failure.kind if row.failure else None for row in played.rows
+    )
+    expected = Counter(ending.kind if meets(index) else None for index in range(fault.requests))
+    assert kinds == expected, [row.failure for row in played.rows]
+    metrics = played.case.metrics
+    assert metrics.requests == fault.requests == metrics.completed + metrics.failed
+    assert metrics.failed == sum(tally.count for tally in metrics.failures.values())
+
+
+def assert_ended(row: Record, fault: Fault, ending: Ending) -> None:
+    """One request that met the fault."""
+    if row.failure is None:
+        assert (row.output_tokens, row.usage, row.finish_reason) == (
+            ending.tokens,
+            ending.usage,
+            ending.reason,
+        )
+        assert int(row.tokens.sum()) == ending.tokens
+    else:
+        detail = row.failure.detail
+        found = msgspec.json.encode(detail)
+        assert detail.strip()
+        assert len(detail) <= 400
+        assert detail.isprintable(), found
+        assert re.search(ending.says, detail, re.I), found
+    if fault.resent is not None:
+        assert row.resends == fault.resent
+    longest_s = max(fault.stall_s, fault.request_s)
+    assert 0 <= row.end_ns - row.sent_ns < (longest_s + SLACK_S) * S_NS
+
+
+def assert_good(row: Record) -> None:
+    """One request that met no fault is answered as in a run without any."""
+    assert row.failure is None
+    assert (row.output_tokens, row.input_tokens, row.usage, row.finish_reason) == (
+        OUTPUT,
+        INPUT,
+        True,
+        "length",
+    )
+    assert row.tokens.tolist() == [1] * OUTPUT
+
+
+def assert_figures_are_of_the_good_alone(played: Played) -> None:
+    good = [row for row in played.rows if row.failure is None]
+    metrics = played.case.metrics
+    alone = compute(Records.of(good), played.case.facts.ask())
+    for name, found in distributions(metrics).items():
+        assert found == distributions(alone)[name] or found.n == 0 == distributions(alone)[name].n, name
+        if found.n:
+            figures = (
+                found.mean_ms,
+                found.median_ms,
+                found.min_ms,
+                found.max_ms,
+                *found.percentiles_ms.values(),
+            )
+            assert all(math.isfinite(figure) and figure >= 0 for figure in figures), name
+    assert metrics.total_output_tokens == sum(row.output_tokens for row in good)
+    assert metrics.total_input_tokens >= 0
+    for row in good:
+        arrivals = row.arrival_ns
+        assert row.sent_ns <= arrivals[0]
+        assert arrivals[-1] <= row.end_ns
+        assert (np.diff(arrivals) >= 0).all()
+        assert (row.tokens >= 0).all()
+
+
+def assert_stored_whole(played: Played, tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.npz"
+    stored = played.case.records
+    stored.save(path)
+    again = Records.load(path)
+    assert path.stat().st_size < MOST_STORED_BYTES
+    assert again.failures == stored.failures
+    assert again.finish_reasons == stored.finish_reasons
+    assert again.columns.keys() == stored.columns.keys()
+    for name, column in stored.columns.items():
+        assert column.tolist() == again.columns[name].tolist(), name
+    assert (again.start == stored.start).all()
+    assert (again.arrival_ns == stored.arrival_ns).all()
+    assert (again.tokens == stored.tokens).all()
+
+
+def assert_result_is_strict(played: Played, fault: Fault) -> None:
+    text = json.dumps(played.result.json(detailed=True), allow_nan=False)
+    found = json.loads(text)
+    text.encode("utf-8")
+    assert found["completed"] + found["failed"] == found["num_prompts"] == fault.requests
+    figures = {key: value for key, value in found.items() if key not in ("loadgen", "itls", "latencies")}
+    assert all(number >= 0 for number in numbers(figures))
+
+
+def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
+    verdict = played.result.verdict
+    names = {found.doubt.name for found in verdict.found}
+    expected = fault.doubts | ({MANY_FAILURES} if ending.kind else set())
+    unsure = {"many-resent"} if fault.resent is None else set()
+    assert names & ABOUT_ANSWERS - unsure == expected - unsure
+    if ending.kind:
+        assert verdict.level == "INVALID"
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
+def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path: Path) -> None:
+    ending = fault.over(transport)
+    played = play(fault, transport)
+    assert played.took_s < PATIENCE_S
+    assert_counts_add_up(played, fault, ending)
+    for row in played.rows:
+        if meets(row.index):
+            assert_ended(row, fault, ending)
+        else:
+            assert_good(row)
+    assert_figures_are_of_the_good_alone(played)
+    assert_stored_whole(played, tmp_path)
+    assert_result_is_strict(played, fault)
+    assert_verdict(played, fault, ending)
+
+
+def test_every_fault_has_its_own_name() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert len(names) == len(set(names)) > 150
+
+
+def test_the_table_in_the_docs_is_this_one() -> None:
+    """`tests/faults_table.py` prints it."""
+    assert "\n".join(faults_table.lines()) in DOCS.read_text("utf-8")
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Path) -> None:
+    fault = Fault("refused", Answer([]), fails(K.CONNECT, r"\w{3}"), requests=3)
+    began = time.monotonic()
+    driven = drive(job_of(target_of("127.0.0.1", closed_port()), fault.requests, 1), transport)
+    played = judged(driven, fault.requests, time.monotonic() - began)
+    assert [row.failure and row.failure.kind for row in played.rows] == [K.CONNECT] * 3
+    assert all(row.failure and row.failure.detail.isprintable() for row in played.rows)
+    assert all(row.sent_ns == 0 for row in played.rows)
+    assert all(found.n == 0 for found in distributions(played.case.metrics).values())
+    assert_stored_whole(played, tmp_path)
+    assert_result_is_strict(played, fault)
+    assert played.result.verdict.level == "INVALID"
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_connections_reset_as_they_are_made_are_never_resent(transport: str) -> None:
+    with FaultyServer(lambda _: whole_answer(), accepts=lambda number: number % 2 == 0) as server:
+        driven = drive(job_of(server.target(), 4, 1), transport)
+    rows = judged(driven, 4, 0.0).rows
+    assert all(row.resends == 0 for row in rows)
+    assert {row.failure.kind for row in rows if row.failure} <= {K.CONNECT, K.TRUNCATED}
+    assert any(row.failure is None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("transport", "lingers", "found"),
+    [
+        ("wire", True, {K.HTTP_STATUS}),
+        ("wire", False, {K.HTTP_STATUS}),
+        ("httpx", True, {K.HTTP_STATUS}),
+        # asyncio gives up what lies in the socket once it cannot write.
+        ("httpx", False, {K.HTTP_STATUS, K.TRUNCATED}),
+    ],
+)
+def test_a_413_before_the_request_was_read_is_its_answer(
+    transport: str, lingers: bool, found: set[FailureKind], tmp_path: Path
+) -> None:
+    """More is sent than the kernel's buffers take, so the client is still writing when it is refused."""
+    says = refused("413 Too Large", b'{"error":{"message":"too large"}}', "connection: close").pieces
+    early = HalfClosed([*says, 0.1]) if lingers else Answer([*says, 0.3], End.CLOSE)
+    fault = Fault("413 early", early, fails(K.HTTP_STATUS, "^413: too large"), requests=2)
+    with FaultyServer(lambda _: early, reads_bodies=False) as server:
+        job = job_of(server.target(), fault.requests, 1, body=lambda _: bytes(16 << 20))
+        began = time.monotonic()
+        played = judged(drive(job, transport), fault.requests, time.monotonic() - began)
+    assert {row.failure and row.failure.kind for row in played.rows} <= found
+    for row in played.rows:
+        if row.failure and row.failure.kind is K.HTTP_STATUS:
+            assert_ended(row, fault, fault.ending)
+    assert_stored_whole(played, tmp_path)
+    assert_result_is_strict(played, fault)
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_an_answer_to_nothing_asked_is_nobodys(transport: str) -> None:
+    """A 408 on an idle connection: the next request, 100 ms later, goes out on another one."""
+    late = raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", End.CLOSE)
+    answer = Answer([*whole_answer().pieces, 0.02, *late.pieces], End.CLOSE)
+    with FaultyServer(lambda _: answer) as server:
+        offsets_ns = np.arange(4, dtype=np.int64) * S_NS // 10
+        driven = drive(job_of(server.target(), 4, 1, offsets_ns=offsets_ns), transport)
+    rows = judged(driven, 4, 0.0).rows
+    for row in rows:
+        assert_good(row)
+    assert [row.resends for row in rows] == [0] * 4

@@ -1,0 +1,193 @@
+"""The httpx transport: what the wire finds, it finds too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from fakes.scripted_server import (
+    DONE,
+    HEAD,
+    LAST,
+    PING,
+    Answer,
+    End,
+    ScriptedServer,
+    chunk,
+    closed_port,
+    drive,
+    events,
+    job_of,
+    kinds,
+    records,
+    stream,
+    target_of,
+    token,
+    whole,
+)
+from loadgen.metrics.record import Record
+from loadgen.protocol.address import is_loopback
+from loadgen.protocol.openai import Completions
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.job import Limits
+
+MS = 1_000_000
+BODY = b"".join(events(3))
+UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
+PARTIAL = UNTIL_CLOSE[: UNTIL_CLOSE.index(token("z", "length"))]
+
+
+def told(record: Record) -> tuple[object, ...]:
+    """What a record says apart from times and the number of reads."""
+    return (
+        record.index,
+        record.failure and record.failure.kind,
+        record.output_tokens,
+        record.input_tokens,
+        record.usage,
+        record.finish_reason,
+        record.tokens.tolist(),
+        record.sent_ns > 0,
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(stream(5), id="a stream"),
+        pytest.param(Answer([HEAD, BODY and chunk(BODY), LAST]), id="one chunk"),
+        pytest.param(Answer([whole(BODY, kind="text/event-stream")]), id="a content length"),
+        pytest.param(Answer([UNTIL_CLOSE], End.CLOSE), id="until close"),
+        pytest.param(Answer([b"HTTP/1.1 100 Continue\r\n\r\n", *stream(3).pieces]), id="a 100 first"),
+        pytest.param(Answer([HEAD, chunk(token())], End.CLOSE), id="FIN in the stream"),
+        pytest.param(Answer([HEAD, chunk(token())], End.RESET), id="RST in the stream"),
+        pytest.param(Answer([PARTIAL], End.CLOSE), id="until close, no end"),
+        pytest.param(Answer([], End.CLOSE), id="FIN instead of an answer"),
+        pytest.param(Answer([whole(b'{"detail":"x"}', "404 Not Found")]), id="404"),
+        pytest.param(Answer([whole(b'{"choices":[]}')]), id="one JSON body"),
+        pytest.param(Answer([HEAD, chunk(b'data: {"error":{"message":"x"}}\n\n'), LAST]), id="in-band"),
+        pytest.param(Answer([HEAD, chunk(DONE), LAST]), id="no tokens"),
+    ],
+)
+def test_both_transports_tell_the_same_of_the_same_answers(answer: Answer) -> None:
+    found = []
+    for transport in ("wire", "httpx"):
+        with ScriptedServer(lambda asked: answer if asked.number % 2 else stream(2)) as server:
+            found.append(
+                [told(record) for record in records(drive(job_of(server.target(), 4, 1), transport))]
+            )
+    assert found[0] == found[1]
+
+
+def test_requests_are_the_wires_but_for_headers_of_httpx() -> None:
+    heads = []
+    for transport in ("wire", "httpx"):
+        with ScriptedServer(lambda _: stream()) as server:
+            target = replace(server.target(), headers=(("Authorization", "Bearer x"),))
+            drive(job_of(target, 2, 1, body=lambda i: b'{"n":%d}' % i, request_id_prefix="me-"), transport)
+            heads.append([set(asked.head.lower().splitlines()[1:]) for asked in server.asked])
+            assert [asked.body for asked in server.asked] == [b'{"n":0}', b'{"n":1}']
+    wire, portable = heads
+    for ours, theirs in zip(wire, portable, strict=True):
+        ours = {line for line in ours if not line.startswith("host")}
+        assert ours <= theirs
+        assert "accept-encoding: identity" in theirs
+
+
+def test_what_is_not_http_is_a_failed_request() -> None:
+    with ScriptedServer(
+        lambda asked: stream() if asked.number else Answer([b"SSH-2.0-x\r\n"], End.CLOSE)
+    ) as server:
+        driven = drive(job_of(server.target(), 2, 1), "httpx")
+    assert kinds(driven)[0] in (FailureKind.MALFORMED, FailureKind.TRUNCATED)
+    assert kinds(driven)[1] is None
+
+
+def test_a_refused_port_fails_every_request() -> None:
+    driven = drive(job_of(target_of("127.0.0.1", closed_port()), 30, 4), "httpx")
+    assert kinds(driven) == [FailureKind.CONNECT] * 30
+    assert all(capture.sent_ns == 0 for capture in driven.captures)
+    assert all(capture.failure and capture.failure.detail for capture in driven.captures)
+
+
+def test_each_slot_keeps_one_connection() -> None:
+    with ScriptedServer(lambda _: stream(3, 0.001)) as server:
+        driven = drive(job_of(server.target(), 20, 4), "httpx")
+        assert server.connections == 4
+    assert kinds(driven) == [None] * 20
+    assert sum(capture.connect_ns > 0 for capture in driven.captures) == 4
+    changes = sorted([(r.sent_ns, 1) for r in records(driven)] + [(r.end_ns, -1) for r in records(driven)])
+    assert np.cumsum([change for _, change in changes]).max() <= 4
+    assert driven.counters.sent == driven.counters.ended == 20
+
+
+def test_stamps_are_the_clients_own_and_say_so() -> None:
+    with ScriptedServer(lambda _: stream(3, 0.001)) as server:
+        driven = drive(job_of(server.target(), 2, 1), "httpx")
+    for record in records(driven):
+        assert record.unstamped_reads == record.reads > 0
+        assert record.sent_ns < record.arrival_ns[0] <= record.end_ns
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(
+    ("pieces", "limits", "kind"),
+    [
+        pytest.param([], Limits(stall_timeout_ns=500 * MS), FailureKind.STALL, id="silence"),
+        pytest.param(
+            [HEAD, *[piece for _ in range(60) for piece in (chunk(PING), 0.02)]],
+            Limits(stall_timeout_ns=500 * MS),
+            FailureKind.STALL,
+            id="pings alone",
+        ),
+        pytest.param(
+            [HEAD, *[piece for _ in range(5) for piece in (chunk(token()), 0.12)], *stream(1).pieces[1:]],
+            Limits(stall_timeout_ns=500 * MS),
+            None,
+            id="slow tokens",
+        ),
+        pytest.param(
+            [HEAD, *[piece for _ in range(60) for piece in (chunk(token()), 0.02)]],
+            Limits(request_timeout_ns=300 * MS, stall_timeout_ns=200 * MS),
+            FailureKind.TIMEOUT,
+            id="tokens without end",
+        ),
+    ],
+)
+def test_deadlines_are_the_wires(
+    pieces: list[bytes | float], limits: Limits, kind: FailureKind | None
+) -> None:
+    with ScriptedServer(lambda asked: stream() if asked.number else Answer(pieces)) as server:
+        job = job_of(server.target(), 2, 1, limits=limits, token_seen=Completions().token_seen)
+        driven = drive(job, "httpx")
+    assert kinds(driven) == [kind, None]
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("concurrency", [None, 2])
+def test_an_open_loop_keeps_its_schedule(concurrency: int | None) -> None:
+    offsets_ns = np.arange(20) * 10 * MS
+    with ScriptedServer(lambda _: stream(3, 0.001)) as server:
+        job = job_of(server.target(), 20, concurrency, offsets_ns=offsets_ns, rate_per_s=100.0)
+        driven = drive(job, "httpx")
+    intended_ns = np.array([capture.intended_ns for capture in driven.captures])
+    sent_ns = np.array([capture.sent_ns for capture in driven.captures])
+    assert kinds(driven) == [None] * 20
+    assert (intended_ns - driven.health.started_ns == offsets_ns).all()
+    assert (sent_ns >= intended_ns).all()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        ("h", False),
+    ],
+)
+def test_no_proxy_is_meant_for_this_machine(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback

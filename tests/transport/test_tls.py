@@ -1,0 +1,137 @@
+"""TLS on the wire: the stamps of plain sockets, and failures in words."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import trustme
+
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    Answer,
+    End,
+    ScriptedServer,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    stream,
+    token,
+)
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.transport.failure import FailureKind
+
+BODY = b"".join(events(3))
+UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def serving(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_streams_over_tls_are_whole_and_keep_their_kernel_stamps(
+    serving: ssl.SSLContext, trusting: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    serving.minimum_version = serving.maximum_version = version
+    with ScriptedServer(lambda _: stream(5, 0.002), tls=serving) as server:
+        driven = drive(job_of(server.target(trusting, "localhost"), 12, 3))
+        assert (server.connections, len(server.asked)) == (3, 12)
+    assert kinds(driven) == [None] * 12
+    for capture in driven.captures:
+        if sys.platform == "linux":
+            assert (capture.kernel_ns() > 0).all()
+        assert (capture.kernel_ns() <= capture.user_ns()).all()
+        assert capture.connect_ns == 0  # paid before the run began
+
+
+def test_large_requests_and_answers_cross_many_records(
+    serving: ssl.SSLContext, trusting: ssl.SSLContext
+) -> None:
+    body = bytes(range(256)) * 2800
+    padding = chunk(b": " + b"x" * 300_000 + b"\n\n")
+    answer = Answer([HEAD, padding, *(chunk(event) for event in events(2)), LAST])
+    with ScriptedServer(lambda _: answer, tls=serving, read_bytes=16384) as server:
+        driven = drive(job_of(server.target(trusting, "localhost"), 3, 1, body=lambda _: body))
+        assert [asked.body == body for asked in server.asked] == [True] * 3
+    assert kinds(driven) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        pytest.param(
+            Answer([HEAD, chunk(token())], End.CLOSE), FailureKind.TRUNCATED, id="FIN, no closing record"
+        ),
+        pytest.param(Answer([HEAD, chunk(token())], End.RESET), FailureKind.TRUNCATED, id="RST"),
+        pytest.param(Answer([UNTIL_CLOSE], End.CLOSE), None, id="until close"),
+    ],
+)
+def test_a_cut_stream_fails_alone(
+    serving: ssl.SSLContext, trusting: ssl.SSLContext, answer: Answer, kind: FailureKind | None
+) -> None:
+    with ScriptedServer(lambda asked: stream() if asked.number else answer, tls=serving) as server:
+        driven = drive(job_of(server.target(trusting, "localhost"), 2, 1))
+    assert kinds(driven) == [kind, None]
+    assert driven.captures[1].connect_ns > 0
+
+
+def _contexts(authority: trustme.CA) -> Iterator[tuple[ssl.SSLContext | None, str]]:
+    yield ssl.create_default_context(), "localhost"
+    right_authority = ssl.create_default_context()
+    authority.configure_trust(right_authority)
+    yield right_authority, "elsewhere.example"
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["an unknown authority", "another name"])
+def test_a_wrong_certificate_fails_each_request_and_says_why(
+    serving: ssl.SSLContext, authority: trustme.CA, which: int
+) -> None:
+    context, name = list(_contexts(authority))[which]
+    with ScriptedServer(lambda _: stream(), tls=serving) as server:
+        driven = drive(job_of(server.target(context, name), 6, 2))
+        assert server.asked == []
+    assert kinds(driven) == [FailureKind.CONNECT] * 6
+    assert all("certificate verify failed" in str(c.failure and c.failure.detail) for c in driven.captures)
+
+
+def test_insecure_takes_any_certificate(serving: ssl.SSLContext) -> None:
+    context = ServerAddress("https://localhost", insecure=True).tls()
+    with ScriptedServer(lambda _: stream(), tls=serving) as server:
+        driven = drive(job_of(server.target(context, "elsewhere.example"), 2, 1))
+    assert kinds(driven) == [None, None]
+
+
+def test_a_plain_server_behind_https_fails_each_request() -> None:
+    with ScriptedServer(lambda _: stream(), greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n") as server:
+        driven = drive(job_of(server.target(ssl.create_default_context(), "localhost"), 4, 2))
+    assert kinds(driven) == [FailureKind.CONNECT] * 4
+
+
+def test_httpx_gives_the_same_over_tls(serving: ssl.SSLContext, trusting: ssl.SSLContext) -> None:
+    with ScriptedServer(lambda _: stream(5, 0.002), tls=serving) as server:
+        driven = drive(job_of(server.target(trusting, "localhost"), 6, 2), "httpx")
+        assert server.connections == 2
+    assert kinds(driven) == [None] * 6
+    assert (np.array([capture.connect_ns > 0 for capture in driven.captures]).sum()) == 2

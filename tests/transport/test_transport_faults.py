@@ -1,0 +1,250 @@
+"""Servers that answer badly, over both transports: one failure of the right kind, at once, no resend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from fakes.scripted_server import (
+    DONE,
+    HEAD,
+    LAST,
+    PING,
+    Answer,
+    Asked,
+    Driven,
+    End,
+    ScriptedServer,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    records,
+    stream,
+    token,
+    whole,
+)
+from loadgen.protocol.openai import Completions
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.job import Limits
+
+MS = 1_000_000
+SECOND = 1000 * MS
+TRANSPORTS = ("wire", "httpx")
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+BODY = b"".join(events(3))
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LIMITS = Limits(stall_timeout_ns=8 * SECOND, answer_bytes=1 << 20)
+
+
+def third(answer: Answer, transport: str, limits: Limits = LIMITS) -> Driven:
+    """Three requests on one connection, of which the second is answered so."""
+    with ScriptedServer(lambda asked: answer if asked.number == 1 else stream()) as server:
+        job = job_of(server.target(), 3, 1, limits=limits, token_seen=Completions().token_seen)
+        return drive(job, transport)
+
+
+MALFORMED: dict[str, list[bytes | float]] = {
+    "a chunk size that is no number": [HEAD + b"zz\r\ndata: x\r\n"],
+    "such a size in a read of its own": [HEAD, 0.02, b"zz\r\ndata: x\r\n"],
+    "such a size after a token": [HEAD, chunk(token()), 0.02, b"zz\r\ndata: x\r\n"],
+    "a chunk size below zero": [HEAD, b"-5\r\nabcde\r\n"],
+    "a status of 099": [b"HTTP/1.1 099 Odd\r\n\r\n"],
+    "a status that is no number": [b"HTTP/1.1 20x OK\r\n\r\n"],
+    "a 101": [b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"],
+    "a 101 without headers": [b"HTTP/1.1 101 Switching Protocols\r\n\r\n"],
+    "a head without end": [OK + b"x: " + b"y" * (1 << 18)],
+    "a head of endless lines": [OK + (b"x: " + b"y" * 1000 + b"\r\n") * 200],
+    "endless heads of 1xx": [CONTINUE * 20_000],
+    "the preface of HTTP/2": [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+    "HTTP/0.9": [b"<html>hello</html>\n\n"],
+    "another protocol": [b"SSH-2.0-x\r\n"],
+    "a NUL in a header": [OK + b"x: a\0b\r\n\r\n"],
+    "two lengths": [OK + b"content-length: 5\r\ncontent-length: 6\r\n\r\nabcde"],
+    "a length below zero": [OK + b"content-length: -5\r\n\r\nabcde"],
+    "a length that is no number": [OK + b"content-length: five\r\n\r\nabcde"],
+    "a length of 10^30": [OK + b"content-length: 1" + b"0" * 30 + b"\r\n\r\nabcde"],
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_not_http_is_malformed_at_once_and_not_sent_again(name: str, transport: str) -> None:
+    driven = third(Answer(MALFORMED[name], End.HANG), transport)
+    assert kinds(driven) == [None, FailureKind.MALFORMED, None]
+    assert [capture.resends for capture in driven.captures] == [0, 0, 0]
+    odd = driven.captures[1]
+    assert odd.failure is None or odd.failure.detail
+    assert 0 < odd.end_ns - odd.sent_ns < 4 * SECOND  # of a stall timeout of eight
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([HEAD, b"1000000000000000000\r\n" + token()], id="a chunk of 2^72 bytes"),
+        pytest.param(
+            [HEAD, chunk(token()), 0.02, b"zz"], id="a chunk size that is none, without its line end"
+        ),
+        pytest.param([OK + b"content-length: 10000000000\r\n\r\n" + BODY], id="10 GB announced"),
+    ],
+)
+def test_what_the_wire_alone_can_know_at_once(pieces: list[bytes | float]) -> None:
+    driven = third(Answer(pieces, End.HANG), "wire")
+    assert kinds(driven) == [None, FailureKind.MALFORMED, None]
+
+
+# Lost connections.
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+def test_a_request_that_the_server_held_before_it_closed_is_a_failure(end: End, transport: str) -> None:
+    driven = third(Answer([0.4], end), transport)
+    assert kinds(driven) == [None, FailureKind.TRUNCATED, None]
+    failure = driven.captures[1].failure
+    assert failure is not None
+    said = r"the connection was closed after 0\.[4-9]\d s without a byte of an answer( \(.*\))?"
+    assert re.fullmatch(said, failure.detail)
+    assert [capture.resends for capture in driven.captures] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+@pytest.mark.parametrize("begin", [HEAD[:1], HEAD[:20], CONTINUE, CONTINUE[:-2]], ids=repr)
+def test_a_request_of_whose_answer_a_byte_came_is_not_sent_again(
+    begin: bytes, end: End, transport: str
+) -> None:
+    # After the byte a moment, or the reset overtakes it.
+    driven = third(Answer([begin, 0.05], end), transport)
+    assert kinds(driven) == [None, FailureKind.TRUNCATED, None]
+    assert [capture.resends for capture in driven.captures] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+def test_a_request_that_met_the_close_of_an_idle_connection_is_sent_again_and_its_time_counts(
+    end: End, transport: str
+) -> None:
+    with ScriptedServer(lambda asked: Answer([0.03], end) if asked.number == 1 else stream()) as server:
+        driven = drive(job_of(server.target(), 3, 1, limits=LIMITS), transport)
+        assert len(server.asked) == 4
+    assert kinds(driven) == [None, None, None]
+    assert [capture.resends for capture in driven.captures] == [0, 1, 0]
+    record = records(driven)[1]
+    assert record.arrival_ns[0] - record.sent_ns > 30 * MS
+    assert record.connect_ns > 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_request_is_sent_again_once_and_never_twice(transport: str) -> None:
+    with ScriptedServer(lambda asked: Answer([], End.CLOSE) if asked.number else stream()) as server:
+        driven = drive(job_of(server.target(), 2, 1, limits=LIMITS), transport)
+        assert len(server.asked) == 3
+    assert kinds(driven) == [None, FailureKind.TRUNCATED]
+    assert [capture.resends for capture in driven.captures] == [0, 1]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("delay", [[], [0.03], [0.3]], ids=str)
+def test_a_connection_that_never_served_has_nothing_sent_again(
+    delay: list[bytes | float], transport: str
+) -> None:
+    with ScriptedServer(lambda asked: stream() if asked.number else Answer(delay, End.CLOSE)) as server:
+        driven = drive(job_of(server.target(), 2, 1, limits=LIMITS), transport)
+    assert kinds(driven) == [FailureKind.TRUNCATED, None]
+    assert [capture.resends for capture in driven.captures] == [0, 0]
+
+
+# Answers without an end.
+
+ENDLESS = {
+    "tokens": (HEAD, b"".join(chunk(token()) for _ in range(500))),
+    "one chunk": (HEAD + b"ffffffff\r\n", (b":" + b"x" * 98 + b"\n") * 655),
+    "until close": (OK + b"\r\n", token() * 300),
+    "pings": (HEAD, chunk(PING) * 4000),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_answer_without_an_end_is_cut_and_the_others_are_served(name: str, transport: str) -> None:
+    head, piece = ENDLESS[name]
+
+    def script(asked: Asked) -> Answer:
+        return Answer([head, *[piece] * 400]) if asked.number == 1 else stream(3, 0.002)
+
+    with ScriptedServer(script) as server:
+        driven = drive(job_of(server.target(), 20, 4, limits=LIMITS), transport)
+    found = kinds(driven)
+    assert found.count(FailureKind.MALFORMED) == 1
+    assert found.count(None) == 19
+    (cut,) = (capture for capture in driven.captures if capture.failure is not None)
+    assert cut.failure is not None
+    assert cut.failure.detail == "more than 1 MiB for one answer"
+    assert len(cut.raw) <= 2 << 20
+    assert len(cut.read_lengths) == len(cut.seen_ns) == len(cut.kernel) // 2
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_long_answer_of_many_small_reads_is_no_flood(transport: str) -> None:
+    pieces: list[bytes | float] = [HEAD]
+    for _ in range(300):
+        pieces += [chunk(token()), 0.0002]
+    answer = Answer([*pieces, *[chunk(event) for event in events(2)], LAST])
+    driven = third(answer, transport, Limits(answer_bytes=65536))
+    assert kinds(driven) == [None, None, None]
+
+
+# What an error says.
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("status", "more", "detail"),
+    [
+        ("429 Too Many Requests", "retry-after: 5\r\n", "429 (Retry-After: 5): slow down"),
+        (
+            "503 Unavailable",
+            "Retry-After: Wed, 21 Oct 2026 07:28:00 GMT\r\n",
+            "503 (Retry-After: Wed, 21 Oct 2026 07:28:00 GMT): slow down",
+        ),
+        ("500 Oops", "", "500: slow down"),
+    ],
+)
+def test_how_long_to_wait_is_shown(status: str, more: str, detail: str, transport: str) -> None:
+    answer = Answer([whole(b'{"error":{"message":"slow down"}}', status, more=more)])
+    record = records(third(answer, transport))[1]
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.detail) == (FailureKind.HTTP_STATUS, detail)
+
+
+# Nobody waits for a stream that is looked at.
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_pings_without_number_stall_their_stream_and_delay_no_other(transport: str) -> None:
+    unknown = chunk(b'data: {"choices":[{"index":0,"delta":{"thinking":"x"}}]}\n\n')
+
+    def pings() -> Iterator[bytes | float]:
+        for _ in range(4000):
+            yield unknown
+            yield 0.0005
+
+    def script(asked: Asked) -> Answer:
+        return Answer([HEAD, *pings()]) if asked.number == 0 else stream(200, 0.01)
+
+    limits = Limits(stall_timeout_ns=1000 * MS)
+    with ScriptedServer(script) as server:
+        job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().token_seen)
+        driven = drive(job, transport)
+    assert kinds(driven) == [None, FailureKind.STALL] or kinds(driven) == [FailureKind.STALL, None]
+    assert driven.health.stopped_ns < 500 * MS
+
+
+def test_a_done_alone_is_still_read_as_it_was() -> None:
+    driven = third(Answer([HEAD, chunk(DONE), LAST]), "wire")
+    assert kinds(driven) == [None, FailureKind.EMPTY, None]

@@ -1,0 +1,113 @@
+"""What is like the run that provokes a doubt: found in words of its own, or no reason for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders.made_cases import (
+    MS,
+    OUTPUT,
+    changed,
+    client,
+    closed,
+    contradicted,
+    failed,
+    run,
+    set_back,
+    uncounted,
+)
+from loadgen.validity import verdict
+from loadgen.validity.doubts import DOUBTS
+from loadgen.validity.evidence import RunEvidence
+
+BY_DOUBT = {doubt.name: doubt for doubt in DOUBTS}
+
+
+def names(case: RunEvidence) -> set[str]:
+    return {found.doubt.name for found in verdict.judge(case).found}
+
+
+@pytest.mark.parametrize(
+    ("case", "found", "said"),
+    [
+        pytest.param(
+            run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
+            "answer-lengths",
+            "2.0 tokens an answer of 11.0 asked (18.2 %), 320 of 320 shorter; finish reasons: length 320; "
+            "no usage for 320 of them, so their messages were counted",
+            id="without usage, by messages",
+        ),
+        pytest.param(
+            run(uncounted(closed(), OUTPUT), window=None), "answer-lengths", "", id="without usage, as asked"
+        ),
+        pytest.param(
+            run(None, {"extra_body": {"prompt": [7, 7, 7]}}),
+            "identical-prompts",
+            "--extra-body replaces the prompt: all 320 are the same, and a prefix cache knows them",
+            id="one prompt for all",
+        ),
+        pytest.param(
+            run(None, {"extra_body": {"text": "x"}}), "identical-prompts", "", id="no prompt of this API"
+        ),
+        pytest.param(
+            run(None, {"extra_body": {"text": "x"}, "backend": "sglang"}),
+            "identical-prompts",
+            "--extra-body replaces the prompt: all 320 are the same, and a prefix cache knows them",
+            id="a prompt of SGLang's",
+        ),
+        pytest.param(
+            contradicted(42),
+            "clock-unusable",
+            "42 of 4160 reads (1.01 %) had a kernel timestamp that cannot be and carry the client's own",
+            id="many timestamps that cannot be",
+        ),
+        pytest.param(
+            run(set_back(64, 60.0)),
+            "clock-unusable",
+            "in 5 of 320 answers a token has a time before its request's or the token's before it",
+            id="tokens before they were asked for",
+        ),
+        pytest.param(
+            run(set_back(320, 60.0)),
+            "impossible-timestamps",
+            "in 1 of 320 answers a token has a time before its request's or the token's before it",
+            id="one such answer",
+        ),
+        pytest.param(run(set_back(1, 40.0)), "clock-unusable", "", id="early, but after the request"),
+        pytest.param(
+            run(client=client(clock_step_ms=1500.0)),
+            "clock-stepped",
+            "",
+            id="a step that makes the clock unusable",
+        ),
+        pytest.param(run(client=client(stopped_s=0.9)), "client-stopped", "", id="a pause of 0.9 s"),
+        pytest.param(
+            run(failed(5), stop_rule="--max-failures 60: 64 failed"), "cut-short", "", id="a rule's own end"
+        ),
+        pytest.param(
+            run(recovered="read from the journal of a run that was killed"),
+            "cut-short",
+            "read from the journal of a run that was killed: 320 of 320 requests ended well",
+            id="a run that was killed",
+        ),
+        pytest.param(
+            run(recovered="read from the journal", interrupted=True),
+            "interrupted",
+            "read from the journal: 320 of 320 requests ended well",
+            id="one that was killed by who gave it up",
+        ),
+        pytest.param(
+            run(changed(closed(), 1, resends=-1)), "resent", "", id="resends of a run that did not count them"
+        ),
+    ],
+)
+def test_a_sibling_of_a_doubt_is_told_in_its_own_words(case: RunEvidence, found: str, said: str) -> None:
+    assert BY_DOUBT[found].find(case) == said
+    assert (found in names(case)) == bool(said)
+
+
+def test_a_token_before_the_one_before_it_is_found_within_an_answer_and_not_across_two() -> None:
+    rows = closed()
+    rows[3].arrival_ns[5] -= 30 * MS
+    assert BY_DOUBT["impossible-timestamps"].find(run(rows)).startswith("in 1 of 320 answers")
+    assert BY_DOUBT["impossible-timestamps"].find(run(closed()[::-1])) == ""

@@ -1,0 +1,129 @@
+"""The verdict is the worst doubt's, told shortly under the block, whole on request, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import starmap
+
+import pytest
+
+from loadgen.validity import verdict
+from loadgen.validity.doubts import DOUBTS, Doubt, Severity
+from loadgen.validity.evidence import EvidenceSource
+from loadgen.validity.sections import Broken
+from loadgen.validity.verdict import Finding, Level, Verdict
+
+BY_NAME = {doubt.name: doubt for doubt in DOUBTS}
+BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is EvidenceSource.SELFTEST)
+
+
+ZERO = "ZeroDivisionError: division by zero"
+
+
+def of(*names: str, blind: Sequence[Doubt] = (), failed: dict[str, str] | None = None) -> Verdict:
+    found = tuple(Finding(BY_NAME[name], f"{name} by 7 %") for name in names)
+    return Verdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())))
+
+
+def told(name: str) -> str:
+    return f"{name} by 7 %; {BY_NAME[name].remedy}"
+
+
+@pytest.mark.parametrize(
+    ("names", "level", "not_judged"),
+    [
+        ((), Level.VALID, Level.SUSPECT),
+        (("thin-percentiles", "headroom"), Level.VALID, Level.SUSPECT),
+        (("prefix-cache", "headroom"), Level.SUSPECT, Level.SUSPECT),
+        (("counters-reset", "prefix-cache"), Level.INVALID, Level.INVALID),
+    ],
+)
+def test_the_worst_severity_decides_and_what_was_not_judged_in_full_is_not_valid(
+    names: tuple[str, ...], level: Level, not_judged: Level
+) -> None:
+    assert of(*names).level is level
+    assert of(*names, failed={"failures": ZERO}).level is not_judged
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        pytest.param(of(), ["verdict: VALID"], id="nothing"),
+        pytest.param(
+            of("headroom", "few-per-slot"),
+            ["verdict: VALID; notes: headroom, few-per-slot; --explain tells"],
+            id="notes",
+        ),
+        pytest.param(of("failures"), [f"verdict: SUSPECT: {told('failures')}"], id="one"),
+        pytest.param(
+            of("counters-reset", "failures", "prefix-cache", "first-wave", "headroom"),
+            [
+                f"verdict: INVALID: {told('counters-reset')}",
+                f"and: {told('failures')}",
+                "also prefix-cache, first-wave; notes: headroom; --explain tells",
+            ],
+            id="many",
+        ),
+        pytest.param(
+            of(failed={"prefix-cache": ZERO}),
+            ["verdict: SUSPECT", f"not judged: prefix-cache raised {ZERO}; please report it"],
+            id="one that raised",
+        ),
+        pytest.param(
+            of(
+                "failures",
+                "headroom",
+                failed={"prefix-cache": ZERO, "overload": ZERO, "resent": "KeyError: 1"},
+            ),
+            [
+                f"verdict: SUSPECT: {told('failures')}",
+                "notes: headroom; --explain tells",
+                f"not judged: prefix-cache, overload raised {ZERO}; please report it",
+                "not judged: resent raised KeyError: 1; please report it",
+            ],
+            id="some that raised beside others",
+        ),
+    ],
+)
+def test_the_gravest_is_told_whole_and_the_rest_by_name(found: Verdict, lines: list[str]) -> None:
+    assert verdict.lines(found) == lines
+
+
+def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
+    doubt = BY_NAME["prefix-cache"]
+    found = of("prefix-cache", blind=BLIND, failed={"overload": ZERO})
+    absent = len(DOUBTS) - 1 - len(BLIND) - 1
+    assert verdict.explain(found) == [
+        "verdict: SUSPECT",
+        "suspect: prefix-cache: prefix-cache by 7 %",
+        f"  condition: {doubt.condition}",
+        f"  remedy: {doubt.remedy}",
+        f"not judged: overload raised {ZERO}; please report it",
+        f"looked for and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)",
+        "not looked for, without a self-test of this client: beyond-capacity, headroom",
+    ]
+
+
+def test_the_json_has_everything() -> None:
+    found = verdict.json(of("prefix-cache", "headroom", blind=BLIND[:1], failed={"overload": ZERO}))
+    assert json.loads(json.dumps(found)) == found
+    assert found["level"] == "SUSPECT"
+    assert [one["name"] for one in found["doubts"]] == ["prefix-cache", "headroom"]
+    assert found["doubts"][0] == {
+        "name": "prefix-cache",
+        "severity": "suspect",
+        "evidence": "prefix-cache by 7 %",
+        "condition": BY_NAME["prefix-cache"].condition,
+        "remedy": BY_NAME["prefix-cache"].remedy,
+    }
+    assert (found["looked_at"], found["not_looked_at"]) == (len(DOUBTS) - 2, [BLIND[0].name])
+    assert found["not_judged"] == [{"name": "overload", "why": ZERO}]
+
+
+def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
+    sections = verdict.table().split("## ")[1:]
+    assert [section.splitlines()[0] for section in sections] == ["Invalid", "Suspect", "Note"]
+    for section, severity in zip(sections, sorted(Severity, reverse=True), strict=True):
+        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        assert [row.split("`")[1] for row in rows] == [d.name for d in DOUBTS if d.severity is severity]

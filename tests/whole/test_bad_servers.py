@@ -1,0 +1,344 @@
+"""Servers that do not start, that die, or that are somebody else's: a clear line, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders.serving_scripts import launch_command
+from fakes.scripted_server import ScriptedServer, api, stream
+from loadgen import cli
+from loadgen.endpoint import discovery
+from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.session import launched_server, progress, session
+from loadgen_servers import running
+
+pytestmark = [
+    pytest.mark.realtime,
+    pytest.mark.usefixtures("ports"),
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "1"]
+HEALTHY = "Server().serve()"
+HANGS = "print('loading weights', flush=True)\ntime.sleep(1000)"
+
+
+def bench(line: str, *words: str) -> int:
+    return cli.main(["bench", "--quiet", "--launch-command", line, *LOAD, *words])
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said on standard error, where a launch that failed says everything."""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("loadgen: ")
+    assert "Traceback" not in said.err
+    return said.err
+
+
+def server_log() -> Path:
+    (log,) = Path("runs").glob("*-command-server/server.log")
+    return log
+
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        pytest.param(
+            f"die(1, {OUT_OF_MEMORY!r})",
+            ["command ended with 1 before it was ready: the GPU's memory ran out", f"  | {OUT_OF_MEMORY}"],
+            id="out of memory",
+        ),
+        pytest.param(
+            "die(3, 'no idea')", ["command ended with 3 before it was ready; its whole log:"], id="unknown"
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            ["command ended with -9 before it was ready: killed, as the kernel does when"],
+            id="killed",
+        ),
+        pytest.param(
+            "die(0, 'done')", ["command ended with 0 before it was ready", "  | done"], id="no server at all"
+        ),
+        pytest.param(
+            r"os.write(1, bytes(range(256)) * 40 + b'\n\x1b[31mlast words\x1b[0m\n')" + "\nos._exit(5)",
+            ["command ended with 5", "\n  | last words\n"],
+            id="a log of binary",
+        ),
+    ],
+)
+def test_a_server_that_exits_at_once_is_told_with_its_code_cause_and_log(
+    code: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(launch_command(tmp_path, code)) == 1
+    said = told(capsys)
+    for part in parts:
+        assert part in said
+    assert f"its whole log: {server_log()}" in said
+    assert all(line.isprintable() for line in said.splitlines())
+
+
+def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_EVERY_NS", 0)
+    words = "{'model': 'm', 'api_key': ['hush-hush']} HF_TOKEN=hush-2"
+    code = f"print({words!r}, flush=True)\ntime.sleep(0.5)\nos._exit(1)"
+    assert cli.main(["bench", "--launch-command", launch_command(tmp_path, code), *LOAD]) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"^starting command: \d s · \{'model': 'm', 'api_key': \*", said, re.M)
+    assert "\n  | {'model': 'm', 'api_key': ***" in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        pytest.param(HANGS, "/health does not answer: All connection attempts failed", id="never listens"),
+        pytest.param(
+            "print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
+            "/health says 503",
+            id="never healthy",
+        ),
+        pytest.param(
+            "print('loading weights', flush=True)\nServer(health=lambda: time.sleep(1000)).serve()",
+            "/health does not answer within 0.5 s",
+            id="never answers",
+        ),
+    ],
+)
+def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
+    code: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(discovery, "_ANSWER_S", 0.5)
+    assert bench(launch_command(tmp_path, code), "--launch-timeout-sec", "1.5") == 1
+    said = told(capsys)
+    assert f"command is not ready after 1.5 s ({why}; --launch-timeout-sec waits longer)" in said
+    assert "\n  | loading weights" in said
+
+
+def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_EVERY_NS", 0)
+    line = launch_command(tmp_path, HANGS)
+    assert cli.main(["bench", "--launch-command", line, *LOAD, "--launch-timeout-sec", "1.5"]) == 1
+    assert re.search(r"^starting command: \d s · loading weights$", capsys.readouterr().err, re.M)
+
+
+@pytest.mark.parametrize(
+    ("heed", "failure"),
+    [
+        pytest.param("lambda asked: 500", "http-status: 500: as it was told", id="500"),
+        pytest.param("lambda asked: 401", "http-status: 401: as it was told", id="401"),
+        pytest.param("lambda asked: 204", "http-status: 204", id="no content"),
+    ],
+)
+def test_a_server_that_gives_no_token_is_not_benchmarked(
+    heed: str,
+    failure: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(session, "_FAILED_S", 0.1)
+    assert bench(launch_command(tmp_path, f"Server({heed}).serve()")) == 1
+    said = told(capsys)
+    assert f"is up and gives no token: {failure}" in said
+    assert [path.name for path in Path("runs").iterdir()] == [server_log().parent.name]
+
+
+def test_a_server_that_dies_of_its_first_token_is_told_as_dead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"Server(lambda asked: die(9, {OUT_OF_MEMORY!r})).serve()"
+    assert bench(launch_command(tmp_path, code)) == 1
+    said = told(capsys)
+    assert "command ended with 9 during the run: the GPU's memory ran out" in said
+
+
+DIES_LATER = "Server(lambda asked: die(7, 'my last words') if asked.number > 4 else None).serve()"
+
+
+def test_of_a_server_that_dies_midway_what_was_measured_is_kept_and_its_last_words_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(launch_command(tmp_path, DIES_LATER)) == 1
+    said = capsys.readouterr()
+    assert "Successful requests:                     3 " in said.out
+    assert said.err.startswith("loadgen: command ended with 7 during the run; its whole log: ")
+    assert said.err.endswith("\n  | my last words\n")
+    (directory,) = Path("runs").glob("*-bench")
+    assert (directory / REPORT).read_text("utf-8") in said.out
+    assert json.loads((directory / RESULT).read_text("utf-8"))["completed"] == 3
+    assert (directory / "server.log").read_text("utf-8").endswith("my last words\n")
+
+
+def test_after_a_server_has_died_no_other_profile_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text("", "utf-8")
+    assert bench(launch_command(tmp_path, DIES_LATER), "--profile", "./one.toml,./two.toml") == 1
+    assert capsys.readouterr().out.count("Serving Benchmark Result") == 1
+    assert not list(Path("runs").glob("*-two"))
+
+
+def test_a_server_that_dies_of_the_warm_up_is_told_as_dead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "Server(lambda asked: die(7, 'my last words') if asked.number > 1 else None).serve()"
+    assert bench(launch_command(tmp_path, code), "--num-warmups", "1") == 1
+    said = told(capsys)
+    assert "command ended with 7 during the run" in said
+    assert said.endswith("\n  | my last words\n")
+
+
+def test_a_port_that_somebody_else_serves_is_never_benchmarked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "_PORT_S", 0.1)
+    with ScriptedServer(api(lambda _: stream())) as foreign:
+        monkeypatch.setattr(launched_server, "free_port", lambda: foreign.port)
+        assert bench(launch_command(tmp_path, HANGS)) == 2
+        assert {asked.head.split()[0] for asked in foreign.asked} == {"GET"}
+        said = told(capsys)
+        assert f"port {foreign.port} is served by another process, pid {os.getpid()} (" in said
+    assert said.count("\n") == 1
+
+
+def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "_PORT_S", 0.1)
+    monkeypatch.setattr(running, "_free", lambda port: False)
+    assert bench(launch_command(tmp_path, HEALTHY)) == 1
+    said = capsys.readouterr()
+    assert "Successful requests:                     6 " in said.out
+    assert re.fullmatch(r"loadgen: port \d+ is still taken, .*\n", said.err)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        pytest.param("./none {port}", "./none is not installed, or not on PATH", id="missing"),
+        pytest.param("./plain {port}", "./plain is not installed, or not on PATH", id="not executable"),
+        pytest.param("./orphan {port}", "./orphan cannot be run, it does not exist", id="no interpreter"),
+        pytest.param("./garbage {port}", "./garbage cannot be run, ", id="no program"),
+        pytest.param("./plain", "the command has no {port}", id="no port"),
+        pytest.param("'./plain {port}", "the command cannot be read (no closing quotation)", id="quoting"),
+        pytest.param("{model} {port}", "the command has {model}, and none is given", id="no model"),
+        pytest.param("./plain {port} {gpus}", "the command has {gpus}: only {port}, {host}", id="unknown"),
+        pytest.param(" ", "the command has no {port}", id="empty"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_told_in_one_line_and_leaves_nothing(
+    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plain").write_text("#!/bin/sh\n", "utf-8")
+    (tmp_path / "orphan").write_text("#!/nowhere/at/all\n", "utf-8")
+    (tmp_path / "garbage").write_bytes(b"\0\1\2\3")
+    for name in ("orphan", "garbage"):
+        (tmp_path / name).chmod(0o755)
+    assert bench(line) == 2
+    said = told(capsys)
+    assert says in said
+    assert said.count("\n") == 1
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("./nowhere/at/all", "./nowhere/at/all does not exist or cannot be read"),
+        ("./empty", "empty holds no model: there is no config.json in it"),
+        ("./file", "file is a file: give the model's directory"),
+    ],
+)
+def test_a_model_that_is_none_is_told_before_anything_is_started(
+    engine: str, model: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    assert cli.main(["bench", "--launch", engine, "--model", model]) == 2
+    said = told(capsys)
+    assert says in said
+    assert said.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
+def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert cli.main(["bench", "--launch", engine, "--model", "org/name"]) == 2
+    said = told(capsys)
+    assert f"no {engine} " in said
+    assert "pip install" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("heed", "health"),
+    [
+        pytest.param("nothing", "lambda: press() or 503", id="before it is ready"),
+        pytest.param("lambda asked: press() or time.sleep(1000)", "lambda: 200", id="before its first token"),
+    ],
+)
+def test_ctrl_c_while_it_starts_leaves_nothing(
+    heed: str, health: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"""
+def press():
+    os.kill({os.getpid()}, signal.SIGINT)
+Server({heed}, {health}).serve()"""
+    assert bench(launch_command(tmp_path, code)) == 130
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "loadgen: interrupted by Ctrl-C\n")
+    assert [path.name for path in Path("runs").iterdir()] == [server_log().parent.name]
+
+
+def test_ctrl_c_during_the_run_keeps_what_was_measured_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"""
+def heed(asked):
+    if asked.number > 4:
+        os.kill({os.getpid()}, signal.SIGINT)
+        time.sleep(1000)
+Server(heed).serve()"""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text("", "utf-8")
+    assert bench(launch_command(tmp_path, code), "--profile", "./one.toml,./two.toml") == 130
+    out = capsys.readouterr().out
+    assert out.startswith("PARTIAL")
+    assert out.count("Successful requests:                     3 ") == 1
+    (directory,) = Path("runs").glob("*-one")
+    assert json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]["interrupted"] is True
+    assert not list(Path("runs").glob("*-two"))
+
+
+def test_a_run_directory_that_cannot_be_made_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert bench(launch_command(tmp_path, HEALTHY), "--run-dir", "file/runs") == 2
+    said = told(capsys)
+    assert "choose another --run-dir" in said
+    assert said.count("\n") == 1

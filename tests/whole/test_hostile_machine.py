@@ -1,0 +1,282 @@
+"""Sensors that raise, system files of any bytes, a cache that is none: each costs itself and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from builders.made_cases import measured, run
+from builders.recorded_sensors import DATA, RecordedNvml, tree
+from loadgen.session import selftest
+from loadgen.telemetry import discovery, environment, throttling
+from loadgen.telemetry.jetson import Board
+from loadgen.telemetry.nvml import Gpus
+from loadgen.telemetry.process_memory import Processes, System
+from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.sensor import Absent, Reading, Sensor
+from loadgen.telemetry.throttling import HostMachine
+from loadgen.validity import calibration
+from loadgen.validity.client_checks import beyond_capacity, headroom
+from validity.test_calibration import calibrated
+
+FAULTS = [
+    RuntimeError("driver\nsays \x1b[2J no"),
+    OSError(5, "Input/output error"),
+    OverflowError("int too large"),
+    ZeroDivisionError(),
+    RecursionError("deep"),
+    MemoryError(),
+    pynvml.NVMLError(999),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    AttributeError("no such thing"),
+]
+
+
+def machine(root: Path) -> list[Sensor]:
+    """One of each sensor there is."""
+    place = tree(root, (DATA / "agx_thor.txt").read_text("utf-8"))
+    return [Gpus(RecordedNvml("thor")), Board(place), Processes(), System(), Absent("no such thing")]
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, sensor: Sensor, method: str, fault: Exception) -> None:
+    def fails(*_: object) -> Reading:
+        raise fault
+
+    monkeypatch.setattr(type(sensor), method, fails)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("which", range(5), ids=["Gpus", "Board", "Processes", "System", "Absent"])
+def test_a_sensor_that_raises_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
+) -> None:
+    every = machine(tmp_path)
+    whole = Sensing(every, list)
+    whole.samples.append(whole._look((os.getpid(),)))
+    lost = set(every[which].read((os.getpid(),)).values)
+    broken(monkeypatch, every[which], "read", fault)
+    hurt = Sensing(every, list)
+    hurt.samples.append(hurt._look((os.getpid(),)))
+    assert set(hurt.samples[0].reading.values) == set(whole.samples[0].reading.values) - lost
+    name, kind = type(every[which]).__name__, type(fault).__name__
+    missing = hurt.sensed(0, 1 << 62).missing
+    said = [one for one in missing if one.startswith(f"the sensor {name} failed: {kind}")]
+    assert len(said) == 1
+    assert said[0].isprintable()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("which", range(4), ids=["Gpus", "Board", "Processes", "System"])
+def test_facts_that_raise_cost_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
+) -> None:
+    every = machine(tmp_path)
+    whole, lost = discovery.facts(every), every[which].facts()
+    broken(monkeypatch, every[which], "facts", fault)
+    assert discovery.facts(every) == {name: said for name, said in whole.items() if name not in lost}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("looked_for", ["gpus", "board"])
+def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looked_for: str, fault: Exception
+) -> None:
+    def fails(*_: object) -> Sensor:
+        raise fault
+
+    monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
+    monkeypatch.setattr(f"loadgen.telemetry.discovery.{looked_for}", fails)
+    found = discovery.found(tmp_path)
+    assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
+    assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
+    assert discovery.device_memory_bytes() is None
+
+
+class Odd:
+    """A sensor that says what no sensor can."""
+
+    def __init__(self, values: object) -> None:
+        self.values = values
+
+    def facts(self) -> dict[str, str]:
+        return {"odd": "\x1b[2J"}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        return Reading(values=self.values) if self.values is not None else None  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({("power_w", "GPU 0"): float("nan"), ("sm_mhz", "GPU 0"): 1.0}, {("sm_mhz", "GPU 0"): 1.0}),
+        ({("energy_j", "GPU 0"): float("inf")}, {}),
+        ({("rss_bytes", ""): 10**400}, {}),
+        ({("temperature_c", "x"): -20.0}, {("temperature_c", "x"): -20.0}),
+        ({("temperature_c", "x"): "hot"}, {}),
+        (None, {}),
+        ([1], {}),
+    ],
+)
+def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[str, str], float]) -> None:
+    reading = Sensing([Odd(values)], list)._look(()).reading
+    assert reading.values == kept
+    assert len(reading.missing) == (values != kept)
+    assert discovery.facts([Odd(values)]) == {"odd": "\ufffd[2J"}
+
+
+@pytest.mark.realtime
+def test_processes_that_cannot_be_looked_for_cost_no_samples() -> None:
+    def pids() -> Sequence[int]:
+        raise RuntimeError("no")
+
+    sensing = Sensing([System()], pids)
+    with sensing.sampling():
+        pass
+    found = sensing.sensed(0, 1 << 62)
+    assert found.system is not None
+    assert "to look for the server's processes failed: RuntimeError: no" in found.missing
+
+
+def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.telemetry.sampler._MOST_SAMPLES", 8)
+    sensing, over = Sensing([], list, period_s=0.5), threading.Event()
+    looks: list[float] = []
+
+    def wait(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 40:
+            over.set()
+
+    monkeypatch.setattr(over, "wait", wait)
+    sensing._sample(sensing.samples, over)
+    assert len(looks) == 40
+    assert 4 < len(sensing.samples) <= 8
+    assert sensing.period_s > 0.5
+    times = [sample.at_ns for sample in sensing.samples]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"schedutil\n", "schedutil"),
+        (b"\xff\xfe\x00", "\ufffd\ufffd"),
+        (b"NVIDIA Jetson\0", "NVIDIA Jetson"),
+        (b"\x1b[2Jx", "\ufffd[2Jx"),
+        (b"x" * 10_000, "x" * 299 + "…"),
+        (b"", ""),
+    ],
+)
+def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, said: str) -> None:
+    place = tmp_path / "file"
+    place.write_bytes(raw)
+    assert environment._first_line(place) == said
+    assert environment._first_line(tmp_path) == ""
+    assert environment._first_line(Path("a\0b")) == ""
+    assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")
+
+
+@pytest.mark.parametrize("fault", [FAULTS[1], FAULTS[7]], ids=["OSError", "UnicodeDecodeError"])
+def test_an_os_release_that_cannot_be_read_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def fails() -> dict[str, str]:
+        raise fault
+
+    monkeypatch.setattr("platform.freedesktop_os_release", fails)
+    assert environment.describe()["os"] == "Linux"
+
+
+def test_a_board_of_any_bytes_has_strict_facts(tmp_path: Path) -> None:
+    for name in ("proc/device-tree/model", "var/lib/nvpmodel/status", "etc/nv_tegra_release"):
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"\xff# R35 x REVISION: 1.2\npmode:" + b"9" * 5000)
+    assert all(said.isprintable() and len(said) <= 300 for said in Board(tmp_path).facts().values())
+
+
+def test_a_number_of_5000_digits_is_none_of_a_counter() -> None:
+    assert (throttling._number("9" * 5000), throttling._number("12")) == (0, 12)
+
+
+def fifo(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def folder(place: Path) -> None:
+    place.mkdir()
+
+
+def device(place: Path) -> None:
+    place.symlink_to("/dev/zero")
+
+
+def huge(place: Path) -> None:
+    place.write_bytes(b"[" * (2 << 20))
+
+
+def deep(place: Path) -> None:
+    place.write_bytes(b'{"calibrations":' + b"[" * 100_000)
+
+
+def binary(place: Path) -> None:
+    place.write_bytes(b"\xff\x00")
+
+
+@pytest.mark.parametrize("made", [fifo, folder, device, huge, deep, binary])
+def test_a_cache_that_is_none_is_ignored_with_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    made: Callable[[Path], None],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calibration.cache_path().parent.mkdir(parents=True)
+    made(calibration.cache_path())
+    assert calibration.remembered("wire", "here") is None
+    assert caplog.text.count("earlier self-tests are ignored") == 1
+
+
+NUMBERS = [
+    "interval_ms", "events_per_read", "capacity_tokens_per_s", "capacity_streams", "cpu_us_per_token",
+    "tokens_per_message", "streams",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e400", '"x"'])
+@pytest.mark.parametrize("name", [*NUMBERS, "p99_us", "p99_percent"])
+def test_a_remembered_number_that_cannot_be_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    good = calibrated(tokens_per_message=1)
+    assert calibration.remember([good])
+    path = calibration.cache_path()
+    text = path.read_text("utf-8")
+    head, _, rest = text.partition(f'"{name}": ')
+    end = min(rest.index(sign) for sign in ",\n" if sign in rest)
+    path.write_text(f'{head}"{name}": {value}{rest[end:]}', "utf-8")
+    assert calibration.remembered("wire", "here") is None
+
+
+@pytest.mark.parametrize("name", ["tokens_per_message", "interval_ms", "streams"])
+def test_what_is_divided_by_is_not_0(name: str) -> None:
+    zero: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match=name):
+        calibrated(**zero)
+
+
+def test_a_client_that_held_no_load_is_beyond_its_capacity() -> None:
+    known = measured(0, capacity_streams=0)
+    case = run(calibration=known)
+    said = beyond_capacity(case)
+    assert said.endswith("messages/s; no load that it tried had a P99 gap error under 5 % (self-test)")
+    assert headroom(case) == ""
+    assert (known.headroom(100.0), known.share(100.0), known.share(0.0)) == (0.0, float("inf"), 0.0)
+    assert "  capacity          no load that was tried was held" in selftest.table(known)

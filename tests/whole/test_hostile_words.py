@@ -1,0 +1,288 @@
+"""Logs, answers of /server_info and model files that are none, or of megabytes: in time, and bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.endpoint import engine_logs
+from loadgen.endpoint.engine_config import AsRun, from_server_info, parse, render
+from loadgen.errors import UsageError
+from loadgen.roofline import checkpoint, estimate, gguf, safetensors
+from loadgen.session import attach
+from loadgen.workload import vocabulary
+
+_LINE_BYTES = 400_000
+PIECES = [
+    "Initializing an LLM engine ",
+    "Initializing a V1 LLM engine (v1) with config: ",
+    "Initializing speculative_config=SpeculativeConfig(",
+    "LLM engine (v",
+    "KV Cache is allocated. ",
+    "KV Cache is allocated. K size: 1 GB, V size: ",
+    "Load weight end.",
+    "Load weight end. mem usage=",
+    "server_args=ServerArgs(",
+    "server_args={tp_size",
+    "max_total_num_tokens=",
+    "non-default args: {",
+    "# GPU blocks: 1",
+    "# GPU blocks: 1\n",
+    "Using hybrid attention backend for decode and prefill: x",
+    "Capture ",
+    "Using KernelKernel",
+    "Using Kernel",
+    "Using aMoEMethod",
+    "Using a-b.c",
+    "cuda.py:1] Using a ",
+    "Casting torch.a",
+    "] so forcing",
+    "] ",
+    "\x1b[1;",
+    "version 1.",
+    "9",
+    "a",
+    " ",
+    "(",
+    "cudagraph_capture_sizes': [1, ",
+    "KV cache size: 1,",
+]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_log_of_one_line_is_read_in_linear_time(piece: str) -> None:
+    """A search that begins again at each piece would take minutes: a line of 80 kB took 32 s."""
+    begin_s = time.process_time()
+    found = parse(piece * (_LINE_BYTES // len(piece)))
+    assert time.process_time() - begin_s < 5
+    strict(found)
+
+
+def strict(found: AsRun) -> dict[str, Any]:
+    """What a result file holds of it; raises where it cannot, or where a text is long or no text."""
+    held = dict(json.loads(json.dumps(found.model_dump(), allow_nan=False)))
+    for name, value in held.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str):
+                assert one.isprintable()
+                assert len(one) <= (8192 if name == "flags" else 300)
+    assert AsRun.model_validate_json(found.model_dump_json()) == found
+    render(found)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("log", "field", "value"),
+    [
+        ("Model loading took " + "9" * 400 + " GiB", "weights_bytes", None),
+        ("Model loading took " + "9" * 20 + " GiB", "weights_bytes", None),
+        ("Model loading took 1.5 GiB", "weights_bytes", 3 << 29),
+        ("Loading weights took 1.2.3 seconds", "load_s", None),
+        ("Loading weights took ........ seconds", "load_s", None),
+        ("Load weight end. elapsed=" + "9" * 5000 + " s", "load_s", None),
+        ("server_args=ServerArgs(tp_size=" + "9" * 5000 + ")", "tensor_parallel", None),
+        ("server_args=ServerArgs(tp_size=2)", "tensor_parallel", 2),
+        ("KV cache size: " + "9" * 5000 + " tokens", "kv_capacity_tokens", None),
+        ("KV cache size: ,,, tokens", "kv_capacity_tokens", None),
+        ("cudagraph_capture_sizes': [" + "9" * 5000 + "]", "cuda_graph_sizes", ""),
+        ("cudagraph_capture_sizes': [1, " + "9" * 5000 + "]", "cuda_graph_sizes", "1 sizes up to 1"),
+        ("# GPU blocks: 5\nfor 9 tokens per request: " + "9" * 400 + "x", "kv_capacity_tokens", None),
+        ("# GPU blocks: 9 tokens per request: .x", "kv_capacity_tokens", None),
+        ("Using " + "a" * 5000 + "Kernel for X", "kernel", "a" * 299 + "…"),
+        ("Using Kernel for X", "kernel", ""),
+        ("non-default args: {'a': '\x1b]0;\u202e'}", "flags", "{'a': '\ufffd]0;\ufffd'}"),
+        ("non-default args: {'k': " + "1, " * 9000 + "'api_key': 's3cr3t'}", "flags", None),
+    ],
+)
+def test_a_log_says_what_can_be_or_nothing(log: str, field: str, value: object) -> None:
+    held = strict(parse(log))
+    if field == "flags" and value is None:
+        assert "s3cr3t" not in held["flags"]
+    else:
+        assert held[field] == value
+
+
+def test_a_secret_is_not_half_shown_where_flags_are_cut() -> None:
+    for length in range(8150, 8200):
+        flags = from_server_info(
+            {"launch_command": "x" * length + " --api-key sk-abcdefghijklmnopqrstuv"}
+        ).flags
+        assert "abc" not in flags
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    "x",
+    "9" * 5000,
+    "\ud800",
+    "\x1b[2J",
+    "x" * 10_000,
+    [],
+    {},
+    [1, "2", None],
+    nested(900),
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:8]!r}")
+@pytest.mark.parametrize("path", sorted({path for _, path, _ in engine_logs._INFO}))
+def test_any_value_at_any_place_of_server_info_is_kept_bounded_or_not_at_all(path: str, odd: Any) -> None:
+    info: Any = odd
+    for step in reversed(path.split(".")):
+        info = [info] if step.isdecimal() else {step: info}
+    strict(from_server_info(info))
+    strict(
+        from_server_info(
+            {"speculative_algorithm": odd, "vllm_config": {"speculative_config": {"method": odd}}}
+        )
+    )
+
+
+# Model files.
+
+
+def config(place: Path, raw: bytes) -> None:
+    (place / "config.json").write_bytes(raw)
+
+
+def fifo(place: Path) -> None:
+    os.mkfifo(place / "config.json")
+
+
+def gguf_fifo(place: Path) -> None:
+    os.mkfifo(place / "a.gguf")
+
+
+def kernel(place: Path) -> None:
+    (place / "config.json").symlink_to("/proc/kmsg")
+
+
+def zeroes(place: Path) -> None:
+    (place / "a.gguf").symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("made", [fifo, gguf_fifo, kernel, zeroes])
+def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
+    tmp_path: Path, made: Callable[[Path], None]
+) -> None:
+    made(tmp_path)
+    with pytest.raises(UsageError, match=r"model|GGUF|JSON"):
+        checkpoint.read(str(tmp_path))
+    assert attach._checkpoint(str(tmp_path)) is None
+    with pytest.raises(UsageError):
+        vocabulary.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["/proc/kmsg", "/dev/zero", "/dev/tty", "/proc/self/mem"])
+def test_a_device_is_no_model(place: str) -> None:
+    if os.path.exists(place):
+        with pytest.raises(UsageError, match=re.escape(place)):
+            checkpoint.read(place)
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 10_000, "/" + "x" * 300, "a\0b", "~nobody-of-this-name/x", "/proc/kmsg"]
+)
+def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
+    assert attach._checkpoint(name) is None
+    assert vocabulary.locate(name) is None
+    assert vocabulary.find_vocabulary(None, name, None).allowed[0] == 1000
+    if "kmsg" not in name:
+        assert checkpoint.read(name) is None
+        assert estimate._files(name) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"[" * 200_000, "is no JSON"),
+        (b"[1]", "holds no object"),
+        (b"\xff\x00", "is no JSON"),
+        (b"x" * (65 << 20), "larger than"),
+    ],
+    ids=["deep", "a list", "binary", "65 MiB"],
+)
+def test_a_config_that_is_none_is_said(tmp_path: Path, raw: bytes, said: str) -> None:
+    config(tmp_path, raw)
+    with pytest.raises(UsageError, match=said):
+        checkpoint.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("odd", [10**30, -1, 1e400, "x", [1], True, None, {"a": 1}], ids=str)
+@pytest.mark.parametrize("key", ["max_position_embeddings", "hidden_size", "num_hidden_layers", "vocab_size"])
+def test_a_config_of_odd_numbers_declares_nothing_of_them(tmp_path: Path, key: str, odd: object) -> None:
+    config(tmp_path, json.dumps({key: odd, "vocab_size": odd}).encode())
+    found = checkpoint.read(str(tmp_path))
+    assert found is not None
+    assert (found.max_positions, found.hidden_size, found.layers) == (None, None, None)
+    assert len(vocabulary.find_vocabulary(None, str(tmp_path), None).allowed) == 4000
+
+
+def test_words_of_a_config_are_bounded(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {
+        "model_type": "\ud800" * 9,
+        "architectures": ["x" * 9999],
+        "torch_dtype": "\x1b[2J",
+    }
+    odd["quantization_config"] = {"quant_method": "\x00" * 9, "weight_block_size": [nested(400)]}
+    config(tmp_path, json.dumps(odd).encode())
+    found = checkpoint.read(str(tmp_path))
+    assert found is not None
+    for value in json.loads(json.dumps(found.model_dump(), allow_nan=False)).values():
+        assert not isinstance(value, str) or (value.isprintable() and len(value) <= 300)
+
+
+@pytest.mark.parametrize("part", ["../../outside", "/etc/passwd", "x" * 5000, 7, None])
+def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
+    config(tmp_path, b"{}")
+    (tmp_path.parent / "outside").write_bytes(b"12345")
+    (tmp_path / "a.safetensors").write_bytes(b"123")
+    index = {"weight_map": {"a": part, "b": "a.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
+    found = checkpoint.read(str(tmp_path))
+    assert found is not None
+    assert found.weight_bytes == 3
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 63),
+        struct.pack("<4sIQQ", b"GGUF", 3, 0, 9) + struct.pack("<Q", 1 << 63),
+        struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 1 << 63),
+        struct.pack("<4sIQQQ1s", b"GGUF", 3, 0, 1, 1, b"a") + struct.pack("<IIQ", 9, 9, 1 << 62) * 5000,
+    ],
+    ids=["endless", "a long key", "a long list", "lists of lists"],
+)
+def test_a_gguf_head_of_nonsense_is_a_head(tmp_path: Path, raw: bytes) -> None:
+    place = tmp_path / "a.gguf"
+    place.write_bytes(raw)
+    assert gguf.read_head(place).values == {}
+    assert checkpoint.read(str(place)) is not None
+
+
+def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
+    head = json.dumps({"a": {"dtype": "F32", "shape": [10**18] * 50_000, "data_offsets": [0, 0]}}).encode()
+    place = tmp_path / "a.safetensors"
+    place.write_bytes(struct.pack("<Q", len(head)) + head)
+    with pytest.raises(UsageError, match="says nothing sensible of a"):
+        safetensors.header(place)

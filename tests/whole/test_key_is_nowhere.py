@@ -1,0 +1,399 @@
+"""The key is nowhere: not in a file, on the screen, in a command line or in a server's environment.
+
+Whatever a server makes of it: everything that a command writes is searched for it, packed or not.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import psutil
+import pytest
+
+from builders.campaign_files import written
+from builders.serving_scripts import engine_command
+from fakes import scripted_server
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
+from loadgen import cli
+from loadgen.session import session
+
+DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
+pytestmark = [
+    pytest.mark.realtime,
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # Python 3.12, of any thread
+]
+KEY = "very+secret/0123456789_abcdef="
+LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
+SAVED = ["--save-result", "--save-detailed", "--result-filename", "r.json", "--explain"]
+FORMS = (
+    KEY,
+    quote(KEY, safe=""),
+    KEY.replace("/", "\\/"),
+    base64.b64encode(KEY.encode()).decode().rstrip("="),
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
+
+
+def unpacked(data: bytes) -> Iterator[bytes]:
+    """What is in a file, and in what is packed in it."""
+    yield data
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in archive.namelist():
+                member = archive.read(name)
+                yield member
+                column = np.load(io.BytesIO(member), allow_pickle=False)
+                yield "\n".join(map(str, column.ravel())).encode() if column.dtype.kind in "US" else b""
+
+
+def holding(place: Path) -> list[str]:
+    """The files below a directory that hold the key."""
+    needles = [form.encode() for form in FORMS]
+    return [
+        str(path.relative_to(place))
+        for path in place.rglob("*")
+        if path.is_file()
+        and any(needle in part for part in unpacked(path.read_bytes()) for needle in needles)
+    ]
+
+
+@contextmanager
+def watched(also_environments: bool) -> Iterator[dict[int, str]]:
+    """Command lines, and environments, of all that this process starts, by pid."""
+    seen: dict[int, str] = {}
+    over = threading.Event()
+
+    def watch() -> None:
+        me = psutil.Process()
+        while not over.wait(0.01):
+            for process in [me, *me.children(recursive=True)]:
+                try:
+                    said = " ".join(process.cmdline())
+                    if process != me and also_environments:
+                        said += str(process.environ())
+                except (psutil.Error, OSError):
+                    continue
+                seen[process.pid] = seen.get(process.pid, "") + said
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def json_event(**more: object) -> bytes:
+    choice = {"index": 0, "text": "a", "finish_reason": None} | more
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+def streamed(*events: bytes) -> Answer:
+    return Answer([HEAD, *map(chunk, events), LAST])
+
+
+ECHOED = json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}"}}).encode()
+ESCAPED = ECHOED.replace(b"/", b"\\/")
+ANSWERS: dict[str, Answer] = {
+    "401": Answer([whole(ECHOED, "401 Unauthorized")]),
+    "500": Answer([whole(ECHOED, "500 Internal Server Error")]),
+    "text": Answer([whole(f"no: Bearer {KEY}".encode(), "403 Forbidden", "text/plain")]),
+    "escaped": Answer([whole(ESCAPED, "401 Unauthorized")]),
+    "quoted": Answer([whole(f"/?key={quote(KEY, safe='')}".encode(), "404 Not Found", "text/plain")]),
+    "base64": Answer([whole(base64.b64encode(KEY.encode()), "401 Unauthorized", "text/plain")]),
+    "cut": Answer([whole(b"x" * 180 + KEY.encode(), "401 Unauthorized", "text/plain")]),
+    "html": Answer([whole(f"<html>{KEY}</html>".encode(), kind="text/html")]),
+    "in-band": streamed(json_event(), b"data: " + ECHOED + b"\n\n", DONE),
+    "malformed": streamed(json_event(), b"data: {" + KEY.encode() + b"\n\n", DONE),
+    "not-http": Answer([KEY.encode() + b"\r\n\r\n"]),
+    "status-line": Answer([b"HTTP/1.1 " + KEY.encode() + b"\r\n\r\n"]),
+    "header": Answer([b"HTTP/1.1 200 OK\r\n" + KEY.encode() + b"\r\ncontent-length: 0\r\n\r\n"]),
+    "finish-reason": streamed(json_event(), json_event(finish_reason=KEY), usage(2), DONE),
+    "abort": streamed(json_event(), json_event(finish_reason="abort", stop_reason=KEY), usage(2), DONE),
+    "said": streamed(json_event(text=KEY), json_event(finish_reason="length"), usage(2), DONE),
+}
+
+
+def sometimes(answer: Answer, every: int = 2) -> Callable[[Asked], Answer]:
+    return lambda asked: answer if asked.number % every else stream()
+
+
+@pytest.mark.parametrize(("share", "transport"), [("some", "wire"), ("all", "wire"), ("some", "httpx")])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_server_that_echoes_it_gets_it_nowhere(
+    name: str, share: str, transport: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = sometimes(ANSWERS[name], 2 if share == "some" else 1)
+    with ScriptedServer(api(script if share == "some" else lambda _: ANSWERS[name])) as server:
+        words = ["--base-url", server.base_url, "--transport", transport, *LOAD, *SAVED]
+        with watched(also_environments=False) as processes:
+            cli.main(["bench", *words])
+            cli.main(["bench", *words, "--num-warmups", "2", "--quiet"])
+        assert any(f"Bearer {KEY}" in asked.head for asked in server.asked)
+    nowhere(tmp_path, capfd)
+    for said in processes.values():
+        assert KEY not in said
+
+
+def nowhere(place: Path, capfd: pytest.CaptureFixture[str], *others: str) -> None:
+    said = capfd.readouterr()
+    for form in (*FORMS, *others):
+        assert form not in said.out
+        assert form not in said.err
+    assert holding(place) == []
+    for run_directory in place.glob("runs/*"):
+        if (run_directory / "result.json").exists():
+            cli.main(["report", str(run_directory), "--explain"])
+    assert KEY not in "".join(capfd.readouterr())
+
+
+def naming(owner: str, **told: object) -> Callable[[Asked], Answer]:
+    """A server that says the key in what it tells of itself."""
+    card = {"id": "m", "owned_by": owner, "max_model_len": 4096} | told
+
+    def script(asked: Asked) -> Answer:
+        method, path = asked.head.split(" ")[:2]
+        if method == "POST":
+            return stream()
+        if path == "/v1/models":
+            return Answer([whole(json.dumps({"data": [card]}).encode())])
+        if path in ("/version", "/get_server_info", "/server_info", "/get_model_info"):
+            info = {
+                "version": f"1 {KEY}",
+                "model_path": KEY,
+                "served_model_name": KEY,
+                "attention_backend": KEY,
+            }
+            return Answer([whole(json.dumps(info).encode())])
+        if path == "/metrics":
+            text = (
+                f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{model_name="{KEY}"}} 1\n'
+            )
+            return Answer([whole(text.encode(), kind="text/plain")])
+        return Answer([whole(b"{}", "404 Not Found") if path != "/health" else whole(b"")])
+
+    return script
+
+
+@pytest.mark.parametrize("owner", ["someone", "vllm", "sglang"])
+@pytest.mark.parametrize("told", [{}, {"id": f"model-{KEY}"}, {"root": f"/{KEY}"}])
+def test_a_server_that_names_itself_so_gets_it_nowhere(
+    owner: str, told: dict[str, object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(naming(owner, **told)) as server:
+        words = ["--base-url", server.base_url, *LOAD, *SAVED]
+        assert cli.main(["bench", *words]) == 0
+        cli.main(["bench", *words, "--model", "other"])  # "it serves …"
+        cli.main(["bench", *words, "--print-request"])
+    nowhere(tmp_path, capfd)
+
+
+@pytest.mark.parametrize("end", [" ", "\r", "\n", "\r\n", "\t\n"])
+@pytest.mark.parametrize("source", ["variable", "named", "file"])
+def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(
+    end: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY + end if source == "variable" else "other-key")
+    monkeypatch.setenv("MINE", KEY + end)
+    key_file = tmp_path.parent / f"{tmp_path.name}-key"
+    key_file.write_text(KEY + end, "utf-8", newline="")
+    key_file.chmod(0o600)
+    words = {
+        "variable": [],
+        "named": ["--api-key-env", "MINE"],
+        "file": ["--api-key-file", str(key_file)],
+    }[source]
+    with ScriptedServer(api(sometimes(ANSWERS["401"]))) as server:
+        assert cli.main(["bench", "--base-url", server.base_url, *LOAD, *words]) == 0
+        heads = [asked.head for asked in server.asked]
+    assert all(f"authorization: bearer {KEY}".lower() in head.lower().splitlines() for head in heads)
+    nowhere(tmp_path, capfd)
+
+
+BAD_KEYS = [
+    "sk-\u00e9-0123456789",
+    "sk-one two",
+    "sk-one\ntwo-0123456789",
+    "sk-\x1b[2J0123456789",
+    "sk-\u20ac",
+]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+@pytest.mark.parametrize("verb", ["bench", "campaign"])
+def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
+    key: str, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with ScriptedServer(api(lambda _: stream())) as server:
+        path = written(tmp_path, {"name": "x", "base_url": server.base_url}, repeats=1)
+        words = ["--base-url", server.base_url, *LOAD] if verb == "bench" else [str(path)]
+        assert cli.main([verb, *words]) == 2
+        assert server.asked == []
+    said = "".join(capfd.readouterr())
+    assert "OPENAI_API_KEY holds no API key: a key is one word of printable ASCII" in said
+    for part in key.split():
+        assert part not in said
+        assert not [one for one in tmp_path.rglob("*") if one.is_file() and part.encode() in one.read_bytes()]
+
+
+HEADERS = [f"Authorization: Bearer {KEY}", f"Authorization:Bearer {KEY}", f"Authorization=Bearer {KEY}",
+    f"X-Api-Key: {KEY}", f"api-key={KEY}", f"Cookie: session={KEY}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_in_any_spelling_is_sent_and_not_shown(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with ScriptedServer(api(sometimes(ANSWERS["401"]))) as server:
+        words = ["bench", "--base-url", server.base_url, *LOAD, *SAVED, "--header", header]
+        monkeypatch.setattr("sys.argv", ["loadgen", *words])
+        assert cli.main(words) == 0
+        assert cli.main([*words, "--print-request"]) == 0
+        assert all(KEY in asked.head for asked in server.asked)
+    nowhere(tmp_path, capfd)
+
+
+@pytest.mark.parametrize(
+    "header", [KEY, f"Bearer {KEY}", f"{KEY}\u00e9: 1", f"Authorization: {KEY}\n", f": {KEY}"]
+)
+def test_a_header_that_is_none_is_refused_and_not_shown(
+    header: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        code = cli.main(["bench", "--base-url", server.base_url, *LOAD, "--header", header])
+    assert code == (0 if header.endswith("\n") else 2)
+    nowhere(tmp_path, capfd)
+
+
+CHAT = ["--backend", "openai-chat", "--tokenizer", str(Path(__file__).parents[1] / "data" / "tokenizer")]
+BODIES = [{"api_key": KEY}, {"a": {"auth_token": [KEY]}}, {"accessToken": KEY}]
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("by", ["flag", "profile", "template"])
+def test_a_key_in_the_body_is_sent_and_not_shown(
+    body: dict[str, object],
+    by: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    flag = "--chat-template-kwargs" if by == "template" else "--extra-body"
+    words = [flag, json.dumps(body), *(CHAT if by == "template" else [])]
+    if by == "profile":
+        place = tmp_path.parent / f"{tmp_path.name}.toml"
+        lines = [f"{name} = {json.dumps(value).replace(': ', ' = ')}" for name, value in body.items()]
+        place.write_text("\n".join(["[extra_body]", *lines]), "utf-8")
+        words = ["--profile", str(place)]
+    with ScriptedServer(api(sometimes(ANSWERS["500"]))) as server:
+        words = ["bench", "--base-url", server.base_url, *LOAD, *SAVED, *words]
+        monkeypatch.setattr("sys.argv", ["loadgen", *words])
+        assert cli.main(words) == 0
+        assert cli.main([*words, "--print-request"]) == 0
+        assert all(KEY.encode() in asked.body for asked in server.asked if asked.body)
+    nowhere(tmp_path, capfd)
+
+
+WRONG = [
+    (["--extra-body", f'{{"api_key": "{KEY}"'], 2),
+    (["--base-url", f"http://h/?api_key={KEY}"], 2),
+    (["--base-url", f"http://me:{quote(KEY, safe='')}@h"], 2),
+    (["--base-url", f"http://127.0.0.1:1#{KEY}"], 2),
+    (["--api-key", KEY], 2),
+    ([f"--api-key={KEY}"], 2),
+    (["--metadata", f"api_key={KEY}"], 0),
+    (["--label", f"token={KEY}"], 0),
+]
+
+
+@pytest.mark.parametrize(("words", "code"), WRONG)
+def test_a_key_in_the_wrong_place_is_not_shown(
+    words: list[str],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with ScriptedServer(api(lambda _: stream())) as server:
+        at = [] if "--base-url" in words else ["--base-url", server.base_url]
+        line = ["bench", *at, *LOAD, *SAVED, *words]
+        monkeypatch.setattr("sys.argv", ["loadgen", *line])
+        assert cli.main(line) == code
+    nowhere(tmp_path, capfd)
+
+
+@pytest.mark.parametrize("name", ["401", "finish-reason", "said"])
+def test_a_campaign_writes_it_nowhere(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(api(lambda _: ANSWERS[name])) as server:
+        path = written(tmp_path, {"name": "x", "base_url": server.base_url}, repeats=1)
+        cli.main(["campaign", str(path)])
+        cli.main(["campaign", str(path), "--resume", "--dry-run"])
+    assert list(Path("runs").glob("*/campaign.json"))
+    nowhere(tmp_path, capfd)
+
+
+@pytest.mark.parametrize("how", ["embedded", "launched", "launched by name", "campaign", "selftest"])
+def test_no_server_that_is_started_here_has_it(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "kept-for-downloads")
+    words = {
+        "embedded": ["bench", "--quiet", *LOAD],
+        "launched": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
+        "launched by name": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
+        "campaign": [],
+        "selftest": ["selftest", "--seconds", "1", "--no-save"],
+    }[how]
+    if how == "launched by name":
+        monkeypatch.delenv("OPENAI_API_KEY")
+        monkeypatch.setenv("MINE", KEY)
+        words += ["--api-key-env", "MINE"]
+    if how == "campaign":
+        arm = {"name": "x", "launch_command": engine_command()}
+        words = ["campaign", str(written(tmp_path, arm, repeats=1)), "--allow-launch", "--quiet"]
+    with watched(also_environments=True) as processes:
+        assert cli.main(words) == 0
+    started = [said for said in processes.values() if "loadgen_servers" in said]
+    assert started
+    assert all(KEY not in said for said in processes.values())
+    if "launched" in how:  # engines download with it
+        assert any("kept-for-downloads" in said for said in started)
+    nowhere(tmp_path, capfd)
+
+
+def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "bench",
+        "--quiet",
+        "--launch-command",
+        engine_command(),
+        "--server-env",
+        f"OPENAI_API_KEY={KEY}",
+    ]
+    monkeypatch.setattr("sys.argv", ["loadgen", *words, *LOAD])
+    with watched(also_environments=True) as processes:
+        assert cli.main([*words, *LOAD]) == 0
+    assert any(KEY in said for said in processes.values())
+    assert cli.main([*words, "--dry-run"]) == 0
+    nowhere(tmp_path, capfd)

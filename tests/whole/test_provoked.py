@@ -1,0 +1,377 @@
+"""Each doubt is provoked by a run against a real server, and is absent where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Set
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import provocations as made
+from builders.provocations import Provocation, engine, exposed, failing, metered, null
+from loadgen import cli
+from loadgen.endpoint import scraper
+from loadgen.results import run_directory
+from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.telemetry import throttling
+from loadgen.validity import verdict
+from loadgen.validity.doubts import DOUBTS
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+SHORT_RUN = {"thin-percentiles", "few-per-slot", "ramp-and-drain"}
+BUSY_MACHINE = {"busy-loop"}
+# What any run shows in which the whole machine stood still, as virtual ones do for 60 ms now and then: the
+# client reads late, and the server writes at once what was due. Such a run tells nothing, and is repeated.
+STOOD_STILL = {"reads-late", "messages-together", "sends-late", "concurrency-not-held", "late-bodies"}
+STOOD_STILL |= {"client-stopped", "throughput-trend"}  # for over a second; in a part of the run alone
+ATTEMPTS = 5
+FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-concurrency 4"
+MODEL = f"--model-config {Path(__file__).parents[1] / 'data' / 'configs' / 'qwen3-8b.json'}"
+METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
+Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
+SHORT = "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4"
+HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-concurrency 4"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of its own, a machine that nothing holds back, and /metrics looked at sooner and more often."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(throttling, "snapshot", throttling.HostState)
+    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("LOOKING", 1.0), ("_REST_S", 2.0)):
+        monkeypatch.setattr(scraper, name, value)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+PROVOCATIONS = {
+    "answers that end early": Provocation(
+        engine("--early-eos", "1"),
+        f"""{FOUR} --extra-body '{{"ignore_eos": false}}'""",
+        {"answer-lengths"},
+    ),
+    "answers that may end early": Provocation(
+        engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
+    ),
+    "another prompt than was planned": Provocation(
+        engine(), FOUR, {"prompt-lengths"}, played=made.another_prompt
+    ),
+    "few prompts that there are": Provocation(
+        engine(),
+        "--random-input-len 1 --vocab-size 5 --random-output-len 5 --num-prompts 16 --max-concurrency 4",
+        {"identical-prompts"},
+    ),
+    "low load after high load, by the server's counters": Provocation(
+        engine(),
+        f"{made.SAME_PROMPTS} {made.LOW}",
+        {"prefix-cache"},
+        beside=made.high_load_before,
+    ),
+    "low load after high load, by usage": Provocation(
+        engine("--enable-prompt-tokens-details"),
+        f"{made.SAME_PROMPTS} {made.LOW} --no-observe",
+        {"prefix-cache"},
+        beside=made.high_load_before,
+    ),
+    "a rate that one at a time cannot have": Provocation(
+        null(ttft_ms=50),
+        "--random-input-len 8 --random-output-len 2 --num-prompts 12 --max-concurrency 1 --request-rate 100",
+        {"sends-late", "rate-not-reached"},
+    ),
+    "a rate above the server's": Provocation(
+        engine("--max-num-seqs", "8"),
+        "--random-input-len 8 --random-output-len 4 --num-prompts 180 --request-rate 200 --burstiness inf",
+        {"overload"},
+        may=frozenset({"queued", "sends-late"}),
+    ),
+    "a server that runs two of six": Provocation(
+        engine("--max-num-seqs", "2"),
+        "--random-input-len 64 --random-output-len 10 --num-prompts 18 --max-concurrency 6",
+        {"server-limit", "few-per-slot"},
+    ),
+    "a KV cache that is too small": Provocation(
+        engine("--preempt", "--kv-cache-tokens", "270", "--no-enable-prefix-caching"),
+        "--random-input-len 32 --random-output-len 30 --random-range-ratio 0.8 --num-prompts 24 "
+        "--max-concurrency 8 --seed 1",
+        {"preemptions", "queued", "ramp-and-drain"},
+    ),
+    "another client": Provocation(
+        engine(), FOUR, {"foreign-requests", "latencies-differ"}, beside=made.another_client
+    ),
+    "a cold server": Provocation(
+        engine("--cold-ms", "50", "--cold-steps", "10"), FOUR, {"first-wave", "thin-percentiles"}
+    ),
+    "a server that tires": Provocation(
+        engine("--slowdown-per-s", "1"),
+        "--random-input-len 64 --random-output-len 4 --num-prompts 48 --max-concurrency 4",
+        {"tpot-trend", "throughput-trend"},
+    ),
+    "four messages a write": Provocation(
+        null("--messages-per-write", "4", interval_ms=80),
+        "--random-input-len 8 --random-output-len 16 --num-prompts 8 --max-concurrency 4",
+        {"messages-together"},
+    ),
+    "a client without kernel stamps": Provocation(engine(), f"{FOUR} --transport httpx", {"unstamped"}),
+    "a client without kernel stamps, and busy": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 30 --num-prompts 200 --max-concurrency 200 "
+        "--transport httpx",
+        {"client-busy", "unstamped"},
+        may=frozenset({"reads-late"}),
+        played=made.a_share_of_a_core,
+    ),
+    "a client that hardly runs": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        {"reads-late", "busy-loop"},
+        may=frozenset({"concurrency-not-held"}),
+        beside=made.stalled,
+    ),
+    "a client that stalls now and then": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        {"reads-late"},
+        may=frozenset({"concurrency-not-held"}),
+        beside=made.stalled_now_and_then,
+    ),
+    "prompts that take longer to build than to answer": Provocation(
+        null(ttft_ms=1, interval_ms=1),
+        "--random-input-len 64 --random-output-len 1 --num-prompts 24 --max-concurrency 4",
+        {"late-bodies", "concurrency-not-held"},
+        played=made.slow_drawing,
+    ),
+    "a clock that steps and a processor that throttles": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        {"clock-stepped", "throttled"},
+        played=made.a_bad_machine,
+    ),
+    "a model that its memory cannot deliver": Provocation(
+        engine(), f"{FOUR} {MODEL} --bandwidth 400", {"beyond-roofline"}
+    ),
+    "a model that its memory could deliver four times as fast": Provocation(
+        engine(), f"{FOUR} {MODEL} --bandwidth 3000", {"slow-kernel"}
+    ),
+    "a load near the client's capacity": Provocation(null(), FOUR, {"headroom"}, capacity_per_s=250),
+    "a load beyond the client's capacity": Provocation(null(), FOUR, {"beyond-capacity"}, capacity_per_s=50),
+    "half of the requests fail": Provocation(failing(2), METERED, {"many-failures"}),
+    "one of twenty requests fails": Provocation(failing(20), f"{METERED} --num-prompts 20", {"failures"}),
+    "Ctrl-C": Provocation(made.hanging, HANGING, {"interrupted"}, beside=made.interrupted, code=130),
+    "a client that dies": Provocation(made.hanging, HANGING, {"cut-short"}, beside=made.killed, code=1),
+    "a rule that ends the run": Provocation(
+        null(),
+        SHORT,
+        {"stopped-by-rule"},
+        played=made.known(lambda facts: {"stop_rule": "--max-duration 1 s: 2 requests were cut"}),
+        may=frozenset({"cut-short"}),
+        code=1,
+    ),
+    "a server that closes one of ten idle connections": Provocation(
+        made.closing(10), f"{METERED} --num-prompts 20", {"many-resent"}, may=frozenset({"failures"})
+    ),
+    "a server that closes one of a hundred and ten": Provocation(
+        made.closing(110), f"{METERED} --num-prompts 120", {"resent"}
+    ),
+    "a client that was suspended": Provocation(
+        null(), SHORT, {"client-stopped"}, played=made.of_the_client(stopped_s=5.0)
+    ),
+    "a client without kernel stamps that was suspended": Provocation(
+        null(),
+        f"{SHORT} --transport httpx",
+        {"stopped-unstamped", "unstamped"},
+        played=made.of_the_client(stopped_s=5.0),
+    ),
+    "a clock that is set back by an hour": Provocation(
+        null(), SHORT, {"clock-unusable"}, played=made.of_the_client(clock_step_ms=-3.6e6)
+    ),
+    "one answer of many that lies in the past": Provocation(
+        null(ttft_ms=1, interval_ms=1),
+        "--random-input-len 8 --random-output-len 3 --num-prompts 120 --max-concurrency 4",
+        {"impossible-timestamps"},
+        played=made.set_back,
+        may=frozenset({"reads-late", "messages-together", "concurrency-not-held", "first-wave"}),
+    ),
+    "a disk that took no journal": Provocation(
+        null(),
+        SHORT,
+        {"journal"},
+        played=made.known(lambda facts: {"journal_error": "No space left on device"}),
+    ),
+    "time for more than there is": Provocation(
+        null(),
+        "--random-input-len 8 --random-output-len 5 --num-prompts 12 --max-concurrency 4 --duration 60",
+        {"ran-out", "few-per-slot"},
+    ),
+    "a server that restarts": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers if answers else 1000)),
+        METERED,
+        {"counters-reset"},
+    ),
+    "counters of another server": Provocation(
+        metered(lambda answers, _: exposed(answers, 10 * answers)), METERED, {"tokens-far-off"}
+    ),
+    "counters that are a little off": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers + (answers > 0))), METERED, {"tokens-differ"}
+    ),
+    "another model behind the port, and never at rest": Provocation(
+        metered(lambda answers, looks: exposed(answers, 5 * answers) + exposed(0, looks, "other")),
+        METERED,
+        {"several-models", "unsettled"},
+    ),
+}
+
+
+def bench(base_url: str, words: str) -> Ran:
+    """Run the command; its exit code, what the result holds under our name, and the report.
+
+    Whoever reads the files later comes to the same verdict.
+    """
+    code = cli.main(["bench", "--quiet", "--base-url", base_url, *shlex.split(words)])
+    directory = max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    stored = json.loads((directory / RESULT).read_text("utf-8"))
+    assert verdict.json(run_directory.load(directory).verdict) == stored["loadgen"]["verdict"]
+    return code, stored["loadgen"], (directory / REPORT).read_text("utf-8")
+
+
+def doubts(ours: dict[str, Any]) -> dict[str, str]:
+    """What was found, each with its evidence."""
+    return {found["name"]: found["evidence"] for found in ours["verdict"]["doubts"]}
+
+
+def test_every_doubt_is_provoked_by_a_run() -> None:
+    assert {doubt.name for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
+
+
+def on_a_machine_that_runs(attempt: Callable[[], Ran], may: Set[str]) -> Ran:
+    """The first run in which no doubt, but for those that may be, says that the machine stood still."""
+    for _ in range(ATTEMPTS):
+        ran = attempt()
+        if not set(doubts(ran[1])) & STOOD_STILL - may:
+            break
+    return ran
+
+
+@pytest.mark.parametrize("name", PROVOCATIONS)
+def test_a_run_that_goes_wrong_says_so_and_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = PROVOCATIONS[name]
+    may = case.found | case.may | SHORT_RUN | BUSY_MACHINE
+    if case.capacity_per_s:
+        made.remember(case.capacity_per_s)
+
+    def attempt() -> Ran:
+        with monkeypatch.context() as patch, case.server() as base_url, case.beside(base_url):
+            case.played(patch)
+            return bench(base_url, case.words)
+
+    code, ours, report = on_a_machine_that_runs(attempt, may)
+    found = doubts(ours)
+    assert f"verdict: {ours['verdict']['level']}" in report
+    assert case.found <= set(found), found
+    assert set(found) <= may, found
+    assert code == case.code
+
+
+CLOSED = "--random-input-len 64 --random-output-len 5 --num-prompts 320 --max-concurrency 16"
+OPEN = "--random-input-len 64 --random-output-len 5 --num-prompts 40 --request-rate 15"
+
+
+@pytest.mark.parametrize(
+    ("words", "notes"), [(CLOSED, set()), (OPEN, {"thin-percentiles"})], ids=["closed", "open"]
+)
+def test_a_run_that_goes_well_has_nothing_to_doubt_though_every_doubt_was_looked_for(
+    words: str, notes: set[str]
+) -> None:
+    made.remember(capacity_per_s=1e6)
+
+    def attempt() -> Ran:
+        with engine()() as base_url:
+            return bench(base_url, f"{words} --num-warmups wave --strict {MODEL} --bandwidth 900")
+
+    code, ours, report = on_a_machine_that_runs(attempt, set())
+    assert set(doubts(ours)) - BUSY_MACHINE == notes, doubts(ours)
+    assert ours["verdict"]["not_looked_at"] == []
+    assert (code, ours["verdict"]["level"]) == (0, "VALID")
+    assert "\nverdict: VALID" in report
+
+
+def test_high_load_and_low_load_on_a_server_at_rest_are_valid() -> None:
+    seeds = count(1)  # prompts that were sent before are in the prefix cache
+    with engine(preset="h20/qwen3-8b-bf16")() as base_url:
+
+        def attempt(name: str) -> Ran:
+            words = "--random-input-len 128 --random-output-len 8"
+            return bench(base_url, f"--profile {name} {words} --seed {next(seeds)}")
+
+        for name in ("high-load", "low-load"):
+            _, ours, _ = on_a_machine_that_runs(partial(attempt, name), set())
+            assert set(doubts(ours)) <= SHORT_RUN | BUSY_MACHINE | {"queued"}, doubts(ours)
+            assert ours["verdict"]["level"] == "VALID"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "trouble"),
+    [
+        (b"<!doctype html><html></html>", "/metrics is HTML, not Prometheus text"),
+        (exposed(8, 40)[:-7], "/metrics is cut off in 'vllm:num_requests_waiting{model_name='"),
+        (b"vllm:generation_tokens_total{ 1\n", "/metrics is malformed in 'vllm:generation_tokens_total{ 1'"),
+        (b"up 1\n", "/metrics has none of the names of vllm or sglang"),
+    ],
+    ids=["HTML", "cut off", "malformed", "of somebody else"],
+)
+def test_metrics_that_are_none_cost_the_servers_own_figures_and_nothing_else(
+    metrics: bytes, trouble: str
+) -> None:
+    with metered(lambda answers, looks: metrics)() as base_url:
+        code, ours, report = bench(base_url, METERED)
+    assert ours["window"]["trouble"].endswith(trouble)
+    assert (code, ours["verdict"]["level"], ours["reconciliation"]) == (0, "VALID", [])
+    assert "Successful requests:                     8" in report
+    assert "server's own figures: none: " in report
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "strict", "code"),
+    [
+        (failing(2), "many-failures", "--strict", 3),
+        (failing(2), "many-failures", "", 0),
+        (failing(20), "failures", "--strict", 0),
+    ],
+    ids=["invalid, strict", "invalid", "suspect, strict"],
+)
+def test_strict_makes_an_exit_code_of_invalid_alone(
+    server: made.Server, name: str, strict: str, code: int
+) -> None:
+    with server() as base_url:
+        said, ours, _ = bench(base_url, f"{METERED} --num-prompts 20 {strict}")
+    assert (said, name in doubts(ours)) == (code, True)
+
+
+def test_an_explanation_tells_evidence_condition_and_remedy_and_can_be_had_later(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with failing(2)() as base_url:
+        _, ours, report = bench(base_url, f"{METERED} --explain")
+    (directory,) = Path("runs").iterdir()
+    capsys.readouterr()
+    assert cli.main(["report", str(directory), "--explain"]) == 0
+    assert capsys.readouterr().out == report
+    said = " ".join(report.split())
+    for found in ours["verdict"]["doubts"]:
+        assert f"{found['severity']}: {found['name']}: {found['evidence']} condition: " in said
+        assert f" condition: {found['condition']} remedy: {found['remedy']}" in said

@@ -1,0 +1,340 @@
+"""The table of what was found broken: every row is there, with tests that exist; here are those left over."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from builders.campaign_files import cells, failures, the_directory, written
+from builders.made_cases import measured
+from builders.serving_scripts import launch_command
+from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, ScriptedServer, api, chunk, stream, token
+from fakes.surroundings import (
+    Service,
+    argv,
+    ended,
+    run_directory,
+    shell,
+    started,
+    succeeded,
+)
+from fakes.surroundings import report as reported_again
+from loadgen import cli
+from loadgen.campaign import command
+from loadgen.results import report
+from loadgen.results import run_directory as result
+from loadgen.results.journal import Journal
+from loadgen.results.run_directory import RESULT
+from loadgen.session.attach import attach
+from loadgen.session.session import Session
+
+HERE = Path(__file__).parents[1]
+DOCS = HERE.parent / "docs" / "reliability.md"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, /dev/full and ulimit are Linux's")
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child takes no thread's lock
+NUMBERED = {"M": 2, "D": 16, "F": 10, "H": 9, "C": 7, "L": 8, "I": 8}
+FAULTS = [
+    "close_before", "reset_before", "head_huge", "endless_1xx", "101", "inband_detail", "fr_error",
+    "blank_data", "clen_two", "clen_neg", "clen_huge", "chunk_bad", "chunk_huge", "chunk_neg",
+    "http2_preface", "http09", "http_bad_status", "http_99", "nul_header", "usage_huge",
+    "usage_huge_prompt", "usage_1e18", "usage_neg", "usage_cached_no_prompt", "usage_cached_huge",
+    "usage_run_neg", "metrics_inf", "metrics_big", "deep_json", "deep_json_500", "deep_json_whole",
+    "close_late", "reset_late", "inband_detail_1", "silent_short", "event_error_only", "error_null",
+]  # fmt: skip
+SIGNALS = [
+    *("kill -9", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "kill -9 or SIGTERM of the capturing process"),
+    *("Ctrl-C", "Ctrl-C twice", "Ctrl-C while starting", "Ctrl-C after the last answer", "SIGSTOP"),
+]
+FUZZED = [
+    *("decode", "verdict and report", "sse", "http1", "others' results", "compare and audit", "TOML"),
+    *("exposition", "checkpoints", "server_info and logs", "run directories", "hide"),
+]
+MEMORY = ["memory of 10 M tokens", "memory of a long run", "memory without bound"]
+IDS = [
+    *(f"{letter}{number}" for letter, most in NUMBERED.items() for number in range(1, most + 1)),
+    *SIGNALS,
+    *MEMORY,
+    *FUZZED,
+    "exit codes",
+    *FAULTS,
+]
+HEAD_LINE = "| row | what was broken | what happens now | held by |"
+ODD = "m\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
+
+
+def table() -> list[list[str]]:
+    """The cells of the table's rows."""
+    lines = DOCS.read_text("utf-8").splitlines()
+    begin = lines.index(HEAD_LINE) + 2
+    end = next(at for at in range(begin, len(lines)) if not lines[at].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[begin:end]]
+
+
+def test_every_row_has_its_line() -> None:
+    found = [name for row in table() for name in re.split(r"(?<=`), (?=`)", row[0])]
+    assert [name.strip("`") for name in found] == IDS
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row[0][:40]) for row in table()])
+def test_a_row_says_what_happens_now_and_its_tests_exist(row: list[str]) -> None:
+    assert len(row) == 4
+    assert all(row)
+    named = re.findall(r"`(test_\w+\.py)::(\w+)`", row[3])
+    assert named or row[2].startswith("not fixed: ")
+    for file, function in named:
+        trees = [ast.parse(path.read_text("utf-8")) for path in HERE.rglob(file)]
+        functions = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert function in functions
+
+
+# What no other file of tests holds.
+
+
+def assert_printable(text: str) -> None:
+    for letter in text:
+        assert letter in "\n\t" or letter.isprintable(), hex(ord(letter))
+
+
+@pytest.mark.parametrize("words", ["", "--explain", "--layout sglang", "--markdown -", "--csv -"])
+def test_a_stored_name_commands_no_terminal(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = made_runs.run(model=ODD, label=ODD, notes=(ODD,), metadata=(f"a={ODD}",))
+    made_runs.keep(odd, tmp_path)
+    assert cli.main(["report", str(tmp_path), *words.split()]) == 0
+    said = capsys.readouterr()
+    assert "]0;owned" in said.out
+    assert_printable(said.out + said.err)
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "csv"])
+def test_a_stored_name_is_no_command_in_a_file(form: str, tmp_path: Path) -> None:
+    if form == "html":
+        pytest.importorskip("jinja2", reason="pages need it")
+    made_runs.keep(made_runs.run(model=ODD, label=ODD, notes=(ODD,)), tmp_path)
+    path = tmp_path / f"page.{form}"
+    assert cli.main(["report", str(tmp_path), f"--{form}", str(path)]) == 0
+    text = path.read_text("utf-8")
+    assert "]0;owned" in text
+    assert not [letter for letter in text if letter in ODD and not letter.isprintable()]
+
+
+def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, left = tmp_path / "whole", tmp_path / "left"
+    for place in (whole, left):
+        place.mkdir()
+    made_runs.keep(made_runs.run(), whole)
+    of = made_runs.run()
+    journal = Journal(left / result.JOURNAL)
+    journal.facts(of.facts.model_copy(update={"under_way": True}).dumped())
+    for record in made_runs.answers(24, 16, 4, 1.0, 0):
+        journal.add(record)
+    journal.finish()
+    journal.close()
+    assert cli.main(["compare", str(whole), str(left)]) == 0
+    said = capsys.readouterr()
+    assert f"{left} is a run that was not finished: it has no {RESULT}; loadgen report shows" in said.err
+    assert cli.main(["report", str(left)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("PARTIAL: the client was ended while the run was under way; read from its journal")
+    assert "verdict: INVALID: the client was ended while the run was under way" in out
+    assert cli.main(["export", str(left), "--jsonl"]) == 0
+    assert len((left / "requests.jsonl").read_text("utf-8").splitlines()) == 24
+
+
+@pytest.mark.parametrize("fields", [{"capacity_streams": 0}, {"capacity_streams": 0, "streams": 1}, {}])
+def test_a_self_test_that_held_nothing_ends_in_a_report(fields: dict[str, int]) -> None:
+    of = made_runs.run(calibration=measured(0.0, **fields))
+    text = report.render(of, explain=True)
+    assert "not judged" not in text
+    assert "failed:" not in text
+    assert "self-test" in text
+    json.dumps(of.json(), allow_nan=False)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+LOAD = ["--random-input-len", "5", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
+
+
+@FORKS
+@LINUX
+def test_what_is_kept_is_its_owners_alone(elsewhere: Path) -> None:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        words = ["--base-url", server.base_url, "--save-requests", "--no-observe"]
+        assert cli.main(["bench", "--quiet", *LOAD, *words]) == 0
+    (directory,) = (elsewhere / "runs").iterdir()
+    assert directory.stat().st_mode & 0o777 == 0o700
+    files = list(directory.iterdir())
+    assert len(files) == 4
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+@pytest.mark.realtime
+@FORKS
+def test_a_servers_log_that_was_removed_costs_what_it_says_alone(
+    ports: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"""
+import pathlib
+def heed(asked):
+    if asked.number == 3:
+        for log in pathlib.Path({str(tmp_path)!r}).glob('runs/*/server.log'):
+            log.unlink()
+Server(heed).serve()"""
+    line = launch_command(tmp_path, code)
+    assert cli.main(["bench", "--quiet", "--launch-command", line, *LOAD]) == 0
+    (directory,) = tmp_path.glob("runs/*-bench")
+    assert result.load(directory).metrics.completed == 6
+    assert "the server's log was removed while it ran" in (directory / "server.log").read_text("utf-8")
+    assert "Successful requests:                     6 " in capsys.readouterr().out
+    assert len(ports) == 1
+
+
+# A campaign.
+
+
+def huge_usage(asked: Asked) -> Answer:
+    """Every second answer counts 10^30 tokens."""
+    used = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1%030d}}\n\n' % 0
+    odd = [HEAD, *map(chunk, (token(), token("b", "length"), used, DONE)), LAST]
+    return Answer(odd) if asked.number % 2 else stream()
+
+
+@pytest.fixture
+def uncompared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_compare", lambda kept: None)
+
+
+@pytest.mark.realtime
+@pytest.mark.usefixtures("uncompared")
+@FORKS
+def test_a_campaign_measures_what_stands_beside_an_odd_server(tmp_path: Path) -> None:
+    with ScriptedServer(api(huge_usage)) as bad, ScriptedServer(api(lambda _: stream())) as good:
+        path = written(
+            tmp_path,
+            {"name": "bad", "base_url": bad.base_url},
+            {"name": "good", "base_url": good.base_url},
+            repeats=1,
+        )
+        assert cli.main(["campaign", str(path)]) == 0
+    place = the_directory()
+    assert cells(place) == ["r0-bad-attached-tiny", "r0-good-attached-tiny"]
+    odd = result.load(place / "cells" / "r0-bad-attached-tiny")
+    assert odd.verdict.level.value == "INVALID"
+    assert 0 < odd.metrics.failed < odd.metrics.requests
+
+
+def fails_inside(of: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Session, *given: Any) -> Any:
+        if self.cell is not None and self.cell.checkpoint == "A":
+            raise ZeroDivisionError("nobody foresaw it")
+        return of(self, *given)
+
+    return run
+
+
+@pytest.mark.realtime
+@pytest.mark.usefixtures("uncompared")
+@FORKS
+@pytest.mark.parametrize("where", ["a run", "a ladder", "where it is attached to"])
+def test_a_fault_of_our_own_costs_its_cell_alone(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attached(options: Any, settings: Any, *given: Any) -> Session:
+        if where.startswith("where") and not seen:
+            seen.append(1)
+            raise ZeroDivisionError("nobody foresaw it")
+        return attach(options, settings, *given)
+
+    seen: list[int] = []
+    monkeypatch.setattr("loadgen.campaign.execution.attach", attached)
+    if not where.startswith("where"):
+        monkeypatch.setattr(Session, "run", fails_inside(Session.run))
+    (tmp_path / "up.toml").write_text("ladder = [1, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")
+    two = ({"name": name, "preset": "instant"} for name in "AB")
+    profiles = {"profiles": ["./up.toml"]} if where == "a ladder" else {}
+    assert cli.main(["campaign", str(written(tmp_path, *two, repeats=1, **profiles)), "--quiet"]) == 0
+    place = the_directory()
+    (failed,) = failures(place).values()
+    assert failed == "loadgen itself failed, please report it: ZeroDivisionError: nobody foresaw it"
+    assert len(cells(place)) == 1
+
+
+# Processes.
+
+
+@pytest.mark.realtime
+@LINUX
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1], ids=["SIGQUIT", "SIGUSR1"])
+def test_after_a_signal_that_is_not_caught_the_journal_is_reported(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with Service().serving() as service:
+        line = 'ulimit -c 0; exec "$@"'
+        words = ["bash", "-c", line, "shell", *argv(service.base_url, 10_000, "--quiet")]
+        client = started(words, tmp_path)
+        service.until(60)
+        at_s = time.monotonic()
+        client.send_signal(number)
+        assert ended(client).code == -number
+        due = service.ended_before(at_s - 1.0)
+    assert due > 0
+    assert not (run_directory(tmp_path) / RESULT).exists()
+    said = reported_again(tmp_path)
+    assert (said.code, said.out.startswith("PARTIAL")) == (0, True)
+    assert succeeded(said.out) >= due
+
+
+@pytest.mark.realtime
+@LINUX
+def test_a_limit_on_the_size_of_files_costs_files_and_no_figure(tmp_path: Path) -> None:
+    with Service().serving() as service:
+        found = shell('ulimit -f 1; "$@"', tmp_path, argv(service.base_url, 30, "--quiet"))
+    assert found.code == 4, found
+    assert succeeded(found.out) == 30
+    assert "Traceback" not in found.err
+    assert "journal.bin" in found.err
+
+
+@pytest.mark.realtime
+@LINUX
+@pytest.mark.parametrize(("redirected", "code"), [("| head -c 1", 0), (">/dev/full", 4), (">&-", 0)])
+@pytest.mark.parametrize("verb_", ["report RUN", "compare RUN RUN", "audit RUN", "campaign"])
+def test_no_verb_ends_in_a_traceback_for_a_broken_output(
+    verb_: str, redirected: str, code: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("scipy", reason="compare needs it")
+    (tmp_path / "run").mkdir()
+    made_runs.keep(made_runs.run(), tmp_path / "run")
+    words = [sys.executable, "-m", "loadgen", *verb_.replace("RUN", str(tmp_path / "run")).split()]
+    line = f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}'
+    found = shell(line, tmp_path, words, PYTHONUNBUFFERED="")
+    assert "Traceback" not in found.err
+    assert found.code == code, found
+
+
+@pytest.mark.realtime
+@LINUX
+def test_a_campaign_outlives_its_terminal(tmp_path: Path) -> None:
+    path = written(tmp_path, {"name": "A", "preset": "instant"}, repeats=2)
+    words = [sys.executable, "-m", "loadgen", "campaign", str(path)]
+    found = shell('"$@" 2>/dev/full | head -c 1; exit ${PIPESTATUS[0]}', tmp_path, words)
+    assert found.code == 0, found
+    assert len(cells(the_directory(tmp_path / "runs"))) == 2

@@ -1,0 +1,264 @@
+"""Sections: each doubt, report section and part of the JSON, made to raise, costs itself alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from builders.made_cases import failed, run
+from loadgen.endpoint import answer_check, engine_config
+from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.endpoint.engine_config import AsRun
+from loadgen.metrics import steady_state
+from loadgen.results import report, result_block
+from loadgen.results.report import SECTIONS, Section
+from loadgen.results.run_directory import Result
+from loadgen.results.vllm_json import ResultFacts, vllm_result
+from loadgen.telemetry import sampler
+from loadgen.validity import reconcile, run_roofline, verdict
+from loadgen.validity.doubts import DOUBTS, Doubt
+from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.sections import Broken, guarded, reason
+from loadgen.validity.verdict import Level
+
+WHY = "ZeroDivisionError: division by zero"
+
+
+def broken_one(*_: object, **__: object) -> Any:
+    raise ZeroDivisionError("division by zero")
+
+
+def broken_midway(*_: object) -> Iterator[str]:
+    yield "half of it"
+    broken_one()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ZeroDivisionError("division by zero"), WHY),
+        (KeyError("x"), "KeyError: 'x'"),
+        (ValueError(), "ValueError"),
+        (ValueError("two\nlines\tand \x1b[2J\u202e"), "ValueError: two lines and ?[2J?"),
+        (OSError("x" * 999), f"OSError: {'x' * 200}"),
+        (
+            RecursionError("maximum recursion depth exceeded"),
+            "RecursionError: maximum recursion depth exceeded",
+        ),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_a_part_that_raises_is_named_with_its_exception_in_one_line(error: Exception, said: str) -> None:
+    def raises() -> str:
+        raise error
+
+    broken = [Broken("before", "y")]
+    assert guarded("part", raises, "otherwise", broken) == "otherwise"
+    assert broken == [Broken("before", "y"), Broken("part", said)]
+    assert reason(error) == said
+
+
+def test_a_part_that_does_not_raise_is_what_it_is_and_ctrl_c_goes_through() -> None:
+    broken: list[Broken] = []
+    assert guarded("part", lambda: "made", "otherwise", broken) == "made"
+    assert broken == []
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guarded("part", interrupted, "", broken)
+
+
+# Doubts.
+
+DOUBTFUL = run(failed(5), throttled=("hot",), journal_error="full", cut_short="died")
+
+
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.name)
+def test_a_doubt_that_raises_costs_no_other(doubt: Doubt, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = verdict.judge(DOUBTFUL)
+    assert len(whole.found) > 3
+    others = tuple(replace(one, find=broken_one) if one is doubt else one for one in DOUBTS)
+    monkeypatch.setattr(verdict, "DOUBTS", others)
+    judged = verdict.judge(DOUBTFUL)
+    assert judged.failed == (Broken(doubt.name, WHY),)
+    assert [(one.doubt.name, one.evidence) for one in judged.found] == [
+        (one.doubt.name, one.evidence) for one in whole.found if one.doubt is not doubt
+    ]
+    assert judged.blind == whole.blind
+    assert f"not judged: {doubt.name} raised {WHY}; please report it" in verdict.lines(judged)
+    assert verdict.json(judged)["not_judged"] == [{"name": doubt.name, "why": WHY}]
+
+
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.name)
+def test_a_clean_run_with_a_doubt_that_raises_is_not_valid(
+    doubt: Doubt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = run()
+    assert verdict.judge(case).level is Level.VALID
+    others = tuple(replace(one, find=broken_one) if one is doubt else one for one in DOUBTS)
+    monkeypatch.setattr(verdict, "DOUBTS", others)
+    judged = verdict.judge(case)
+    assert (judged.level, judged.reasons) == (Level.SUSPECT, ("not judged in full",))
+
+
+def test_sources_that_raise_cost_what_was_not_looked_at_and_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = verdict.judge(DOUBTFUL)
+    monkeypatch.setattr(RunEvidence, "sources", property(broken_one))
+    judged = verdict.judge(DOUBTFUL)
+    assert (judged.found, judged.failed) == (whole.found, (Broken("sources", WHY),))
+
+
+# The report.
+
+FULL = Result(
+    DOUBTFUL.facts.model_copy(
+        update={
+            "notes": ("a note",),
+            "as_run": AsRun(version="1"),
+            "cache_reset": "emptied before the run",
+            "fingerprint": Fingerprint.none("nobody asked"),
+        }
+    ),
+    DOUBTFUL.records,
+)
+
+
+def parts(of: Result) -> dict[str, str]:
+    """The lines of each section of a report."""
+    wanted = report.ReportOptions(explain=False, layout=result_block.layout(None))
+    return {section.name: "\n".join(report._made(section, of, wanted)) for section in SECTIONS}
+
+
+def text(lines: dict[str, str]) -> str:
+    return "\n".join(said for said in lines.values() if said)
+
+
+def told(name: str) -> str:
+    return report._wrapped(f"section {name} failed: {WHY}; please report it")
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+@pytest.mark.parametrize("how", [broken_one, broken_midway])
+def test_a_section_that_raises_costs_its_own_lines_alone(
+    section: Section, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = parts(FULL)
+    assert report.render(FULL) == text(whole)
+    bad = tuple(replace(one, lines=how) if one is section else one for one in SECTIONS)
+    monkeypatch.setattr(report, "SECTIONS", bad)
+    assert report.render(FULL) == text(whole | {section.name: told(section.name)})
+
+
+@pytest.mark.parametrize(
+    ("of", "function", "section"),
+    [
+        pytest.param(result_block, "render", "block", id="block"),
+        pytest.param(verdict, "lines", "verdict", id="verdict"),
+        pytest.param(steady_state, "lines", "steady-state", id="steady"),
+        pytest.param(steady_state, "steady", "steady-state", id="steady itself"),
+        pytest.param(reconcile, "rows", "reconciliation", id="rows"),
+        pytest.param(reconcile, "render", "reconciliation", id="reconcile"),
+        pytest.param(run_roofline, "lines", "roofline", id="roofline"),
+        pytest.param(engine_config, "render", "launched", id="as run"),
+        pytest.param(answer_check, "lines", "fingerprint", id="fingerprint"),
+        pytest.param(report, "_health_remark", "client", id="client"),
+        pytest.param(report, "_calibration_remark", "calibration", id="calibration"),
+    ],
+)
+def test_what_a_section_is_made_of_may_raise(
+    of: Any, function: str, section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = parts(FULL)
+    monkeypatch.setattr(of, function, broken_one)
+    fresh = Result(FULL.facts, FULL.records)  # nothing of it is known yet
+    assert report.render(fresh) == text(whole | {section: told(section)})
+
+
+def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "render", broken_one)
+    seen = Result(FULL.facts.model_copy(update={"sensed": object()}), FULL.records)
+    assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}
+
+
+def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = parts(FULL)
+    monkeypatch.setattr("loadgen.results.run_directory.compute", broken_one)
+    left = parts(Result(FULL.facts, FULL.records))
+    need = {name for name, said in left.items() if said == told(name)}
+    assert need >= {"block", "verdict", "failures", "client"}
+    assert {name: said for name, said in left.items() if name not in need} == {
+        name: said for name, said in whole.items() if name not in need
+    }
+    assert {"heading", "server", "launched", "workload", "notes", "fingerprint", "steady-state"} <= set(
+        left
+    ) - need
+
+
+# The JSON.
+
+DERIVED: dict[str, Callable[[], Any]] = {
+    "verdict": lambda: verdict.json(FULL.verdict),
+    "steady_state": lambda: steady_state.json(FULL.steady),
+    "reconciliation": lambda: [asdict(row) for row in FULL.reconciled],
+}
+
+
+def stored(derived: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    facts = ResultFacts(
+        finished=FULL.facts.finished,
+        backend="openai",
+        model_id="m",
+        tokenizer_id=None,
+        num_prompts=FULL.facts.requests,
+        traffic=FULL.facts.block(),
+        save_detailed=True,
+        ours=FULL.facts.model_dump(mode="json"),
+        derived=derived,
+        request_id_prefix="p-",
+    )
+    made = vllm_result(FULL.metrics, FULL.records, FULL.facts.ask(), facts)
+    strict: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
+    return strict
+
+
+@pytest.mark.parametrize("part", DERIVED)
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (broken_one, WHY),
+        (lambda: {1, 2}, "TypeError: Object of type set is not JSON serializable"),
+        (lambda: {"a": {(1, 2): 3}}, "TypeError: "),
+    ],
+    ids=["raises", "no JSON", "no key"],
+)
+def test_a_part_of_the_json_that_cannot_be_made_is_null_and_named(
+    part: str, make: Callable[[], Any], why: str
+) -> None:
+    whole = stored(DERIVED)
+    left = stored(DERIVED | {part: make})
+    assert left["loadgen"].pop("failed_parts")[part].startswith(why)
+    assert left["loadgen"].pop(part) is None
+    assert whole["loadgen"].pop(part) is not None
+    assert left == whole
+
+
+def test_a_figure_that_is_no_number_costs_itself_alone() -> None:
+    left = stored(DERIVED | {"reconciliation": lambda: [{"a": float("nan"), "b": (1, float("-inf"))}]})
+    assert left["loadgen"]["reconciliation"] == [{"a": None, "b": [1, "-inf"]}]
+    assert "failed_parts" not in left["loadgen"]
+
+
+def test_vllms_keys_come_out_where_nothing_of_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stored(DERIVED)
+    monkeypatch.setattr("loadgen.results.vllm_json._each", broken_one)
+    left = stored(dict.fromkeys(DERIVED, broken_one))
+    assert set(left["loadgen"].pop("failed_parts")) == {*DERIVED, "per_request"}
+    assert {key: value for key, value in left.items() if key != "loadgen"} == {
+        key: value for key, value in whole.items() if key != "loadgen"
+    }
