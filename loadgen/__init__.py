@@ -10,13 +10,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.api import Audit, Comparison, Interrupted, audit, bench, bench_async, compare, load
+    from loadgen.analysis.api import Audit, Comparison, audit, compare
     from loadgen.errors import LoadgenError
     from loadgen.metrics.metrics import Metrics
     from loadgen.results.run import Run, Verdict
+    from loadgen.session.api import Interrupted, bench, bench_async, load
     from loadgen.workload.profile import Profile
 
 __version__ = "0.1.0"
+_PLACES = {
+    "Audit": "analysis.api",
+    "Comparison": "analysis.api",
+    "Interrupted": "session.api",
+    "LoadgenError": "errors",
+    "Metrics": "metrics.metrics",
+    "Profile": "workload.profile",
+    "Run": "results.run",
+    "Verdict": "results.run",
+    "audit": "analysis.api",
+    "bench": "session.api",
+    "bench_async": "session.api",
+    "compare": "analysis.api",
+    "load": "session.api",
+}
 __all__ = [
     "Audit",
     "Comparison",
@@ -32,22 +48,15 @@ __all__ = [
     "compare",
     "load",
 ]
-_MODULES = {
-    "LoadgenError": "loadgen.errors",
-    "Metrics": "loadgen.metrics.metrics",
-    "Profile": "loadgen.workload.profile",
-    "Run": "loadgen.results.run",
-    "Verdict": "loadgen.results.run",
-}
 
 
 def __getattr__(name: str) -> object:
     """A public name, imported when it is first used: `loadgen --help` needs none of them."""
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_MODULES.get(name, "loadgen.api")), name)
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
 
 
 def __dir__() -> list[str]:
