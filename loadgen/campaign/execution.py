@@ -1,4 +1,4 @@
-"""Execution: the cells of a campaign measured one by one, each kept or its failure told, whatever comes."""
+"""Execution: the cells of a campaign measured one by one, each kept or its failure recorded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @dataclass
 class Execution:
-    """What is left of a campaign; `done` are the cells that nobody measures again."""
+    """What is left of a campaign; `done` are the cells that are not measured again."""
 
     store: Store
     starts: tuple[Start, ...]
@@ -254,7 +254,7 @@ def _stop_where_full(error: LoadgenError) -> None:
 
 
 def _own_fault(error: Exception) -> LoadgenError:
-    return LoadgenError(f"loadgen itself failed, please report it: {sections.reason(error)}")
+    return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")
 
 
 def _complain(why: str) -> None:

@@ -46,9 +46,9 @@ class Verdict(msgspec.Struct, frozen=True):
     doubts: tuple[Doubt, ...]  # worst first; a note changes nothing
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Verdict:
+    def of(cls, stored: Mapping[str, Any]) -> Verdict:
         """The verdict in a result's JSON."""
-        return cls(told["level"], tuple(Doubt(**doubt) for doubt in told["doubts"]))
+        return cls(stored["level"], tuple(Doubt(**doubt) for doubt in stored["doubts"]))
 
     def __str__(self) -> str:
         return f"{self.status}: {', '.join(doubt.name for doubt in self.doubts)}".rstrip(": ")

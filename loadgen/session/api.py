@@ -18,7 +18,7 @@ from loadgen.session.background import Call
 from loadgen.session.bench import check, seeded
 from loadgen.session.keywords import BenchOptions
 from loadgen.session.options import Options
-from loadgen.session.progress import Frontend
+from loadgen.session.signals import Interrupts
 from loadgen.workload.profile import Profile
 
 
@@ -75,7 +75,7 @@ async def bench_async(
 def _begin(base_url: str | None, profile: Place | Profile | None, given: BenchOptions) -> Call[Run]:
     options, workload = keywords.parsed(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
-    return Call(lambda frontend: _measure(options, workload, frontend))
+    return Call(lambda interrupts: _measure(options, workload, interrupts))
 
 
 def _complete(run: Run | None) -> Run:
@@ -83,21 +83,21 @@ def _complete(run: Run | None) -> Run:
     return run
 
 
-def _measure(options: Options, workload: Profile, frontend: Frontend) -> Run:
+def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run:
     """One run in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
     with ExitStack() as stack:
         written = options.run_dir is not None
         if not written:
             unseen = tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True)
             options = replace(options, run_dir=stack.enter_context(unseen))
-        session = attach(options, settings(options, [workload]), workload, stack, frontend)
+        session = attach(options, settings(options, [workload]), workload, stack, interrupts)
         measured, directory = session.run(workload, seeded(options))
         kept = session.keep(measured, directory) if written else None
     return Run(measured, directory if written else None, kept.errors if kept else ())
 
 
 def load(directory: Place) -> Run:
-    """The run in a directory of `bench`, `Run.save` or the command; what was measured of a killed one.
+    """The run in a directory of `bench`, `Run.save` or the command; of a killed run, what was measured.
 
     Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
     """

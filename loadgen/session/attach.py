@@ -1,4 +1,4 @@
-"""Attach: a session with the server that is meant: at hand, started for the run, or the embedded engine."""
+"""Attach: a session with a running server, one started for the run, or the embedded engine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
 from loadgen.session.options import Options
-from loadgen.session.progress import TERMINAL, Frontend
 from loadgen.session.session import Session
+from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload import plan
 from loadgen.workload.paths import place
 from loadgen.workload.plan import ModelTarget, Seed
@@ -51,49 +51,49 @@ def attach(
     asked: ServerSettings,
     workload: Profile,
     stack: ExitStack,
-    frontend: Frontend = TERMINAL,
+    interrupts: Interrupts = SIGNALS,
 ) -> Session:
     """A session with a server that is ready; what was started for it ends with `stack`.
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
-    known = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
-    with known.secrets.kept():
-        loop = stack.enter_context(ControlLoop(frontend.interrupts))
+    auth = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
+    with auth.secrets.kept():
+        loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
             from loadgen.session.launched_server import launched  # no other run needs what starts servers
 
             if options.model is not None and os.path.exists(options.model):
                 # A server names its model as it was given: whole, wherever it runs.
                 options = replace(options, model=os.path.abspath(options.model))
-            access, local = stack.enter_context(launched(options, asked, known, loop))
-            session = _session(options, access, local, 0.0, frontend)
+            access, local = stack.enter_context(launched(options, asked, auth, loop))
+            session = _session(options, access, local, 0.0, interrupts)
             _check_token(session, workload)
             return session
         if options.base_url is not None:
-            access = _attached(options, known, loop)
-            return _session(options, access, _local(access), options.ready_check_timeout_s, frontend)
-        embedded = ServerAddress(_embedded(options, stack), known.headers, secrets=known.secrets, loop=loop)
-        return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, frontend)
+            access = _attached(options, auth, loop)
+            return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+        embedded = ServerAddress(_embedded(options, stack), auth.headers, secrets=auth.secrets, loop=loop)
+        return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
 def _tables(asked: ServerSettings) -> dict[str, object]:
-    """What a server is told that may be secret."""
+    """Settings of a server that may hold secrets."""
     return {"arguments": asked.arguments, "environment": asked.environment}
 
 
-def _attached(options: Options, known: Credentials, loop: ControlLoop) -> ServerAddress:
+def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """The address of a server that runs already; raises UsageError."""
     if options.preset is not None:
         raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
     return ServerAddress(
         _base_url(options),
-        known.headers,
+        auth.headers,
         options.insecure,
         options.ca_cert,
         options.client_cert,
         options.client_key,
-        known.secrets,
+        auth.secrets,
         loop,
     )
 
@@ -107,7 +107,7 @@ def _check_token(session: Session, workload: Profile) -> None:
 
 
 def first_token(session: Session, workload: Profile) -> None:
-    """See that the server can do what it says: one token, in the way the workload asks for them.
+    """Check that the server generates: one token, requested as the workload requests them.
 
     Raises MeasureError where none comes.
     """
@@ -115,15 +115,15 @@ def first_token(session: Session, workload: Profile) -> None:
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
     outcome = measure(
         asked,
-        session.manner(asked),
-        Watch(progress.Silent(), "first token", interrupts=session.frontend.interrupts),
+        session.transport_options(asked),
+        Watch(progress.Silent(), "first token", interrupts=session.interrupts),
     )
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     failures = [failure for failure in outcome.records.failures if failure is not None]
     if failures:
         raise MeasureError(
-            f"{session.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+            f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
         )
 
 
@@ -146,12 +146,12 @@ def _local(access: ServerAddress) -> Local | None:
     if not is_loopback(parts.hostname or ""):
         return None
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    found: list[psutil.Process] = []  # its first process, once it was looked for
+    processes: list[psutil.Process] = []  # its first process, once searched for
 
     def pids() -> list[int]:
-        if not any(map(ownership.alive, found)) and (first := ownership.listening(port)):
-            found[:] = [first]
-        return [process.pid for first in found for process in ownership.tree(first)]
+        if not any(map(ownership.alive, processes)) and (first := ownership.listening(port)):
+            processes[:] = [first]
+        return [process.pid for first in processes for process in ownership.tree(first)]
 
     return Local(pids)
 
@@ -164,7 +164,7 @@ def _base_url(options: Options) -> str:
 
 
 def _session(
-    options: Options, access: ServerAddress, local: Local | None, wait_s: float, frontend: Frontend
+    options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
 ) -> Session:
     tls = access.tls()
     model = options.served_model_name or options.model
@@ -182,11 +182,11 @@ def _session(
     files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for.
     root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
-    return Session(options, access, served, subject, root, local, files, frontend=frontend)
+    return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
 
 
 def _checkpoint(place: str) -> Checkpoint | None:
-    """What the model's files say; None where they cannot be read: the server serves them all the same."""
+    """What the model's files declare; None where they cannot be read, which does not stop the server."""
     if not place:
         return None
     try:

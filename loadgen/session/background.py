@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Generic, TypeVar
 
-from loadgen.session.progress import Frontend
-from loadgen.session.signals import Stopped, StopRequest
+from loadgen.session.signals import Interrupts, Stopped, StopRequest
 
 T = TypeVar("T")
 
@@ -20,16 +19,15 @@ class Call(Generic[T]):
     The thread is needed: a measurement blocks, runs an event loop, and lowers its own priority.
     """
 
-    def __init__(self, measure: Callable[[Frontend], T]) -> None:
-        self.warnings: list[str] = []
+    def __init__(self, measure: Callable[[Interrupts], T]) -> None:
         self._request = StopRequest()
         thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen")
         self._future = thread.submit(self._run, measure)
         thread.shutdown(wait=False)
 
-    def _run(self, measure: Callable[[Frontend], T]) -> T | None:
+    def _run(self, measure: Callable[[Interrupts], T]) -> T | None:
         try:
-            return measure(Frontend(self.warnings.append, self._request))
+            return measure(self._request)
         except Stopped:
             return None
 

@@ -30,13 +30,13 @@ class FinishedRun(msgspec.Struct, frozen=True):
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
-def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
+def with_outcome(facts: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
     """The facts with what the measured run itself adds."""
     health = outcome.health
-    return known.model_copy(
+    return facts.model_copy(
         update={
             "finished": run_directory.now(),
-            "client": known.client.model_copy(
+            "client": facts.client.model_copy(
                 update={
                     "cpu_s": health.cpu_ns / 1e9,
                     "wall_s": (health.ended_ns - health.started_ns) / 1e9,
@@ -57,20 +57,20 @@ def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: in
     )
 
 
-def followed_up(known: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
+def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
     for name, step in steps:
         broken: list[Broken] = []
         nothing: dict[str, Any] = {}
         try:
-            known = known.model_copy(update=guarded(name, partial(step, known), nothing, broken))
+            facts = facts.model_copy(update=guarded(name, partial(step, facts), nothing, broken))
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
             why = f"stopped by {signals.NAMES[number]} after the last request, before {name} was known"
-            return known.model_copy(update={"signal": number, "notes": (*known.notes, why)})
+            return facts.model_copy(update={"signal": number, "notes": (*facts.notes, why)})
         unknown = tuple(f"{one.name}: {one.why}" for one in broken)
-        known = known.model_copy(update={"unknown": (*known.unknown, *unknown)})
-    return known
+        facts = facts.model_copy(update={"unknown": (*facts.unknown, *unknown)})
+    return facts
 
 
 def throttled(before: throttling.HostState | None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def throttled(before: throttling.HostState | None) -> dict[str, Any]:
 
 
 def counted(observer: Observer | None, outcome: Outcome) -> dict[str, Any]:
-    """The server's own counters, once they have settled; after a signal nobody waits for that."""
+    """The server's own counters, once they have settled; not waited for after a signal."""
     return {} if observer is None or outcome.interrupted else {"window": observer.after()}
 
 
@@ -89,13 +89,13 @@ def sensed(sensing: Sensing | None, outcome: Outcome) -> dict[str, Any]:
     return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}
 
 
-def calibrated(known: Facts) -> dict[str, Any]:
+def calibrated(facts: Facts) -> dict[str, Any]:
     """How true this client was when it last measured itself on this machine."""
-    digest = calibration.environment_digest(known.environment)
-    return {"calibration": calibration.remembered(known.client.transport, digest)}
+    digest = calibration.environment_digest(facts.environment)
+    return {"calibration": calibration.remembered(facts.client.transport, digest)}
 
 
-def bounded(known: Facts, flags: Flags) -> dict[str, Any]:
-    """What the machine could do at best, or why that is not known."""
-    bound, why = run_roofline.ceiling(known, flags)
+def bounded(facts: Facts, flags: Flags) -> dict[str, Any]:
+    """What the machine could do at best, or why that is not facts."""
+    bound, why = run_roofline.ceiling(facts, flags)
     return {"ceiling": bound, "no_ceiling": why}

@@ -1,4 +1,4 @@
-"""Keywords: what `loadgen.bench` takes besides the server's address and the profile."""
+"""Keywords: the options of `loadgen.bench` next to the server's address and the profile."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WorkloadOptions(TypedDict, total=False):
 
 
 class BenchOptions(WorkloadOptions, total=False):
-    """What `bench` takes besides: names and meaning as of the flags of `loadgen bench`."""
+    """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
 
     # the server
     model: str

@@ -63,7 +63,7 @@ def _refuse(options: Options) -> None:
     """Flags of `bench` that a ladder would not heed."""
     advice = {
         "--input-len": ("input_len" in options.overrides, "the profile's `ladder` has the lengths"),
-        "--repeat": (options.repeat > 1, "--num-prompts says how often a length is measured"),
+        "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
         "--print-request": (options.print_request, "`loadgen bench` shows one"),
     }

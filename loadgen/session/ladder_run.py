@@ -44,7 +44,7 @@ class Climb:
         return any(row.speed_tok_s is not None for row in self.rows)
 
     def on(self, session: Session, seed: Seed) -> None:
-        """Measure what is left on a server. A length that cannot be is a row that says why.
+        """Measure what is left on a server. A length that cannot be measured is a row with the reason.
 
         Raises MeasureError where the server has died of one, whose row is kept, and KeyboardInterrupt.
         """
@@ -59,12 +59,12 @@ class Climb:
                     raise
 
     def give_up(self, why: str) -> None:
-        """A row for each length that is left, to say why it was not measured."""
+        """Add a row for each length that is left, with the reason."""
         while self.left:
             self._add(self._missed(self.left.popleft(), why))
 
     def tell(self) -> None:
-        """Print the tables for a terminal, ours and the published beside it; without rows, leave nothing."""
+        """Print our table and the published one; without rows, remove the directory."""
         if not self.rows:
             run_directory.remove_empty(self.directory)
             return
@@ -87,7 +87,7 @@ class Climb:
             raise signals.Stopped(number)
 
     def _missed(self, length: int, why: str, session: Session | None = None) -> SpeedRow:
-        """A row that says why it has no speed; model and machine are as in the row before."""
+        """A row without a speed, with the reason; model and machine are those of the row before."""
         if self.rows:
             known = self.rows[-1]
         else:
@@ -110,7 +110,7 @@ class Climb:
         )
 
     def _add(self, row: SpeedRow, run: str = "") -> None:
-        """Keep a row, write every table anew, and say it."""
+        """Keep a row, write every table again, and print the row."""
         self.rows.append(row)
         self.runs.append(run)
         listed = [speed_ladder.json(known, where) for known, where in zip(self.rows, self.runs, strict=True)]

@@ -1,4 +1,4 @@
-"""Launch flags: how a server is started for the run, as the command line says it."""
+"""Launch flags: how a server is started for the run."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Launching(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in the report and in the log's directory."""
+        """Its name in the report and in the log's directory."""
         return self.engine or ("container" if self.container else "command")
 
 
 # fmt: off
 def add_launch_flags(group: argparse._ArgumentGroup) -> None:
-    """The flags that start a server and say how."""
+    """The flags that start a server."""
     add, yes_no = group.add_argument, argparse.BooleanOptionalAction
     add("--launch", choices=ENGINES, help="start this engine on --model, and stop it afterwards")
     add("--launch-command", metavar="LINE", help="start any server: a command line with {port} in it")
@@ -90,7 +90,7 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def launching(values: dict[str, Any]) -> Launching:
-    """What the flags' `values` say, which are taken out of it; raises UsageError."""
+    """The launch that the flags' `values` ask for, which are taken out of them; raises UsageError."""
     given = {name: values.pop(name) for name in _SETTINGS if name in values}
     if "server_seed" in given:
         given["seed"] = given.pop("server_seed")
@@ -99,7 +99,7 @@ def launching(values: dict[str, Any]) -> Launching:
         given["arguments"] = arguments
     if pairs := values.pop("server_env", []):
         given["environment"] = _environment(pairs)
-    found = Launching(
+    launch = Launching(
         engine=values.pop("launch", None),
         command=values.pop("launch_command", None),
         container=values.pop("launch_container", None),
@@ -111,26 +111,26 @@ def launching(values: dict[str, Any]) -> Launching:
         dry_run=values.pop("dry_run", False),
         trace_directory=_whole(values.pop("server_trace", None)),
     )
-    _check(found, given)
-    return found
+    _check(launch, given)
+    return launch
 
 
-def _check(found: Launching, given: Mapping[str, Any]) -> None:
-    if found.command is not None and found.engine:
+def _check(launch: Launching, given: Mapping[str, Any]) -> None:
+    if launch.command is not None and launch.engine:
         raise UsageError("--launch-command is the whole command: leave out --launch")
-    if not 0 < found.timeout_s < 1e9:
-        raise UsageError(f"--launch-timeout-sec {found.timeout_s:g}: give seconds, more than 0")
-    if found.container is None and (found.container_engine or found.container_args):
+    if not 0 < launch.timeout_s < 1e9:
+        raise UsageError(f"--launch-timeout-sec {launch.timeout_s:g}: give seconds, more than 0")
+    if launch.container is None and (launch.container_engine or launch.container_args):
         raise UsageError("--container-engine and --container-args go with --launch-container")
-    if found.wanted:
+    if launch.wanted:
         return
     needless = [_FLAGS.get(name, name) for name in given]
-    needless += ["server_python"] * (found.python is not None) + ["dry_run"] * found.dry_run
-    needless += ["launch_timeout_sec"] * (found.timeout_s != _TIMEOUT_S)
+    needless += ["server_python"] * (launch.python is not None) + ["dry_run"] * launch.dry_run
+    needless += ["launch_timeout_sec"] * (launch.timeout_s != _TIMEOUT_S)
     if needless:
         flag = needless[0].replace("_", "-")
         raise UsageError(
-            f"--{flag} is for a server that is started here, with --launch, -command or -container"
+            f"--{flag} applies to a server that loadgen starts: add --launch, --launch-command or -container"
         )
 
 
@@ -147,10 +147,10 @@ def _words(flag: str, line: str) -> tuple[str, ...]:
 
 
 def _environment(pairs: list[str]) -> dict[str, str]:
-    found = {}
+    environment = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--server-env {shown(name)}: write NAME=VALUE")
-        found[name] = value
-    return found
+        environment[name] = value
+    return environment

@@ -106,7 +106,7 @@ def _started(command: Command, port: int, directory: Path, withheld: Sequence[st
 
 
 def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
-    """What is known of a server that has become ready; raises UsageError where somebody else answers."""
+    """What is known of a server that has become ready; raises UsageError where another process answers."""
     running, safe = startup.running, without_secrets(command)
     facts = Launched(
         how=startup.launch.name,
@@ -178,16 +178,16 @@ def _launcher(launch: Launching) -> Launcher:
 
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
-    """Wait for /health to say yes; raises ServerDied, or UsageError when somebody else has the port."""
+    """Wait until /health is ready; raises ServerDied."""
     inquiry = ServerProbe(access, None)
     display = progress.display(quiet)
     launch, running = startup.launch, startup.running
     try:
-        while (trouble := inquiry.look()) is not None:
+        while (reason := inquiry.look()) is not None:
             if (code := running.exit_code()) is not None:
                 raise _death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
-                limit = f"{launch.timeout_s:g} s ({trouble}; --launch-timeout-sec waits longer)"
+                limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
                 raise _death(launch.name, running, f"is not ready after {limit}")
             display.show(startup)
             time.sleep(_LOOK_S)
@@ -196,7 +196,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 
 
 def _owned(running: Running) -> str:
-    """How it is known that the listener is ours; raises UsageError where it is somebody else."""
+    """How it is known that the listener is ours; raises UsageError where it is another process."""
     try:
         found = ownership.check(running.pids(), running.port)
     except LaunchError as error:

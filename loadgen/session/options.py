@@ -83,7 +83,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def saves(self) -> bool:
-        """Whether a result file is written beside the run directory."""
+        """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
 
 
@@ -97,7 +97,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
         refuse_unknown(unknown[0], parser)
     values = vars(given)
     if values.pop("dataset_name") != "random":
-        raise UsageError("--dataset-name: only random is built")
+        raise UsageError("--dataset-name: only random is supported")
     base_url = values.pop("base_url", None)
     host, port = values.pop("host", None), values.pop("port", None)
     if host is not None or port is not None:
@@ -112,10 +112,10 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = launching(values)
     if base_url is not None and launch.wanted:
-        raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
+        raise UsageError("--base-url is a running server: leave out --launch, or --base-url")
     certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
     if certificate is not None and base_url is None:
-        raise UsageError(f"{certificate} is for a server that is there already: pass its https --base-url")
+        raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     # They are written into every result as they are given.
@@ -137,25 +137,25 @@ def _refuse(argv: Sequence[str]) -> None:
         if word == "--profile" and following.startswith("--"):
             raise UsageError(
                 "--profile takes the name of a workload here (`loadgen profiles` lists them); "
-                "vLLM's bare --profile, which profiles the server, is --server-trace"
+                "vLLM's bare --profile, which traces the server, is --server-trace"
             )
         reason = REFUSED.get(flag, ONLY_RANDOM if flag.startswith(OTHER_DATASETS) else None)
         if reason is not None:
-            raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {reason}")
+            raise UsageError(f"{flag} of `vllm bench serve` is not supported: {reason}")
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:
     """Headers written NAME=VALUE, or as curl has them; no word of one that is refused is shown."""
-    found = {}
+    headers = {}
     for number, pair in enumerate(pairs, 1):
         named = _HEADER.fullmatch(pair)
         if named is None:
             raise UsageError(
-                f"--header: value {number} (not shown) is no header: write NAME=VALUE in ASCII, in quotes"
+                f"--header: value {number} (not shown) is not a header: write NAME=VALUE in ASCII, in quotes"
             )
-        found[named[1]] = named[2]
-    check_headers(found.items())
-    return found
+        headers[named[1]] = named[2]
+    check_headers(headers.items())
+    return headers
 
 
 def _json_object(text: str) -> dict[str, Any]:

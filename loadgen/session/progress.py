@@ -1,18 +1,14 @@
-"""Live: what a person sees while a run is under way; it only looks at counters."""
+"""Live: what a person sees while a run is under way; it only reads counters."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
-
-import msgspec
 
 from loadgen import clock
 from loadgen.metrics.record import Record
 from loadgen.results.printing import printed
-from loadgen.session.signals import Interrupts, Signals
 from loadgen.transport.job import Counters
 
 _LINE_EVERY_NS = 10_000_000_000
@@ -24,7 +20,7 @@ class Progress:
     """A run so far: requests from the counters, tokens and TTFT from what has been decoded."""
 
     title: str
-    total: int | None  # None: only the time for sending tells
+    total: int | None  # None: only the sending time is limited
     counters: Counters
     duration_s: float | None = None  # for which requests are sent
     begin_ns: int = field(default_factory=clock.now_ns)
@@ -197,13 +193,3 @@ def display(quiet: bool) -> Display:
 def warn(text: str) -> None:
     """A line on standard error, if that takes one."""
     printed(f"loadgen: {text}", sys.stderr)
-
-
-class Frontend(msgspec.Struct, frozen=True):
-    """Who runs a session: where its warnings go, and where a request to end it comes from."""
-
-    warn: Callable[[str], None]
-    interrupts: Interrupts
-
-
-TERMINAL = Frontend(warn, Signals())

@@ -87,6 +87,9 @@ class Signals:
         """Nothing: a signal delivers itself."""
 
 
+SIGNALS = Signals()
+
+
 class StopRequest:
     """A request that another thread of the program makes, and `poll` delivers as a Ctrl-C."""
 

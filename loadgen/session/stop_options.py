@@ -1,4 +1,4 @@
-"""Stop flags: the part of the command line that says when a run is to end before its plan."""
+"""Stop flags: the rules by which a run ends before its plan does."""
 
 from __future__ import annotations
 

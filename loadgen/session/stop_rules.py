@@ -36,7 +36,7 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 class StopOptions(Protocol):
-    """What the command line says of when to stop; None: nothing."""
+    """The command line's rules to stop; None: not given."""
 
     @property
     def max_failures(self) -> Tolerance | None: ...
@@ -52,8 +52,8 @@ class StopOptions(Protocol):
 class StopRules:
     """The rules of one run, and what they have seen of it.
 
-    They are told of each request as it ends, and asked now and then whether the run is to end. A request
-    that was cancelled says nothing of the server, and is not counted.
+    Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request is
+    no evidence about the server, and is not counted.
     """
 
     max_failures: Tolerance | None = None
@@ -84,7 +84,7 @@ class StopRules:
         return None if self.max_duration_s is None else self.max_duration_s + self.drain_s
 
     def duration_ns(self, planned_ns: int) -> int:
-        """For how long requests are sent, given what the workload says; 0: no limit, as `Job` has it."""
+        """For how long requests are sent, given the workload's own duration; 0: no limit, as `Job` has it."""
         if self.max_duration_s is None:
             return planned_ns
         most_ns = int(self.max_duration_s * _SECOND_NS)

@@ -1,9 +1,9 @@
-"""Sections: parts of what is said of a run, each made under a guard: one that fails costs itself alone.
+"""Sections: parts of a run's report, each made under a guard: one that fails costs only itself.
 
 A run may have taken a night. Whatever is made of it afterwards (a doubt, a section of the report, a part of
 the JSON) runs on what is measured and saved, and a fault in one of them must cost neither the others nor
-the figures. Which faults those are nobody can list: that is what makes them faults. So this is the one
-place beside the capturing process that catches every Exception; each that is caught is named in the report.
+the figures. Those faults cannot be listed in advance. So this, next to the capturing process, is the one
+place that catches every Exception; each that is caught is named in the report.
 """
 
 from __future__ import annotations
