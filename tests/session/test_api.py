@@ -185,7 +185,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"vocab_size": 0}, "vocab_size: expected `int` >= 1"),
     ({"headers": ["a"]}, "headers: expected `object`"),
     ({"headers": {"a b": "c"}}, "header"),
-    ({"api_key": "two words"}, "api_key holds no API key"),
+    ({"api_key": "two words"}, "api_key is not an API key"),
     ({"endpoint": "/a b"}, "--endpoint"),
     ({"max_failures": "half"}, "max_failures: 'half' is neither"),
     ({"goodput": ["ttft"]}, "goodput"),

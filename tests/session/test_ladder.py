@@ -241,10 +241,10 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
         ("ladder", ["--no-such-flag"], "; loadgen ladder --help lists the flags"),
         ("ladder", ["--goodput", "speed:1"], "goodput"),
         ("ladder", ["--random-input-len", "5"], "--input-len is not for a ladder: the profile's `ladder`"),
-        ("ladder", ["--repeat", "2"], "--repeat is not for a ladder: --num-prompts says how often"),
+        ("ladder", ["--repeat", "2"], "--repeat does not apply to a ladder: --num-prompts says how often"),
         ("ladder", ["--append-result"], "--save-result is not for a ladder: ladder.json"),
         ("ladder", ["--print-request"], "--print-request is not for a ladder: `loadgen bench` shows one"),
-        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat is not for a ladder"),
+        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat does not apply to a ladder"),
         ("bench", ["--formula", OUTPUT], "unknown flag --formula"),
     ],
 )
