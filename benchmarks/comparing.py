@@ -8,6 +8,7 @@ every `faster` or `slower` is false; where one does, it should be found. Nothing
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.populations import Made, Population, real, recorded  # noqa: E402
-from benchmarks.table import markdown  # noqa: E402
+from benchmarks.harness.page import markdown  # noqa: E402
+from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
 from loadgen.analysis.comparison.estimate import Estimate, estimate  # noqa: E402
 from loadgen.analysis.comparison.multiplicity import family, more_runs  # noqa: E402
 from loadgen.arrays import Float64  # noqa: E402
@@ -36,13 +37,13 @@ _PAGE = ROOT / "docs" / "comparing-calibration.md"
 _FASTER, _SLOWER, _EQUIVALENT, _UNDECIDED = range(4)
 _FIELDS = [
     ("false", int),
-    ("said", int),
+    ("verdict", int),
     ("covered", bool),
     ("plain", bool),
     ("repeats", int),
     ("beyond", bool),
 ]
-ROWS = (1, 2, 9)  # beside the baseline
+ROWS = (1, 2, 9)  # compared with the baseline
 _MOST_LOOKS = 12
 _PLAIN = Made("log-normal, 2 %", 0.02)
 _MADE = (
@@ -55,25 +56,25 @@ _MADE = (
     Made("2 %, one run in ten slower by up to 20 %", 0.02, "hiccups"),
     Made("three runs of 2 % a start, starts of 3 %", 0.02, start_spread=0.03, runs_a_start=3),
 )
-_HEADS = [f"{rows} beside the baseline, %" for rows in ROWS]
+_HEADS = [f"{rows} and the baseline, %" for rows in ROWS]
 _HEAD = (
     "# How often a comparison is wrong",
     "",
     "Written by `python benchmarks/comparing.py`; every figure of this page is from one run of it.",
     "",
-    "Each simulated campaign goes through the code that judges a real one (`loadgen/analysis/comparison`)."
-    " Its runs are real, of one server and one checkpoint, resampled in stretches that keep the order in"
-    " which they were made; or they are made up, and a percentage is the spread of a run. Every arm has a run"
-    " in each repeat, in ABBA order, paired by repeat. Intervals are of the simulation, at 95 % (Clopper,"
-    " Pearson): what another series of real runs would give is not in them, and of stretches of five repeats"
-    " a series has few that do not overlap.",
+    "Each simulated campaign goes through the code that judges a real one"
+    " (`loadgen/analysis/comparison`). Its runs are real, of one server and one checkpoint, resampled in"
+    " stretches that keep the order in which they were made; or they are synthetic, and a percentage is"
+    " the spread of a run. Every arm has a run in each repeat, in ABBA order, paired by repeat."
+    " Intervals are of the simulation, at 95 % (Clopper, Pearson): they do not cover the variation"
+    " between series of real runs, and a series has few stretches of five repeats that do not overlap.",
 )
 Outcomes = NDArray[Any]  # one campaign an element, of _FIELDS
 
 
 @dataclass(frozen=True)
 class Question:
-    """Campaigns of one kind: `rows` beside a baseline, the first of them faster by `truth`."""
+    """Campaigns of one kind: `rows` and a baseline, the first of them faster by `truth`."""
 
     population: Population
     rows: int
@@ -84,15 +85,15 @@ class Question:
     repeats: int = REPEATS  # before the first look
 
 
-def ask(question: Question, campaigns: int) -> Outcomes:
-    """What is said in so many campaigns; the same in every run of this program."""
+def simulate(question: Question, campaigns: int) -> Outcomes:
+    """The outcomes of simulated campaigns; the same in every run of this program."""
     draws = np.random.default_rng(SEED)
     figures = _figures(question, draws, np.zeros((campaigns, 0)), question.repeats)
     return np.concatenate(list(_follow(question, draws, figures, np.zeros(campaigns, _FIELDS), 1)))
 
 
 def _figures(question: Question, draws: np.random.Generator, before: Float64, repeats: int) -> Float64:
-    """So many repeats after those before: (campaigns, arms, repeats), the baseline first."""
+    """`repeats` more repeats after those `before`: (campaigns, arms, repeats), the baseline first."""
     arms = question.rows + 1
     figures = question.population.figures(draws, len(before), arms, repeats, before.shape[-1])
     figures[:, 1] *= 1 + question.truth
@@ -102,42 +103,41 @@ def _figures(question: Question, draws: np.random.Generator, before: Float64, re
 def _follow(
     question: Question, draws: np.random.Generator, figures: Float64, before: Outcomes, look: int
 ) -> Iterator[Outcomes]:
-    """Look; then add what is asked for to the campaigns that are asked, and look again."""
-    told, more = _look(question, figures, before, look)
+    """Look; then add the requested repeats to the campaigns that need them, and look again."""
+    outcomes, more = _look(question, figures, before, look)
     goes_on = np.isfinite(more) & (more > 0) & (look < question.looks)
-    yield told[~goes_on]
+    yield outcomes[~goes_on]
     for extra in np.unique(more[goes_on]).astype(int):
         these = goes_on & (more == extra)
         further = _figures(question, draws, figures[these], extra)
         longer = np.concatenate([figures[these], further], -1)
-        yield from _follow(question, draws, longer, told[these], look + 1)
+        yield from _follow(question, draws, longer, outcomes[these], look + 1)
 
 
 def _look(question: Question, figures: Float64, before: Outcomes, look: int) -> tuple[Outcomes, Float64]:
-    """What is said now, and the repeats asked for: by the noisiest undecided row, which asks for most."""
+    """Today's verdicts, and the repeats requested: by the noisiest undecided row, which needs most."""
     count = figures.shape[-1]
-    found = estimate(figures[:, 1:], figures[:, :1], paired=question.paired)
-    rows = family(found, question.margin, ALPHA)
-    faster, slower = (rows.differs & (found.log_ratio * sign > 0) for sign in (1, -1))
+    ratios = estimate(figures[:, 1:], figures[:, :1], paired=question.paired)
+    rows = family(ratios, question.margin, ALPHA)
+    faster, slower = (rows.differs & (ratios.log_ratio * sign > 0) for sign in (1, -1))
     same = (np.arange(question.rows) > 0) | (question.truth == 0)
-    told = before.copy()
-    told["false"][(before["false"] == 0) & (slower | (faster & same)).any(-1)] = look
-    told["said"] = np.select((faster[:, 0], slower[:, 0], rows.equivalent[:, 0]), range(3), _UNDECIDED)
-    told["repeats"] = count
+    outcomes = before.copy()
+    outcomes["false"][(before["false"] == 0) & (slower | (faster & same)).any(-1)] = look
+    outcomes["verdict"] = np.select((faster[:, 0], slower[:, 0], rows.equivalent[:, 0]), range(3), _UNDECIDED)
+    outcomes["repeats"] = count
     if look == 1:
-        off = np.abs(found.log_ratio - np.log1p(question.truth * ~same))
-        told["covered"] = (off <= found.reach(ALPHA))[:, 0]
-        told["plain"] = (found.p <= ALPHA).any(-1)
-    asking = rows.undecided.any(-1)
+        off = np.abs(ratios.log_ratio - np.log1p(question.truth * ~same))
+        outcomes["covered"] = (off <= ratios.reach(ALPHA))[:, 0]
+        outcomes["plain"] = (ratios.p <= ALPHA).any(-1)
+    undecided = rows.undecided.any(-1)
     more = np.zeros(len(figures))
-    if asking.any():
-        noisiest = np.where(rows.undecided, found.error, -1).argmax(-1)[asking, None]
-        parts = (found.log_ratio, found.error, found.freedom)
-        asks = Estimate(*(np.take_along_axis(part[asking], noisiest, -1)[:, 0] for part in parts))
-        wanted = more_runs(asks, count, rows=question.rows, margin=question.margin, alpha=ALPHA)
-        more[asking] = wanted
-    told["beyond"] = np.isinf(more)
-    return told, more
+    if undecided.any():
+        noisiest = np.where(rows.undecided, ratios.error, -1).argmax(-1)[undecided, None]
+        parts = (ratios.log_ratio, ratios.error, ratios.freedom)
+        worst = Estimate(*(np.take_along_axis(part[undecided], noisiest, -1)[:, 0] for part in parts))
+        more[undecided] = more_runs(worst, count, rows=question.rows, margin=question.margin, alpha=ALPHA)
+    outcomes["beyond"] = np.isinf(more)
+    return outcomes, more
 
 
 def no_difference(campaigns: int) -> list[str]:
@@ -146,21 +146,21 @@ def no_difference(campaigns: int) -> list[str]:
     for population, margin, paired in _populations():
         cells = []
         for rows in ROWS:
-            told = ask(Question(population, rows, margin, paired=paired), campaigns)
-            wrong = _wrong(told, 2)
-            cells.append(f"{100 * _wrong(told, 1).mean():.1f} → {_share(wrong)}")
+            outcomes = simulate(Question(population, rows, margin, paired=paired), campaigns)
+            wrong = _wrong(outcomes, 2)
+            cells.append(f"{100 * _wrong(outcomes, 1).mean():.1f} → {_share(wrong)}")
             if _bounds(wrong)[1] > ALPHA:
-                above.append(f"{population.name}, {rows} beside the baseline: {_share(wrong)} %")
-        lines.append((population.name, f"± {margin:.0%}", _share(told["covered"]), *cells))
+                above.append(f"{population.name}, {rows} and the baseline: {_share(wrong)} %")
+        lines.append((population.name, f"± {margin:.0%}", _share(outcomes["covered"]), *cells))
     met = "met in every cell"
     if above:
         met = f"**missed** in {len(above)} of {len(ROWS) * len(lines)} cells: {'; '.join(above)}"
     return [
         "## Where no row differs",
         "",
-        f"Of {campaigns:,} campaigns a cell, the share in which any row is called faster or slower: at the"
-        " first look, after five repeats → at that or after the repeats that were then asked for. And how"
-        " often the first look's 95 % interval of a ratio holds the truth.",
+        f"Of {campaigns:,} campaigns per cell, the share in which any row is called faster or slower: at the"
+        " first look, after five repeats → at that one or after the repeats that were then requested. And how"
+        " often the first look's 95 % interval of a ratio contains the true one.",
         "",
         *markdown(("runs", "margin", "holds, %", *_HEADS), lines),
         "",
@@ -169,37 +169,38 @@ def no_difference(campaigns: int) -> list[str]:
 
 
 def as_long_as_it_asks(campaigns: int) -> list[str]:
-    """The same, for somebody who makes the repeats that are asked for until none are."""
+    """The same, if requested repeats are made until none are requested."""
     lines = []
     for repeats in (REPEATS, 3, 2):
-        asked = [Question(_PLAIN, rows, 0.02, looks=_MOST_LOOKS, repeats=repeats) for rows in ROWS]
-        lines.append((str(repeats), *(_share(_wrong(ask(one, campaigns), _MOST_LOOKS)) for one in asked)))
+        questions = [Question(_PLAIN, rows, 0.02, looks=_MOST_LOOKS, repeats=repeats) for rows in ROWS]
+        wrong = (_wrong(simulate(question, campaigns), _MOST_LOOKS) for question in questions)
+        lines.append((str(repeats), *map(_share, wrong)))
     return [
         "## Asked again and again",
         "",
-        f"The same share among {_PLAIN.name}, where the repeats that are asked for are made until none are,"
-        f" up to {_MOST_LOOKS} looks: {campaigns:,} campaigns a cell. alpha is divided by three looks: beyond"
-        " them, and begun with fewer repeats than five, nothing promises 5 %.",
+        f"The same share for {_PLAIN.name}, where requested repeats are made until none are requested,"
+        f" up to {_MOST_LOOKS} looks: {campaigns:,} campaigns per cell. alpha is divided by three looks: with"
+        " more looks, or fewer than five repeats at first, 5 % is not guaranteed.",
         "",
         *markdown(("repeats at first", *_HEADS), lines),
     ]
 
 
 def a_difference(campaigns: int) -> list[str]:
-    """What is said of a row that differs by so much, after the repeats that were asked for."""
+    """The verdicts on a row that differs, after the repeats that were requested."""
     lines = []
-    for (population, margin, truth), rows in ((one, rows) for one in _truths() for rows in ROWS):
-        told = ask(Question(population, rows, margin, truth), campaigns)
-        said = [_share(told["said"] == verdict) for verdict in range(4)]
-        middle, most = np.median(told["repeats"]), told["repeats"].max()
+    for (population, margin, truth), rows in itertools.product(_truths(), ROWS):
+        outcomes = simulate(Question(population, rows, margin, truth), campaigns)
+        verdicts = [_share(outcomes["verdict"] == verdict) for verdict in range(4)]
+        middle, most = np.median(outcomes["repeats"]), outcomes["repeats"].max()
         repeats = f"{middle:.0f} ({most})"
-        lines.append((population.name, f"± {margin:.0%}", str(rows), f"{truth:.1%}", *said, repeats))
+        lines.append((population.name, f"± {margin:.0%}", str(rows), f"{truth:.1%}", *verdicts, repeats))
     return [
         "## Where one row differs",
         "",
-        f"What is said of that row in {campaigns:,} campaigns, in %: after five repeats, and where any row"
-        " was undecided after the repeats that were then asked for. Where it would take over 1000, none are,"
-        " and the row stays undecided.",
+        f"The verdicts on that row in {campaigns:,} campaigns, in %: after five repeats or, where any row was"
+        " undecided, after the repeats that were then requested. Where over 1000 would be needed, none are"
+        " requested, and the row stays undecided.",
         "",
         *markdown(
             (
@@ -219,7 +220,7 @@ def a_difference(campaigns: int) -> list[str]:
 
 
 def without(campaigns: int) -> list[str]:
-    """What the rules are for: the same campaigns, one rule left out."""
+    """The effect of each rule: the same campaigns without it."""
     drifting = Made("", 0.02, drift=0.05, in_turn=False)
     cases = [
         ("every row by its own p ≤ 0.05, one look", Question(_PLAIN, 9, 0.02), "plain"),
@@ -235,7 +236,7 @@ def without(campaigns: int) -> list[str]:
         ),
     ]
     lines = [
-        (what, str(question.rows), _share(ask(replace(question, looks=1), campaigns)[column] > 0))
+        (what, str(question.rows), _share(simulate(replace(question, looks=1), campaigns)[column] > 0))
         for what, question, column in cases
     ]
     return [
@@ -262,8 +263,8 @@ def _truths() -> Iterator[tuple[Population, float, float]]:
     )
 
 
-def _wrong(told: Outcomes, look: int) -> NDArray[Any]:
-    return np.asarray((told["false"] > 0) & (told["false"] <= look))
+def _wrong(outcomes: Outcomes, look: int) -> NDArray[Any]:
+    return np.asarray((outcomes["false"] > 0) & (outcomes["false"] <= look))
 
 
 def _share(hits: NDArray[Any]) -> str:

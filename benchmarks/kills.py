@@ -1,4 +1,4 @@
-"""Kills: `kill -9` at random instants of a run, and which finished requests its journal still holds.
+"""Kills: `kill -9` at random times of a run, and which finished requests its journal still holds.
 
 Run by hand: `python -m benchmarks.kills [--kills 100]`. A null server logs when it wrote each request's last
 token. After each kill, of the parent, the capturing process, or both in turn, the run directory is read, and
@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.process import CouldNotRun, checkout_env
-from benchmarks.truth import Row, null_server
+from benchmarks.harness.process import CouldNotRun, checkout_env
+from benchmarks.harness.truth import Row, null_server
 from loadgen.results import run_directory
 
-_KEPT_NS = 1_000_000_000  # what ended this long before the kill must be kept
+_KEPT_NS = 1_000_000_000  # a request that ended this long before the kill must be kept
 _LEAST_S, _MOST_S = 0.3, 3.5  # after the first request, when the kill comes
 _START_S = 20.0
 _SETTLED_S = 0.25
@@ -49,18 +49,11 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 def killed(base_url: str, runs: Path, number: int, draw: random.Random) -> Kill:
-    """Start a run, kill it at a random instant, and read what is left. Raises CouldNotRun."""
+    """Start a run, kill it at a random time, and read what is left; raises CouldNotRun."""
     prefix, place, victim = f"kill{number}-", runs / str(number), _VICTIMS[number % len(_VICTIMS)]
     argv = [sys.executable, "-m", "loadgen", "bench", "--base-url", base_url, "--run-dir", str(place)]
-    argv += [
-        "--request-id-prefix",
-        prefix,
-        "--random-input-len",
-        "16",
-        "--random-output-len",
-        "32",
-        "--quiet",
-    ]
+    argv += ["--request-id-prefix", prefix, "--quiet"]
+    argv += ["--random-input-len", "16", "--random-output-len", "32"]
     argv += ["--num-prompts", "100000", "--max-concurrency", "32", "--num-warmups", "0", "--no-observe"]
     client = subprocess.Popen(
         argv, env={**os.environ, **checkout_env()}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -94,9 +87,7 @@ def _capturing(pid: int) -> psutil.Process:
         for child in client.children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if time.time() - child.create_time() > _SETTLED_S and child.cmdline() == client.cmdline():
-                    return (
-                        child  # a fork that stays one: git, which is asked for our version, is gone by then
-                    )
+                    return child  # git, which is run for the version, has ended by then
         time.sleep(0.01)
     raise CouldNotRun("the client did not start to send")
 
@@ -110,7 +101,7 @@ def lost(kill: Kill, rows: list[Logged]) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Kill as often as asked; 0 where nothing was lost."""
+    """Kill as often as requested; 0 if nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -125,11 +116,15 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- |")
     missing = 0
     for victim in _VICTIMS:
-        some = [kill for kill in kills if kill.victim == victim]
-        due, gone = (sum(column) for column in zip(*(lost(kill, rows) for kill in some), strict=True))
+        of_victim = [kill for kill in kills if kill.victim == victim]
+        losses = [lost(kill, rows) for kill in of_victim]
+        due, gone = sum(due for due, _ in losses), sum(gone for _, gone in losses)
         missing += gone
-        journals, kept = sum(kill.recovered for kill in some), sum(len(kill.indices) for kill in some)
-        print(f"| {victim} | {len(some)} | {journals} | {due} | {gone} | {kept} |")
+        journals, kept = (
+            sum(kill.recovered for kill in of_victim),
+            sum(len(kill.indices) for kill in of_victim),
+        )
+        print(f"| {victim} | {len(of_victim)} | {journals} | {due} | {gone} | {kept} |")
     return 1 if missing else 0
 
 

@@ -1,7 +1,7 @@
 """How much memory a run takes, however long: joined from a journal's parts, saved, loaded, reported.
 
 Run by hand: `python benchmarks/memory.py [--tokens 10000000 20000000 40000000]`, a process each. The bar is
-600 MiB for the whole process, and little more for longer runs: of a request only its columns are held.
+600 MiB for the whole process, and little more for longer runs: only a request's columns are kept.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def requests(tokens: int, per_message: int, first: int = 0) -> Iterator[Record]:
 
 
 class Parts:
-    """The frames of a journal, as often as they are gone through."""
+    """The frames of a journal; can be iterated repeatedly."""
 
     def __init__(self, tokens: int, per_message: int) -> None:
         self._tokens, self._per_message = tokens, per_message
@@ -84,7 +84,7 @@ class Parts:
 
 
 def facts(count: int) -> Facts:
-    """Those of a run of so many requests."""
+    """The facts of a run of `count` requests."""
     keys = {"input_len": 64, "output_len": PER_REQUEST, "num_prompts": count, "max_concurrency": STREAMS}
     now = datetime.now(UTC)
     return Facts(
@@ -106,20 +106,20 @@ def facts(count: int) -> Facts:
 
 
 def peak_rss() -> int:
-    """The most memory this process has held, in bytes, pages of mapped files included."""
+    """Peak resident memory of this process, in bytes, pages of mapped files included."""
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def anonymous() -> int:
-    """What it holds now that no file backs, in bytes; 0 where the system does not say."""
+    """Anonymous memory of this process now, in bytes; 0 where the system does not report it."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), 0)
 
 
 def measured(asked: tuple[int, int, str]) -> list[float]:
-    """The peak after each step and what is held at the end, MiB; CPU of the figures, s; bytes a token."""
+    """Peak after each step and anonymous memory at the end, MiB; CPU of the figures, s; bytes per token."""
     tokens, per_message, directory = asked
     peaks: list[float] = []
     records = Records.joined(Parts(tokens, per_message), spill=Path(directory))
@@ -156,8 +156,7 @@ def main() -> None:
             tempfile.TemporaryDirectory(dir=args.directory) as directory,
             multiprocessing.get_context("spawn").Pool(1) as pool,
         ):
-            (found,) = pool.map(measured, [(tokens, args.per_message, directory)])
-        *peaks, seconds, kept = found
+            ((*peaks, seconds, kept),) = pool.map(measured, [(tokens, args.per_message, directory)])
         cells = [str(tokens), *(f"{peak:.0f}" for peak in peaks), f"{seconds:.2f}", f"{kept:.1f}"]
         print("".join(cell.rjust(WIDTH) for cell in cells), flush=True)
 

@@ -1,14 +1,18 @@
-"""Screenshots of the HTML report, as the docs show them: a page of these places, made and photographed.
+"""Screenshots for the docs: the HTML report of some places, or the terminal after one run.
 
     python benchmarks/pictures.py PLACE… [--out docs/pictures] [--name report]
+    python benchmarks/pictures.py RUN_DIR --terminal [--out docs/pictures] [--name terminal]
 
-It needs Chromium and playwright. A picture is cut and its colours are counted, so that it stays small.
+It needs Chromium and playwright. A picture is cropped and its colours are reduced, so that it stays small.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
+import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -18,6 +22,8 @@ from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
+from rich.console import Console
+from rich.text import Text
 
 from loadgen import cli
 
@@ -26,6 +32,7 @@ _ARGUMENTS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 _COLOURS = 64
+_COLUMNS = 84
 
 
 @dataclass(frozen=True)
@@ -48,29 +55,52 @@ SHOTS = (
 
 
 def main() -> int:
-    """Make the page, take every shot; 0 where all were written."""
-    parser = argparse.ArgumentParser(description="Photograph the HTML report of these places.")
+    """Make the page or the terminal, take every shot; 0 where all were written."""
+    parser = argparse.ArgumentParser(description="Photograph the HTML report of these places, or a terminal.")
     parser.add_argument("places", nargs="+", metavar="PLACE")
     parser.add_argument("--out", default="docs/pictures", metavar="DIR")
-    parser.add_argument("--name", default="report", help="what the pictures' names begin with")
-    asked = parser.parse_args()
-    out = Path(asked.out)
+    parser.add_argument("--name", help="what the pictures' names begin with (default: report, or terminal)")
+    parser.add_argument(
+        "--terminal", action="store_true", help="the command and the report of a run directory"
+    )
+    arguments = parser.parse_args()
+    out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
+    name = arguments.name or ("terminal" if arguments.terminal else "report")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         print("no chromium on this machine", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         page = Path(scratch) / "report.html"
-        if code := cli.main(["report", *asked.places, "--html", str(page)]):
+        if not arguments.terminal and (code := cli.main(["report", *arguments.places, "--html", str(page)])):
             return code
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
-        for shot in SHOTS:
-            path = out / f"{asked.name}-{shot.name}.png"
-            path.write_bytes(small(taken(browser, page, shot)))
-            print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+        if arguments.terminal:
+            pictures = {name: terminal(browser, Path(arguments.places[0]))}
+        else:
+            pictures = {f"{name}-{shot.name}": taken(browser, page, shot) for shot in SHOTS}
         browser.close()
+    for stem, picture in pictures.items():
+        path = out / f"{stem}.png"
+        path.write_bytes(small(picture))
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
+
+
+def terminal(browser: Browser, run: Path) -> bytes:
+    """A PNG of what stood in the terminal: the command, and what it printed."""
+    command = json.loads((run / "result.json").read_bytes())["loadgen"]["command"]
+    console = Console(record=True, file=io.StringIO(), width=_COLUMNS)
+    console.print(Text(f"$ {shlex.join(['loadgen', *command[1:]])}"))
+    console.print(Text((run / "report.txt").read_text("utf-8").rstrip()))
+    drawn = console.export_svg(title="loadgen")
+    drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts of another host
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    page.set_content(f"<body style='margin:0'>{drawn}</body>")
+    picture = page.locator("svg").first.screenshot()
+    page.close()
+    return picture
 
 
 def taken(browser: Browser, path: Path, shot: Shot) -> bytes:

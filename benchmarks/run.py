@@ -1,16 +1,14 @@
 """Every bar of the project in one run: `python benchmarks/run.py`, a table and docs/benchmarks.md.
 
-Nothing here asserts a time: the table says `met` or `missed`, and the exit code is 0 unless
-something could not run at all. Peers are found through flags or the environment variables of the
-same names (RUST_EXTENSION, RUST_PYTHON, VLLM, TOKENIZER, each with LOADGEN_BENCH_ before it).
+Nothing here asserts a time: a bar is `met` or `missed`, and the exit code is 0 unless something
+could not run at all. Peers are given with flags or with the environment variables of the same
+names (RUST_EXTENSION, RUST_PYTHON, VLLM, TOKENIZER, each with LOADGEN_BENCH_ before it).
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import resource
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,17 +17,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks import clients, install, loads, local, table  # noqa: E402
-from benchmarks.clients import Installed, Paths  # noqa: E402
-from benchmarks.process import CouldNotRun, compile_checkout  # noqa: E402
-from benchmarks.table import Bar, Section  # noqa: E402
+from benchmarks.bars import install, local, streams  # noqa: E402
+from benchmarks.clients import adapters  # noqa: E402
+from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
+from benchmarks.harness import page  # noqa: E402
+from benchmarks.harness.page import Bar, Section  # noqa: E402
+from benchmarks.harness.process import CouldNotRun, compile_checkout  # noqa: E402
+from loadgen_servers.http_server import raise_file_limit  # noqa: E402
 
 BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
-    "wide": loads.wide,
-    "medium": loads.medium,
-    "single": loads.single,
-    "unpaced": loads.unpaced,
-    "selftest": loads.selftest,
+    "wide": streams.wide,
+    "medium": streams.medium,
+    "single": streams.single,
+    "unpaced": streams.unpaced,
+    "selftest": streams.selftest,
     "memory": local.memory,
     "plan": local.planning,
     "startup": local.startup,
@@ -40,11 +41,11 @@ _PREFIX = "LOADGEN_BENCH_"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for, print the table, write the page; 1 when something could not run."""
+    """Run the selected benchmarks, print the table, write the page; 1 if any could not run."""
     options = _parser().parse_args(argv)
     names = options.only or (_QUICK if options.quick else tuple(BENCHMARKS))
     repeats = options.repeats or (1 if options.quick else 5)
-    _allow_files()
+    raise_file_limit()  # for every client alike
     compile_checkout()
     with tempfile.TemporaryDirectory() as scratch:
         paths = Paths(
@@ -54,16 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.vllm,
             options.tokenizer,
         )
-        installed = clients.find(paths, Path(scratch))
+        installed = adapters.find(paths, Path(scratch))
         sections = [_section(name, installed, repeats) for name in names]
-    print("\n".join(table.bars(sections)))
+    print("\n".join(page.bars(sections)))
     for reason in installed.missing:
         print(f"\nnot run here: {reason}")
     output = options.output
     if output is None and not (options.quick or options.only):
         output = ROOT / "docs" / "benchmarks.md"
     if output is not None:
-        output.write_text(table.document(sections, repeats, installed.missing), "utf-8")
+        output.write_text(page.document(sections, repeats, installed.missing), "utf-8")
     faults = [fault for section in sections for fault in section.faults]
     for fault in faults:
         print(f"could not run: {fault}", file=sys.stderr)
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _section(name: str, installed: Installed, repeats: int) -> Section:
-    """One benchmark; one that could not run is a section that says so."""
+    """The section of one benchmark, also if it could not run."""
     try:
         return BENCHMARKS[name](installed, repeats)
     except CouldNotRun as error:
@@ -97,13 +98,6 @@ def _parser() -> argparse.ArgumentParser:
         name = _PREFIX + flag.removeprefix("--").replace("-", "_").upper()
         add(flag, metavar="PATH", default=os.environ.get(name, ""), help=what)
     return parser
-
-
-def _allow_files() -> None:
-    """Lift the limit on open files for every client alike."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _ANSWERS = (
     "loadgen.protocol.openai",
     "loadgen.protocol.sglang",
     "loadgen.metrics.token_counts",
-    "loadgen.protocol.error_text",
+    "loadgen.protocol.untrusted",
 )
 _OTHERS = ("loadgen.analysis.importers", "loadgen.workload.bounds")
 _STORED = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,12 @@ import pytest
 def pytest_configure() -> None:
     """Ctrl-C is heard: a shell that starts this in the background has it ignored, and all children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays to the end: the garbage collector need not search it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +34,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
     from loadgen.session import launched_server, session  # of few tests
-    from loadgen_servers import running
+    from loadgen_servers.process import running
 
     given: list[int] = []
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,6 +13,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE
 from loadgen.metrics.vllm_keys import Figures
 from loadgen.protocol import engines
+from loadgen.protocol.address import is_this_machine
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
@@ -59,6 +59,8 @@ class Reported(msgspec.Struct, frozen=True):
     joules_per_token: float | None = None
     level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
     doubts: tuple[str, ...] = ()  # their names, the grave ones
+    simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
+    speed_formula: str = ""  # what a speed table's tokens per second are over
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
@@ -69,6 +71,23 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
+
+    @property
+    def input_len(self) -> float | None:
+        """Tokens of a prompt, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_input_tokens", self.load.input_len)
+
+    @property
+    def output_len(self) -> float | None:
+        """Tokens of an answer, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_output_tokens", self.load.output_len)
+
+    def _mean(self, key: str, otherwise: float | None) -> float | None:
+        total, completed = self.figure(key), self.figure("completed")
+        if total is not None and completed:
+            return total / completed
+        mean = bounds.figure(otherwise)
+        return None if mean is None else float(mean)
 
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.
@@ -90,7 +109,7 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
     """A run of ours from its result as JSON; raises KeyError or TypeError where that is damaged."""
     figures, verdict = _figures(stored), stored["loadgen"]["verdict"]
     environment, sensed, server = facts.environment, facts.sensed, facts.server
-    ours = _is_here(server.url)  # else it is the client's machine that we know
+    ours = is_this_machine(server.url)  # else it is the client's machine that we know
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
@@ -107,6 +126,7 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
         level=verdict["level"],
         doubts=tuple(one["name"] for one in verdict["doubts"] if one["severity"] != "note"),
+        simulated=server.simulated,
         remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,
         fingerprint=facts.fingerprint,
@@ -171,20 +191,19 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
     )
 
 
-def _is_here(url: str) -> bool:
-    """Whether a server is on the client's machine."""
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def _machine(environment: Mapping[str, str]) -> str:
     return next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
+
+
+def simulation(preset: str) -> str:
+    """The remark on a run that the embedded engine answered."""
+    return f"SIMULATED with the timing of {preset}: no model ran"
 
 
 def _remarks(facts: Facts) -> Iterator[str]:
     """Where what is told is not what it seems to be."""
     if facts.server.simulated:
-        yield f"SIMULATED with the timing of {facts.server.simulated}: no model ran"
+        yield simulation(facts.server.simulated)
     if facts.partial:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:

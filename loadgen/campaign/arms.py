@@ -14,12 +14,12 @@ from loadgen.campaign import keys
 from loadgen.campaign.file import CheckpointTable, File
 from loadgen.campaign.keys import Variables
 from loadgen.campaign.trust import Trust
+from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
 from loadgen.session import bench
 from loadgen.session.attach import settings
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.spelling import nearest
-from loadgen.telemetry.environment import command_line
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
 from loadgen.workload.paths import place as expanded

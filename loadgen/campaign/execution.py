@@ -18,6 +18,7 @@ from loadgen.campaign.cooling import Cooling
 from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
 from loadgen.campaign.time_estimate import Pace
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError, ServerDied
 from loadgen.protocol.printable import plain
 from loadgen.results import run_directory
@@ -27,7 +28,6 @@ from loadgen.session import signals
 from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
 from loadgen.session.session import Session
-from loadgen.telemetry.environment import hide
 from loadgen.validity import sections
 from loadgen.workload.plan import Seed
 

@@ -44,22 +44,27 @@ class CheckpointTable(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class File(BaseModel):
-    """The whole file; relative profiles are beside it."""
+class CampaignOptions(BaseModel):
+    """What a campaign's file decides for the whole campaign, as its record has it too."""
 
     model_config = _STRICT
 
     name: Name
     description: str = ""
-    profiles: Names = ()
     repeats: Annotated[int, Field(ge=1, le=1000)] = 5
-    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None  # None: drawn and recorded
     starts: Literal["every-repeat", "once"] = "every-repeat"  # of a server
     baseline: str = ""  # a checkpoint, or "checkpoint on server"; "": the first
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.02  # of equivalence, 0.02 is ± 2 %
     hardware: str | None = None  # key of the roofline's table
     fingerprint: bool = False
     cool_down: CoolDown | None = None
+
+
+class File(CampaignOptions):
+    """The whole file; relative profiles are next to it."""
+
+    profiles: Names = ()
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None  # None: drawn and recorded
     servers: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     checkpoints: tuple[CheckpointTable, ...]
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.secrecy import HIDDEN, Secrets
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
-from loadgen.telemetry.environment import HIDDEN, hide
 
 _WORKLOAD = "belongs in a profile: all that is compared is asked the same"
 _WHOLE = "is the whole campaign's: write it above the tables"
@@ -143,21 +142,9 @@ def _several(value: Any, origin: str) -> list[str]:
 
 def without_secrets(flags: Flags) -> dict[str, Any]:
     """The flags as they may be written down: no header's value, nothing that looks like a key."""
-    known = Secrets.of(tables=(flags,))
-    shown = {key: _hidden(key, known.mask(value)) for key, value in flags.items()}
+    shown: dict[str, Any] = Secrets.of(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]
         names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(one))[0] for one in pairs]
         shown["header"] = dict.fromkeys(names, HIDDEN)
     return shown
-
-
-def _hidden(key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _hidden(name, one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_hidden("", one) for one in value]
-    if not isinstance(value, str) or value == HIDDEN:
-        return value
-    said = hide(f"{key}={value}") if key else hide(value)
-    return said.removeprefix(f"{key}=") if key else said

@@ -13,8 +13,8 @@ from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start
 from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust, program
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
-from loadgen.telemetry.environment import hide
 
 _WIDTH = 80
 _NO_BREAK = "\u00a0"

@@ -12,36 +12,27 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from loadgen import __version__
 from loadgen.campaign.arms import Arm
-from loadgen.campaign.file import CoolDown, File
+from loadgen.campaign.file import CampaignOptions, File
 from loadgen.campaign.keys import without_secrets
 from loadgen.campaign.matrix import Start
+from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
-from loadgen.telemetry.environment import hide
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
 
 # 1: the first.
 FORMAT = 1
-_MODEL = ConfigDict(extra="forbid", frozen=True)
 # What may change where something was run already: it is about the reading of it, or there may be more of it.
 _HARMLESS = (
-    "loadgen",
-    "created",
-    "description",
-    "file",
-    "repeats",
-    "baseline",
-    "margin",
-    "hardware",
-    "order",
-)
+    "loadgen", "created", "description", "file", "repeats", "baseline", "margin", "hardware", "order",
+)  # fmt: skip
 
 
 class ArmRecord(BaseModel):
     """A checkpoint on a server: flags of `loadgen bench` as keys, variables filled in, secrets hidden."""
 
-    model_config = _MODEL
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str
     server: str
@@ -49,26 +40,17 @@ class ArmRecord(BaseModel):
     profiles: tuple[str, ...]
 
 
-class CampaignRecord(BaseModel):
+class CampaignRecord(CampaignOptions):
     """`campaign.json`: the file as resolved, and what was decided once for all."""
 
-    model_config = _MODEL
+    model_config = ConfigDict(strict=False)
 
     format: int = FORMAT
     loadgen: str = __version__
-    name: str
-    description: str
     file: str
     created: datetime
     seed: int
     seed_chosen: bool
-    repeats: int
-    starts: str
-    baseline: str  # a checkpoint, or "checkpoint on server"
-    margin: float
-    hardware: str | None
-    fingerprint: bool
-    cool_down: CoolDown | None
     arms: tuple[ArmRecord, ...]
     profiles: dict[str, dict[str, Any]]  # each as its file has it, secrets hidden
     order: tuple[str, ...]  # ids of cells
@@ -85,20 +67,13 @@ def made(
     """The record of a campaign that begins; without a seed in the file one is drawn."""
     seed = Seed.drawn() if file.seed is None else Seed(file.seed, chosen=True)
     profiles = {name: place for arm in arms for name, place in arm.places.items()}
+    settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
     return CampaignRecord(
-        name=file.name,
-        description=file.description,
+        **{**settings, "baseline": file.baseline or arms[0].checkpoint},
         file=str(path.absolute()),
         created=at,
         seed=seed.value,
         seed_chosen=seed.chosen,
-        repeats=file.repeats,
-        starts=file.starts,
-        baseline=file.baseline or arms[0].checkpoint,
-        margin=file.margin,
-        hardware=file.hardware,
-        fingerprint=file.fingerprint,
-        cool_down=file.cool_down,
         arms=tuple(
             ArmRecord(
                 checkpoint=arm.checkpoint,
@@ -115,9 +90,9 @@ def made(
 
 def _written(place: str) -> dict[str, Any]:
     found = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
-    environment = (found.get("server") or {}).get("environment") or {}
-    for name, value in environment.items():
-        environment[name] = hide(f"{name}={value}").removeprefix(f"{name}=")
+    server = found.get("server") or {}
+    if "environment" in server:
+        server["environment"] = Secrets().mask(server["environment"], names_too=True)
     return found
 
 

@@ -101,11 +101,11 @@ def at_best_s(arm: Arm, workload: Profile) -> float | None:
     options = arm.options
     if options.hardware is None or options.model is None:
         return None
-    from loadgen.roofline import bound, machines  # no campaign without `hardware` needs them
+    from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
 
     config = Path(options.model_config) if options.model_config is not None else None
     try:
-        ceiling = bound.ceiling(options.model, machines.machine(options.hardware), config=config)
+        ceiling = estimate.ceiling(options.model, machines.machine(options.hardware), config=config)
     except UsageError:
         return None
     if workload.ladder is None:

@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
-from loadgen.protocol.address import host_of, is_loopback
+from loadgen.protocol.address import host_of, is_this_machine
 from loadgen.session.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
 from loadgen.session.options import Options
-from loadgen.telemetry.environment import command_line
 from loadgen.workload import profile
 
 
@@ -63,7 +63,7 @@ class Trust(msgspec.Struct, frozen=True):
 
     def _gives(self, options: Options) -> bool:
         """Whether a key that nobody asked for by name goes to an arm's server."""
-        return self.shipped or options.base_url is None or is_loopback(host_of(options.base_url))
+        return self.shipped or options.base_url is None or is_this_machine(options.base_url)
 
     @property
     def words(self) -> list[str]:

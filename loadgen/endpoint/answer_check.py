@@ -1,4 +1,4 @@
-"""Fingerprint: the answers to a few greedy prompts, kept with a run; whether they are answers at all."""
+"""Answer check: a run's answers to a few greedy prompts: garbage, or different from a baseline's."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ COMPLETION, CHAT = "completion", "chat"
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """One prompt of the set; `expects` is a pattern that a model which can answer at all says early."""
+    """One prompt of the set; `expects` is a pattern that the answer of any working model has early."""
 
     text: str
-    expects: str = ""  # "": any continuation will do
+    expects: str = ""  # "": any continuation is fine
 
 
-# A change of any text is a new version: answers to other prompts are not compared. Each is shorter than a
-# block of the prefix cache (16 tokens on a GPU), so that one server's second answer is computed as its first.
+# Any change of a text needs a new version: answers to other prompts are not compared. Each is shorter than a
+# block of the prefix cache (16 tokens on a GPU), so that a second answer is computed just as the first.
 VERSION: Final = 1
 ANSWER_TOKENS: Final = 48
 PROMPTS: Final = (
@@ -40,41 +40,41 @@ PROMPTS: Final = (
     Prompt("Once upon a time, there was a little"),
 )
 
-_FEWEST = 8  # tokens or characters by which one alone throughout is no accident
+_FEWEST = 8  # tokens or characters from which repeating a single one is not by chance
 _PERIOD_TOKENS, _PERIOD_CHARACTERS = 8, 30  # of a loop, at most
 _TURNS = 3  # of a loop, at least, in the answer's second half
 _REPLACEMENT = "\ufffd"
-_NO_TEXT = 0.5  # of an answer's characters that stand for none
+_NO_TEXT = 0.5  # share of replacement characters in an answer
 _KNOWN, _KEPT = 4, 0.5  # questions the baseline must answer, and the share of them that is enough
 _SHOWN = 24  # characters of an answer as an example
 
 
 class GreedyAnswer(BaseModel):
-    """What the server said to one prompt at temperature 0."""
+    """The server's answer to one prompt at temperature 0."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt: str
     text: str = ""
-    token_ids: tuple[int, ...] = ()  # where the server tells them
+    token_ids: tuple[int, ...] = ()  # where the server reports them
     failure: str = ""  # why there is no answer
-    cut: str = ""  # why it ends before its end: there was no more time
+    cut: str = ""  # why it is incomplete: no time was left
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to judge: an answer, be it empty, that no failure or cut explains."""
+        """Whether it can be judged: an answer, even an empty one, not explained by a failure or a cut."""
         return not self.failure and bool(self.text or self.token_ids or not self.cut)
 
 
 class Fingerprint(BaseModel):
-    """The answers to the same few prompts on every checkpoint."""
+    """The answers to the set of prompts, which is the same for every checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int  # of the set of prompts: only equal ones are compared
     answers: tuple[GreedyAnswer, ...]
-    missing: str = ""  # why nothing was asked
-    form: str = COMPLETION  # or CHAT: a template stood around the prompts
+    missing: str = ""  # why there are no answers
+    form: str = COMPLETION  # or CHAT: the prompts were in a chat template
 
     @classmethod
     def none(cls, why: str) -> Fingerprint:
@@ -83,30 +83,30 @@ class Fingerprint(BaseModel):
 
     @property
     def judged(self) -> tuple[GreedyAnswer, ...]:
-        """The answers there is something to say of."""
+        """The answers that can be judged."""
         return tuple(answer for answer in self.answers if answer.known)
 
 
 class Flaw(StrEnum):
-    """What an answer is instead of one, as far as it shows by itself."""
+    """What is wrong with an answer, as far as it shows without a baseline."""
 
     NOISE = "one token throughout, or no text, which NaN logits make"
     EMPTY = "empty"
     LOOP = "a few tokens repeated to the end"
 
 
-# The share of the answers with a flaw that is too many: alone, and more than the baseline's. Greedy answers
-# of healthy small models loop now and then, and an instruct model may have nothing to add to a prompt.
+# The share of answers with a flaw that is too high: alone, and beyond the baseline's. Greedy answers of
+# working small models loop now and then, and an instruct model may have nothing to add to a prompt.
 _ALONE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 3, Flaw.LOOP: 1 / 2}
 _WORSE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 4, Flaw.LOOP: 1 / 4}
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """Where two answers to one prompt part."""
+    """Where two answers to one prompt start to differ."""
 
     prompt: str
     equal: int  # tokens or characters before the first that differs
-    length: int  # of the longer answer; of the shorter where that one was cut
+    length: int  # of the longer answer; of the shorter if that one was cut
     parted: bool
 
     @property
@@ -116,14 +116,14 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """How far the answers of two checkpoints go together, which is no fault of either."""
+    """How far the answers of two checkpoints agree; a difference is not an error of either."""
 
     partings: tuple[Parting, ...]
     unit: str  # tokens, characters
     why: str = ""  # why nothing was compared
 
     def line(self, baseline: str) -> str:
-        """One sentence of it; `baseline` is the other checkpoint's name."""
+        """It in one sentence; `baseline` is the other checkpoint's name."""
         if self.why:
             return f"answers not compared with {baseline}: {self.why}"
         count = len(self.partings)
@@ -139,39 +139,39 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 def judge(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
-    """What is broken about the answers, one line each; empty where nothing is, or nothing was asked.
+    """What is broken about the answers, one line each; empty if nothing is, or there are none.
 
-    That answers differ from the baseline's is nothing broken: see `divergence`. Empty answers and loops count
-    against the baseline's where there is one that was asked the same; noise counts wherever it is.
+    Answers that differ from the baseline's are not broken: see `divergence`. Empty answers and loops are
+    compared with the baseline's if there is one with the same prompts; noise counts in any case.
     """
-    beside = baseline if baseline is not None and not _unlike(own, baseline) else None
+    reference = baseline if baseline is not None and not _incomparable(own, baseline) else None
     lines = []
     failures = [answer.failure for answer in own.answers if answer.failure]
     if failures:
         first = _printable(failures[0])
         lines.append(f"{len(failures)} of {len(own.answers)} prompts failed, the first with {first}")
     for kind in Flaw:
-        lines += _too_many(kind, own, beside)
-    if beside is not None:
-        lines += _forgotten(own, beside)
+        lines += _too_many(kind, own, reference)
+    if reference is not None:
+        lines += _forgotten(own, reference)
     return lines
 
 
 def flaw(answer: GreedyAnswer) -> Flaw | None:
-    """What is wrong with an answer by itself; None where nothing is, or there is no answer to look at."""
+    """What is wrong with an answer by itself; None if nothing is, or it cannot be judged."""
     if not answer.known:
         return None
-    said = answer.text.strip()
-    if _one_throughout(answer.token_ids) or _one_throughout(said) or _not_text(said):
+    text = answer.text.strip()
+    if _all_equal(answer.token_ids) or _all_equal(text) or _not_text(text):
         return Flaw.NOISE
-    if not said:
+    if not text:
         return Flaw.EMPTY
     return Flaw.LOOP if _loops(answer) else None
 
 
 def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
-    """Where the answers to each prompt part: by token where both tell them throughout, else by character."""
-    if why := _unlike(own, baseline):
+    """Where the answers to each prompt differ: by token if both have ids throughout, else by character."""
+    if why := _incomparable(own, baseline):
         return Divergence((), "", why)
     pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.known and b.known]
     if not pairs:
@@ -184,59 +184,58 @@ def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
 
 
 def answered_right(own: Fingerprint) -> tuple[int, int]:
-    """How many of the answers that can be right are, and of how many."""
-    asked = [answer for answer in own.judged if _expected(answer)]
-    return sum(_right(answer) for answer in asked), len(asked)
+    """The number of right answers, and of those with an expected answer."""
+    answers = [answer for answer in own.judged if _expected(answer)]
+    return sum(_right(answer) for answer in answers), len(answers)
 
 
 def lines(own: Fingerprint) -> list[str]:
-    """What a report says of a run's answers by themselves."""
+    """The lines of a report about a run's answers, without a baseline."""
     if own.missing:
         return [f"fingerprint: none: {own.missing}"]
-    known, cut = own.judged, [answer.cut for answer in own.answers if answer.cut]
-    right, of = answered_right(own)
-    said = f"fingerprint: {len(known)} of {len(own.answers)} greedy prompts answered"
-    if of:
-        said += f", {right} of {of} plain questions as expected"
+    cut = [answer.cut for answer in own.answers if answer.cut]
+    right, expected = answered_right(own)
+    line = f"fingerprint: {len(own.judged)} of {len(own.answers)} greedy prompts answered"
+    if expected:
+        line += f", {right} of {expected} plain questions as expected"
     if cut:
-        said += f"; {len(cut)} cut: {cut[0]}"
-    return [said, *(f"fingerprint: broken? {line}" for line in judge(own))]
+        line += f"; {len(cut)} cut: {cut[0]}"
+    return [line, *(f"fingerprint: broken? {fault}" for fault in judge(own))]
 
 
-def _unlike(own: Fingerprint, other: Fingerprint) -> str:
-    """Why two fingerprints cannot be compared; "" where they can."""
-    for one in (own, other):
-        if one.missing:
-            return one.missing
+def _incomparable(own: Fingerprint, other: Fingerprint) -> str:
+    """Why two fingerprints cannot be compared; "" if they can."""
+    if missing := own.missing or other.missing:
+        return missing
     if own.version != other.version or len(own.answers) != len(other.answers):
         return f"other prompts (set {own.version} here, {other.version} there)"
     return "" if own.form == other.form else f"asked as {own.form} here, as {other.form} there"
 
 
-def _too_many(kind: Flaw, own: Fingerprint, beside: Fingerprint | None) -> list[str]:
-    found = [answer for answer in own.judged if flaw(answer) is kind]
-    there = [answer for answer in beside.judged if flaw(answer) is kind] if beside is not None else []
+def _too_many(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> list[str]:
+    flawed = [answer for answer in own.judged if flaw(answer) is kind]
+    there = [answer for answer in reference.judged if flaw(answer) is kind] if reference is not None else []
     count = len(own.judged)
-    # Noise is never healthy; what else there is may be how this model answers, which the baseline tells.
-    alone = beside is None or kind is Flaw.NOISE
-    least, counted = (_ALONE, len(found)) if alone else (_WORSE, len(found) - len(there))
-    if not found or counted < max(2, least[kind] * count):
+    # Noise is always broken; other flaws may be the way this model answers, as the baseline then does too.
+    alone = reference is None or kind is Flaw.NOISE
+    least, counted = (_ALONE, len(flawed)) if alone else (_WORSE, len(flawed) - len(there))
+    if not flawed or counted < max(2, least[kind] * count):
         return []
-    compared = f" (of the baseline's: {len(there)})" if beside is not None else ""
-    example = f": {_shown(found[0].text)}" if found[0].text.strip() else ""
-    return [f"{len(found)} of {count} answers are {kind.value}{compared}{example}"]
+    compared = f" (of the baseline's: {len(there)})" if reference is not None else ""
+    example = f": {_shown(flawed[0].text)}" if flawed[0].text.strip() else ""
+    return [f"{len(flawed)} of {count} answers are {kind.value}{compared}{example}"]
 
 
-def _forgotten(own: Fingerprint, beside: Fingerprint) -> list[str]:
-    """Text that looks like any other and says nothing shows only by what the baseline knows."""
-    pairs = zip(own.answers, beside.answers, strict=True)
-    asked = [a for a, b in pairs if a.known and flaw(a) is None and _right(b) and (_right(a) or not a.cut)]
-    kept = [answer for answer in asked if _right(answer)]
-    if len(asked) < _KNOWN or len(kept) >= _KEPT * len(asked):
+def _forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
+    """Fluent nonsense, which only shows in questions that the baseline answers right."""
+    pairs = zip(own.answers, reference.answers, strict=True)
+    answers = [a for a, b in pairs if a.known and flaw(a) is None and _right(b) and (_right(a) or not a.cut)]
+    kept = [answer for answer in answers if _right(answer)]
+    if len(answers) < _KNOWN or len(kept) >= _KEPT * len(answers):
         return []
-    wrong = next(answer for answer in asked if not _right(answer))
+    wrong = next(answer for answer in answers if not _right(answer))
     example = f"{_shown(wrong.prompt)} → {_shown(wrong.text)}"
-    return [f"{len(kept)} right of {len(asked)} plain questions that the baseline answers: {example}"]
+    return [f"{len(kept)} right of {len(answers)} plain questions that the baseline answers: {example}"]
 
 
 def _expected(answer: GreedyAnswer) -> str:
@@ -248,40 +247,40 @@ def _right(answer: GreedyAnswer) -> bool:
     return answer.known and bool(expects) and re.search(expects, answer.text) is not None
 
 
-def _one_throughout(said: Sequence[object]) -> bool:
-    return len(said) >= _FEWEST and all(unit == said[0] for unit in said)
+def _all_equal(units: Sequence[object]) -> bool:
+    return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
 
 
-def _not_text(said: str) -> bool:
-    return bool(said) and said.count(_REPLACEMENT) > _NO_TEXT * len(said)
+def _not_text(text: str) -> bool:
+    return bool(text) and text.count(_REPLACEMENT) > _NO_TEXT * len(text)
 
 
 def _loops(answer: GreedyAnswer) -> bool:
-    """Whether the second half is one short piece again and again."""
+    """Whether the second half repeats one short piece."""
     if answer.token_ids:
         return _periodic(answer.token_ids, _PERIOD_TOKENS)
     return _periodic(answer.text, _PERIOD_CHARACTERS)
 
 
-def _periodic(said: Sequence[object], longest: int) -> bool:
-    half = said[len(said) // 2 :]
+def _periodic(units: Sequence[object], longest: int) -> bool:
+    half = units[len(units) // 2 :]
     longest = min(longest, len(half) // _TURNS)
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
 
 
 def _parting(
-    own: GreedyAnswer, other: GreedyAnswer, said: tuple[Sequence[object], Sequence[object]]
+    own: GreedyAnswer, other: GreedyAnswer, units: tuple[Sequence[object], Sequence[object]]
 ) -> Parting:
-    shorter = min(map(len, said))
-    equal = next((at for at in range(shorter) if said[0][at] != said[1][at]), shorter)
-    cut = [len(units) for answer, units in zip((own, other), said, strict=True) if answer.cut]
-    # What a cut answer would have gone on with is not known.
-    length = min(cut) if cut and min(cut) == shorter else max(map(len, said))
+    shorter = min(map(len, units))
+    equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)
+    cut = [len(sequence) for answer, sequence in zip((own, other), units, strict=True) if answer.cut]
+    # How a cut answer would have continued is not known.
+    length = min(cut) if cut and min(cut) == shorter else max(map(len, units))
     return Parting(own.prompt, equal, length, equal < length)
 
 
 def _shown(text: str) -> str:
-    """The beginning of a text on one line, without what a terminal would obey."""
+    """The beginning of a text on one line, without control characters."""
     return f"'{_printable(text.strip()[:_SHOWN])}'" + "…" * (len(text.strip()) > _SHOWN)
 
 

@@ -1,4 +1,4 @@
-"""Control: what a server is asked to do between runs: forget its cache, trace itself, say how it runs."""
+"""Control: requests outside the measured run: reset the prefix cache, profile the server, read its config."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _REFUSED = (401, 403)
 def reset_cache(
     access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, busy_s: float = _BUSY_S
 ) -> str:
-    """Empty the server's prefix cache; "" when it is done, else why not, in words.
+    """Empty the server's prefix cache; "" when done, else why not.
 
-    A server that is still busy is asked again for `busy_s` seconds.
+    A busy server is asked again for `busy_s` seconds.
     """
     if not engine.reset_path:
         return f"{engine.name} has no way to empty its cache"
@@ -41,7 +41,7 @@ async def _reset(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engi
     async with access.client(tls, _ANSWER_S) as client:
         while True:
             answer = await exchange.ask(client, "POST", engine.reset_path, _ANSWER_S)
-            if answer.trouble:
+            if answer.error:
                 return answer.why
             busy = _busy(answer)
             if not busy:
@@ -52,9 +52,9 @@ async def _reset(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engi
 
 
 def _busy(answer: ControlAnswer) -> str:
-    """Why a server could not empty its cache now; vLLM says so in its body, older ones not at all."""
+    """Why a server could not empty its cache now, "" if it could; vLLM reports it in its body."""
     if answer.status == 400:
-        return answer.words or "requests are still running"
+        return answer.message or "requests are still running"
     if answer.object.get("success") is False:
         return "requests still hold a part of the cache"
     return ""
@@ -62,75 +62,78 @@ def _busy(answer: ControlAnswer) -> str:
 
 @dataclass
 class Trace:
-    """A server's trace of itself; `trouble` says why it may not be whole."""
+    """A server's profiler trace; `error` is why it may be incomplete."""
 
     directory: str
-    trouble: str = ""
+    error: str = ""
 
     def __str__(self) -> str:
-        return self.directory + (f" (not whole: {self.trouble})" if self.trouble else "")
+        return self.directory + (f" (incomplete: {self.error})" if self.error else "")
 
 
 @contextlib.contextmanager
 def tracing(
     access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, directory: str
 ) -> Iterator[Trace]:
-    """Let the server trace itself while the block runs, and wait until its trace is written.
+    """Have the server profile itself while the block runs, and wait until its trace is written.
 
-    The directory is one of the server's machine. Where the engine takes it at its launch only, it is
-    that one's. Raises UsageError where this server cannot be traced, MeasureError where it would not
-    begin to: what was measured is not lost for a trace that does not end.
+    The directory is on the server's machine; some engines only take it at launch. Raises UsageError where
+    this server cannot be profiled, MeasureError where profiling does not start. A failure to stop is kept in
+    `Trace.error`, so that the measurement is not lost.
     """
     if not engine.trace_start_path:
-        raise UsageError(f"{engine.name} has no way to trace itself: leave out --server-trace")
+        raise UsageError(f"{engine.name} cannot profile itself: leave out --server-trace")
     body = {engine.trace_directory_field: directory} if engine.trace_directory_field else None
-    _tell(access, tls, engine, (engine.trace_start_path, body))
+    _post(access, tls, engine, engine.trace_start_path, body)
     trace = Trace(directory)
     try:
         yield trace
     finally:
         try:
-            _tell(access, tls, engine, (engine.trace_stop_path, None))
+            _post(access, tls, engine, engine.trace_stop_path)
         except (UsageError, MeasureError) as error:
-            trace.trouble = str(error)
-        except KeyboardInterrupt:  # the wait for it is given up, not what was measured
-            trace.trouble = "stopped by Ctrl-C before it was written"
+            trace.error = str(error)
+        except KeyboardInterrupt:  # ends the wait for the trace; the measurement is kept
+            trace.error = "stopped by Ctrl-C before it was written"
 
 
 def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
-    """What the server says of how it runs; empty where it does not say (vLLM: outside its dev mode)."""
+    """The server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
+    return _answer(access, tls, ("GET", engine.info_path), _ANSWER_S).object if engine.info_path else {}
+
+
+def _answer(
+    access: ServerAddress,
+    tls: ssl.SSLContext | None,
+    request: tuple[str, str],
+    limit_s: float,
+    body: Mapping[str, str] | None = None,
+) -> ControlAnswer:
+    """The answer to one request, given as its method and path."""
+
+    async def ask() -> ControlAnswer:
+        async with access.client(tls, limit_s) as client:
+            return await exchange.ask(client, *request, limit_s, body=body)
+
     try:
-        return access.loop.run(_info(access, tls, engine)) if engine.info_path else {}
-    except OSError:  # not even a socket of ours
-        return {}
+        return access.loop.run(ask())
+    except OSError as error:  # not even an event loop can be opened
+        return ControlAnswer(request[1], error=f"cannot be requested: {error.strerror}")
 
 
-async def _info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
-    async with access.client(tls, _ANSWER_S) as client:
-        return (await exchange.ask(client, "GET", engine.info_path, _ANSWER_S)).object
-
-
-def _tell(
+def _post(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     engine: Engine,
-    request: tuple[str, Mapping[str, str] | None],
+    path: str,
+    body: Mapping[str, str] | None = None,
 ) -> None:
-    path, body = request
-
-    async def post() -> ControlAnswer:
-        async with access.client(tls, _TRACE_S) as client:
-            return await exchange.ask(client, "POST", path, _TRACE_S, body=body)
-
-    try:
-        answer = access.loop.run(post())
-    except OSError as error:  # not even a socket of ours
-        raise MeasureError(f"{path} cannot be asked: {error.strerror}") from None
-    if answer.trouble:
-        raise MeasureError(f"{answer.why}; look into the server's log")
+    answer = _answer(access, tls, ("POST", path), _TRACE_S, body)
+    if answer.error:
+        raise MeasureError(f"{answer.why}; see the server's log")
     if answer.status != 200:
-        fault = UsageError if answer.status in _NO_SUCH_PATH else MeasureError
-        raise fault(_refusal(answer, engine, engine.trace_needs))
+        error = UsageError if answer.status in _NO_SUCH_PATH else MeasureError
+        raise error(_refusal(answer, engine, engine.trace_needs))
 
 
 def _refusal(answer: ControlAnswer, engine: Engine, needs: str) -> str:
@@ -140,4 +143,4 @@ def _refusal(answer: ControlAnswer, engine: Engine, needs: str) -> str:
         return f"{path}: refused ({status}): set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'"
     if status in _NO_SUCH_PATH and needs:
         return f"{engine.name} has no {path} ({status}): start it with {needs}"
-    return f"{path} answers {status}" + (f": {said}" if (said := answer.words) else "")
+    return f"{path} answers {status}" + (f": {answer.message}" if answer.message else "")

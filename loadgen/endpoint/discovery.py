@@ -1,6 +1,6 @@
-"""The endpoint: who answers at a URL, whether it is ready, and which model it serves.
+"""Discovery: which server answers at a URL, whether it is ready, and which model it serves.
 
-This is the control plane: httpx, at most a few requests a second, never while a stamp is due.
+This is the control plane: httpx, at most a few requests a second, never during the measured run.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.exchange import ControlAnswer, ControlLoop, shown_url
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.exchange import ControlAnswer, ControlLoop
+from loadgen.endpoint.secrecy import Secrets, shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
-from loadgen.protocol.address import is_loopback
+from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.protocol.engines import Engine
 from loadgen.transport.job import Target
 
 _ANSWER_S = 10.0
 _CONNECT_S = 3.0
 _LONGEST_WAIT_S = 1e9
-_LOOKS_PER_S = 2
+_POLLS_PER_S = 2
 _MOST_PEM_BYTES = 4 << 20
-_NAMED = 10  # models, in a message
-_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system has longer ones
+_MOST_NAMES = 10  # of models, in a message
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows more
 Address = tuple[int, Any]  # family and sockaddr
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """How to reach a server: its base URL, what every request carries, and whose certificates count."""
+    """How to reach a server: its base URL, the headers of every request, and the TLS certificates."""
 
     base_url: str
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     insecure: bool = False
-    ca_cert: str | None = None  # a file of authorities that are trusted besides the system's
-    client_cert: str | None = None  # a file with our own certificate, and its key unless client_key has it
+    ca_cert: str | None = None  # a file of authorities that are trusted in addition to the system's
+    client_cert: str | None = None  # a file with the client's certificate, and its key unless in client_key
     client_key: str | None = None
-    secrets: Secrets = msgspec.field(default_factory=Secrets)  # whatever is written must not hold them
+    secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
     loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
 
     def __post_init__(self) -> None:
@@ -60,16 +60,13 @@ class ServerAddress(msgspec.Struct, frozen=True):
                 raise UsageError(
                     "--base-url: put the credentials into --header, where they are never written"
                 )
-            if parts.query or parts.fragment:
-                raise UsageError(
-                    "--base-url: leave out what follows ? or #: requests do not carry it, and a key belongs "
-                    "into --header, where it is never written"
-                )
-            whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is none, half an IPv6 address
-            whole = False
-        if not whole or not self.base_url.isprintable():
-            raise UsageError(f"--base-url {self.shown_url!r} is no URL: write it like http://localhost:8000")
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # an invalid port, half an IPv6 address
+            valid = False
+        if not valid or not self.base_url.isprintable():
+            raise UsageError(
+                f"--base-url {self.shown_url!r} is not a valid URL: write it like http://localhost:8000"
+            )
 
     @property
     def shown_url(self) -> str:
@@ -77,7 +74,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         return shown_url(self.base_url)
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS settings, or None for plain HTTP; raises UsageError where a file of theirs is of no use."""
+        """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
         files = {
             "--ca-cert": self.ca_cert,
             "--client-cert": self.client_cert,
@@ -89,7 +86,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
                 raise UsageError(f"{given[0]} is for TLS: it needs an https base URL")
             return None
         if self.client_key is not None and self.client_cert is None:
-            raise UsageError("--client-key belongs to a certificate: pass --client-cert too")
+            raise UsageError("--client-key needs the certificate that it belongs to: pass --client-cert too")
         context = ssl.create_default_context()
         if self.insecure:
             context.check_hostname = False
@@ -107,7 +104,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
                 base_url=self.base_url,
                 headers=dict(self.headers),
                 verify=tls if tls is not None else False,
-                trust_env=not is_loopback(urlsplit(self.base_url).hostname or ""),
+                trust_env=not is_this_machine(self.base_url),
                 timeout=timeout_s,
                 follow_redirects=False,
                 # transformers serve resets a kept connection after a 500 (/v1/models without a hub cache).
@@ -115,23 +112,23 @@ class ServerAddress(msgspec.Struct, frozen=True):
             )
         except UnicodeError:
             raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
-        except (ValueError, ImportError, httpx.InvalidURL):  # its words may hold the proxy's password
+        except (ValueError, ImportError, httpx.InvalidURL):  # its message may contain the proxy's password
             raise UsageError(
-                f"{self.shown_url}: a proxy variable (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) holds no URL of a "
-                "proxy that can be used: correct it, or name this host in NO_PROXY"
+                f"{self.shown_url}: a proxy variable (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) is not a proxy's "
+                "URL: correct it, or add this host to NO_PROXY"
             ) from None
 
     def target(self, path: str, tls: ssl.SSLContext | None) -> Target:
         """Where requests for `path` go; raises MeasureError when the name does not resolve."""
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = port_of(self.base_url)
         try:
-            found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise MeasureError(f"{parts.hostname} does not resolve: {said}; check --base-url") from None
-        family, address = _first_that_answers([(entry[0], entry[4]) for entry in found])
+            reason = getattr(error, "strerror", None) or error
+            raise MeasureError(f"{parts.hostname} does not resolve: {reason}; check --base-url") from None
+        family, address = _first_reachable([(entry[0], entry[4]) for entry in entries])
         return Target(
             scheme=parts.scheme,
             host=parts.hostname,
@@ -148,23 +145,23 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(cadata=_pem("--ca-cert", path))
     except (ssl.SSLError, ValueError):
-        raise UsageError(f"--ca-cert {path}: there is no certificate in it (PEM is read)") from None
+        raise UsageError(f"--ca-cert {path}: no certificate in it: give a file in PEM format") from None
 
 
 def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Show our certificate to a server that asks for one; raises UsageError."""
+    """Present the client's certificate to a server that asks for one; raises UsageError."""
     _pem("--client-cert", certificate)
     if key is not None:
         _pem("--client-key", key)
-    named = f"--client-cert {certificate}" + ("" if key is None else f" --client-key {key}")
+    flags = f"--client-cert {certificate}" + ("" if key is None else f" --client-key {key}")
     try:
         # Without a password OpenSSL would ask the terminal for it.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as error:  # SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "it cannot be read"
-        said = str(reason).lower().replace("_", " ")
+        words = str(reason).lower().replace("_", " ")
         raise UsageError(
-            f"{named}: no certificate with its own key, without a passphrase, in PEM ({said})"
+            f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({words})"
         ) from None
 
 
@@ -176,19 +173,19 @@ def _pem(flag: str, path: str) -> str:
         raise UsageError(f"{flag} {path}: {error.strerror}") from None
 
 
-def _first_that_answers(found: list[Address]) -> Address:
-    """The first address that takes a connection: `localhost` is often ::1 first, and served on 127.0.0.1."""
-    for family, address in found if len(found) > 1 else ():
+def _first_reachable(addresses: list[Address]) -> Address:
+    """The first address that accepts connections: `localhost` is often ::1 first, served on 127.0.0.1."""
+    for family, address in addresses if len(addresses) > 1 else ():
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(_CONNECT_S)
             with contextlib.suppress(OSError):
                 sock.connect(address)
                 return family, address
-    return found[0]
+    return addresses[0]
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What was found at an endpoint; empty strings and 0 where the server does not say."""
+    """What a server reports about itself; empty strings and 0 where it does not."""
 
     engine: Engine
     version: str
@@ -199,25 +196,25 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class ServerProbe:
-    """The questions put to one server before a run."""
+    """Finds out before a run whether a server is ready, and what it serves."""
 
     def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None) -> None:
         self.access, self.tls = access, tls
-        self.throttle = Throttler(rate_limit=_LOOKS_PER_S, period=1.0, retry_interval=0.05)
+        self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
     def ask(self, model: str | None, wait_s: float) -> ServerInfo:
-        """Wait until the server is ready and say who it is; raises MeasureError when it is not."""
+        """Wait until the server is ready and identify it; raises MeasureError if it does not get ready."""
         if not 0 <= wait_s < _LONGEST_WAIT_S:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
         return self.access.loop.run(self._ask(model, wait_s))
 
-    def look(self) -> str | None:
-        """Why the server is not ready at this moment; None where it is."""
-        return self.access.loop.run(self._look())
+    def poll(self) -> str | None:
+        """Why the server is not ready now; None if it is."""
+        return self.access.loop.run(self._poll())
 
-    async def _look(self) -> str | None:
+    async def _poll(self) -> str | None:
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            return await self._trouble(client)
+            return await self._not_ready(client)
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
@@ -228,29 +225,28 @@ class ServerProbe:
         deadline_ns = clock.now_ns() + int(wait_s * 1e9)
         while True:
             async with self.throttle:
-                trouble = await self._trouble(client)
-            if trouble is None:
+                reason = await self._not_ready(client)
+            if reason is None:
                 return
             if clock.now_ns() >= deadline_ns:
                 waited = f" after {wait_s:g} s" if wait_s else ""
                 raise MeasureError(
-                    f"{self.access.shown_url} is not ready{waited}: {trouble}; "
-                    "is this the server's address? --ready-check-timeout-sec N waits for it"
+                    f"{self.access.shown_url} is not ready{waited}: {reason}; "
+                    "check the address, or wait for the server with --ready-check-timeout-sec N"
                 )
 
-    async def _trouble(self, client: httpx.AsyncClient) -> str | None:
-        """Why the server is not ready, or None. /health is the truth where there is one: SGLang
-        answers /v1/models seconds before it can serve."""
+    async def _not_ready(self, client: httpx.AsyncClient) -> str | None:
+        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
         answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
         if answer.status >= 500:
-            return f"/health says {answer.status}"
+            return f"/health answers {answer.status}"
         return answer.why or None
 
     async def _identify(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo:
         listing = await self._answer(client, "/v1/models")
         if listing.status in (401, 403):
             raise MeasureError(
-                f"{self.access.shown_url} refuses us ({listing.status}): "
+                f"{self.access.shown_url} refuses access ({listing.status}): "
                 "set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'"
             )
         cards = _cards(listing)
@@ -263,9 +259,9 @@ class ServerProbe:
         return self._served(engine, untrusted.text(version.get("version")), cards, model)
 
     async def _answer(self, client: httpx.AsyncClient, path: str) -> ControlAnswer:
-        """What a ready server answers; raises MeasureError where it does not, or sends us elsewhere."""
+        """The answer of a ready server; raises MeasureError if there is none, or a redirect."""
         answer = await exchange.ask(client, "GET", path, _ANSWER_S)
-        if answer.trouble:
+        if answer.error:
             raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
         return answer
 
@@ -276,14 +272,14 @@ class ServerProbe:
         if model is None:
             if not names or not engine.lists_its_model:
                 raise MeasureError(
-                    f"{self.access.shown_url}/v1/models names no model that is served: pass --model"
-                    + ("" if names else " (or is the base URL wrong?)")
+                    f"{self.access.shown_url}/v1/models lists no served model: pass --model"
+                    + ("" if names else ", or check --base-url")
                 )
             model = names[0]
         elif engine.checks_model and engine.lists_its_model and names and model not in names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             raise MeasureError(
-                f"{engine.name} does not serve {model!r}; it serves {', '.join(names[:_NAMED])}{more}: "
+                f"{engine.name} does not serve {model!r}; it serves {', '.join(names[:_MOST_NAMES])}{more}: "
                 "pass --model"
             )
         card = next((card for card in cards if card["id"] == model), {})
@@ -298,14 +294,14 @@ class ServerProbe:
 
 
 def _cards(answer: ControlAnswer) -> list[dict[str, Any]]:
-    """The models that are listed under a name that a request can carry."""
+    """The listed models whose name a request can carry."""
     cards = answer.object.get("data")
     listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
     return [card for card in listed if (name := card.get("id")) and untrusted.text(name) == name]
 
 
-def _root(said: object) -> str:
-    """The path or name that a model was loaded from; "" where none could be called so."""
-    if not isinstance(said, str) or untrusted.text(said, _LONGEST_PATH) != said:
+def _root(value: object) -> str:
+    """The path or name that a model was loaded from; "" if the value cannot be one."""
+    if not isinstance(value, str) or untrusted.text(value, _LONGEST_PATH) != value:
         return ""
-    return said if all(len(name.encode()) <= _LONGEST_NAME for name in said.split("/")) else ""
+    return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""

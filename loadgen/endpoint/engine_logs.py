@@ -1,10 +1,10 @@
-"""Statements: the words in which engines say, in logs and answers, what they run.
+"""Engine logs: the patterns by which an engine's log, or its /server_info, shows the configuration it runs.
 
-One table an engine; a new engine is a new table. Of words the last statement holds. Of sizes the
-largest does: draft models and the other ranks of a group state theirs in the same words.
+One table per engine. Of several matches the last counts for words, the largest for sizes: draft models and
+the other ranks of a group log theirs in the same words.
 
-A log may be one line of megabytes: no wording is such that a search for it goes over the same text again
-for each of its beginnings. Where something stands between a beginning and what is wanted, they are two.
+A log may be one line of megabytes, so no pattern may scan the same text again from each of its possible
+beginnings: a pattern with a gap in it is written as two, `after` and `pattern`.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Any
 
 import msgspec
 
+from loadgen.endpoint.secrecy import hide
 from loadgen.protocol import untrusted
-from loadgen.telemetry.environment import hide
 
-_HEAD_CHARS = 4_000_000  # start-up is at a log's head; behind it a line for each request
+_HEAD_CHARS = 4_000_000  # start-up is at a log's head; a line for each request follows
 _MOST_REMARKS = 5
-_LONGEST_FLAGS = 8192  # characters; SGLang's arguments, of which it shows all, have about as many
+_LONGEST_FLAGS = 8192  # characters; about the length of SGLang's arguments, all of which it logs
 _MOST_ITEMS = 1000  # of a list in an answer
 _GIB = 2**30
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _ABSENT = object()
 
-Value = Callable[[Any], Any]
+Value = Callable[[str], Any]
 
 
-def _last(found: list[Any]) -> Any:
-    return found[-1]
+def _last(values: list[Any]) -> Any:
+    return values[-1]
 
 
-def _distinct(found: list[Any]) -> Any:
-    return " + ".join(dict.fromkeys(found))
+def _distinct(values: list[Any]) -> Any:
+    return " + ".join(dict.fromkeys(values))
 
 
-class _Statement(msgspec.Struct, frozen=True):
-    """What one wording says: a field, and how its value is made from the wording's first group.
+class _Pattern(msgspec.Struct, frozen=True):
+    """A pattern for one field, whose value is made from the first group that matched.
 
-    With `after` the wording is looked for once in what follows the first `after` of a line, to the end of
-    that line or of as many as `lines`.
+    With `after` the pattern is searched once in what follows the first `after` of a line, to the end of
+    that line, or of `lines` lines.
     """
 
     field: str
@@ -52,21 +52,21 @@ class _Statement(msgspec.Struct, frozen=True):
     lines: int = 1
 
     def read(self, log: str) -> dict[str, Any]:
-        """The field's value, where the log holds the wording and it says anything."""
-        texts = (next((one for one in match.groups() if one), "") for match in self._matches(log))
-        found = [value for text in texts if not silent(value := self.value(text))]
-        return {self.field: self.pick(found)} if found else {}
+        """The field with its value; {} where the log does not have it."""
+        texts = (next(filter(None, match.groups()), "") for match in self._matches(log))
+        values = [value for text in texts if not silent(value := self.value(text))]
+        return {self.field: self.pick(values)} if values else {}
 
     def _matches(self, log: str) -> Iterator[re.Match[str]]:
         if not self.after:
             yield from re.finditer(self.pattern, log)
             return
-        wanted, begin, at = re.compile(self.pattern), re.compile(self.after), 0
-        while (began := begin.search(log, at)) is not None:
-            at = end = _line_end(log, began.end())
+        pattern, after, at = re.compile(self.pattern), re.compile(self.after), 0
+        while (start := after.search(log, at)) is not None:
+            at = end = _line_end(log, start.end())
             for _ in range(self.lines - 1):
                 end = _line_end(log, end + 1)
-            if (match := wanted.search(log[began.end() : end])) is not None:
+            if (match := pattern.search(log[start.end() : end])) is not None:
                 yield match
 
 
@@ -76,12 +76,12 @@ def _line_end(log: str, at: int) -> int:
 
 
 def silent(value: object) -> bool:
-    """Whether a value says nothing."""
+    """Whether a value is empty: None, "" or ()."""
     return value is None or value in ("", ())
 
 
 def _kept(field: str, value: object) -> object:
-    """A field's value as it is kept: bounded; None where it says nothing that can be."""
+    """A field's value within bounds; None or "" if it is out of them."""
     if isinstance(value, str):
         return untrusted.text(value, _LONGEST_FLAGS if field == "flags" else untrusted.LONGEST)
     return untrusted.number(value) if isinstance(value, float) else untrusted.whole(value)
@@ -92,111 +92,105 @@ def _bounded(values: Mapping[str, object]) -> dict[str, Any]:
     return {field: value for field, value in kept.items() if not silent(value)}
 
 
-# From what a statement gives to what is kept.
+# From the text of a match to the value of the field.
 
 
-def _word(said: object) -> str:
-    """A word without quotes and `torch.`; nothing where it is None or left to the engine."""
-    word = str(said).strip("'\" ").removeprefix("torch.")
+def _word(text: str) -> str:
+    """A word without quotes and `torch.`; "" for None and auto."""
+    word = text.strip("'\" ").removeprefix("torch.")
     return "" if word in ("None", "auto", "") else word
 
 
-def _method(said: object) -> str:
-    return _word(said) or "none"
+def _method(text: str) -> str:
+    return _word(text) or "none"
 
 
-def _kv_dtype(said: object) -> str:
-    return str(said).strip("'\" ").removeprefix("torch.")
+def _kv_dtype(text: str) -> str:
+    return text.strip("'\" ").removeprefix("torch.")
 
 
-def _backend(said: object) -> str:
-    name = _word(said).rpartition(".")[2].upper().replace(" ", "_")
+def _backend(text: str) -> str:
+    name = _word(text).rpartition(".")[2].upper().replace(" ", "_")
     return {"FLASH_ATTENTION": "FLASH_ATTN"}.get(name, name)
 
 
-def switch(said: object) -> str:
-    """`on` or `off`, where it is one."""
-    return {"True": "on", "False": "off"}.get(str(said), "")
+def _switch(true: str, false: str) -> Value:
+    return lambda text: {"True": true, "False": false}.get(text, "")
 
 
-def _opposite(said: object) -> str:
-    return {"True": "off", "False": "on"}.get(str(said), "")
+switch = _switch("on", "off")
+_opposite = _switch("off", "on")
+_off_if_true = _switch("off", "")
 
 
-def _off(said: object) -> str:
-    return "off" if said else ""
+def _on(text: str) -> str:
+    return "on"
 
 
-def _on(said: object) -> str:
-    return "on" if said else ""
+def _off(text: str) -> str:
+    return "off"
 
 
-def _off_if_true(said: object) -> str:
-    return "off" if str(said) == "True" else ""
+def _graph_mode(text: str) -> str:
+    return "off" if text in ("NONE", "disabled") else text
 
 
-def _graph_mode(said: object) -> str:
-    return "off" if said in ("NONE", "disabled") else str(said)
-
-
-def _sizes(said: object) -> str:
-    sizes = [size for one in re.findall(r"\d+", str(said)) if (size := untrusted.digits(one)) is not None]
+def _sizes(text: str) -> str:
+    sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.digits(word)) is not None]
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
 
 
-def _chunk(said: object) -> str:
-    return "off" if str(said) in ("-1", "None") else str(said)
+def _chunk(text: str) -> str:
+    return "off" if text in ("-1", "None") else text
 
 
-def _flags(said: object) -> str:
-    """Without secrets; where there are too many, whole words of them, or half a secret would be left."""
-    flags = _word(said)
+def _flags(text: str) -> str:
+    """Without secrets; cut at a word's end where too long, as half a secret would not be recognized."""
+    flags = _word(text)
     if len(flags) > _LONGEST_FLAGS:
         flags = flags[:_LONGEST_FLAGS]
         flags = flags[: max(flags.rfind(sign) for sign in " ,\n\t") + 1]
     return hide(flags)
 
 
-def _kernel(said: object) -> str:
-    return str(said) if str(said).find("Kernel") > 0 else ""
+def _kernel(text: str) -> str:
+    return text if text.find("Kernel") > 0 else ""
 
 
-def count(said: object) -> int | None:
-    """A whole number, whatever its commas."""
-    return untrusted.digits(str(said).replace(",", ""))
+def count(text: str) -> int | None:
+    """A whole number, with or without commas."""
+    return untrusted.digits(text.replace(",", ""))
 
 
-def _seconds(said: object) -> float | None:
-    seconds = untrusted.number(str(said))
+def _seconds(text: str) -> float | None:
+    seconds = untrusted.number(text)
     return None if seconds is None else round(seconds, 2)
 
 
-def _numbers(said: object) -> list[float]:
-    found = re.findall(r"\d+\.?\d*", str(said)[:_LONGEST_FLAGS])
-    return [number for one in found if (number := untrusted.number(one)) is not None]
+def _numbers(text: str) -> list[float]:
+    words = re.findall(r"\d+\.?\d*", text[:_LONGEST_FLAGS])
+    return [number for word in words if (number := untrusted.number(word)) is not None]
 
 
-def _gib(said: object) -> int | None:
+def _gib(text: str) -> int | None:
     """Bytes of GiB; both engines also write GB and mean 2³⁰. A difference of memory may be negative."""
-    size = sum(_numbers(said))
-    return round(size * _GIB) if size > 0 and not str(said).startswith("-") else None
+    size = sum(_numbers(text))
+    return round(size * _GIB) if size > 0 and not text.startswith("-") else None
 
 
-def _blocks(said: object) -> int | None:
-    """Tokens of `BLOCKS … for LENGTH tokens per request: TIMESx`, which leaves out a block's tokens."""
-    numbers = _numbers(said)
+def _blocks(text: str) -> int | None:
+    """KV tokens of `BLOCKS … for LENGTH tokens per request: TIMESx`, without the tokens per block."""
+    numbers = _numbers(text)
     if len(numbers) < 3 or not numbers[0]:
         return None
     blocks, (length, times) = numbers[0], numbers[-2:]
     return round(blocks * round(length * times / blocks))
 
 
-def _speculative(said: object) -> str:
+def _speculative(text: str) -> str:
     """`method, N tokens` of vLLM's SpeculativeConfig or SGLang's arguments."""
-    method = re.search(r"(?:method|algorithm)(?:=|': )['\"]?([\w.-]+)", str(said))
-    tokens = re.search(
-        r"(?:num_spec_tokens|num_speculative_tokens|num_draft_tokens)(?:=|': )(\d+)", str(said)
-    )
+    method = re.search(r"(?:method|algorithm)(?:=|': )['\"]?([\w.-]+)", text)
+    tokens = re.search(r"(?:num_spec_tokens|num_speculative_tokens|num_draft_tokens)(?:=|': )(\d+)", text)
     name = "on" if method is None or method[1] == "None" else method[1]
     return f"{name}, {tokens[1]} tokens" if tokens else name if name != "on" else ""
 
@@ -206,14 +200,14 @@ _SGLANG = r"server_args=(?:ServerArgs\(|\{)"
 _LOADED, _ALLOCATED = r"Load weight end\.", r"KV [Cc]ache (?:is )?allocated\."
 
 
-def _vllm(field: str, name: str, value: Value) -> _Statement:
-    """A setting in the line in which vLLM shows its configuration."""
-    return _Statement(field, rf"\b{name}=([^,\s)]+)", value, after=_VLLM)
+def _vllm(field: str, name: str, value: Value) -> _Pattern:
+    """A setting in the line in which vLLM logs its configuration."""
+    return _Pattern(field, rf"\b{name}=([^,\s)]+)", value, after=_VLLM)
 
 
-def _sglang(field: str, name: str, value: Value) -> _Statement:
-    """One of its arguments, which it shows as a call, in 0.5.23 as a table: {'tp_size': 1, …}."""
-    return _Statement(field, rf"\b{name}(?:=|': )([^,)}}]+)", value, after=_SGLANG)
+def _sglang(field: str, name: str, value: Value) -> _Pattern:
+    """One of SGLang's arguments, logged as a call or, in 0.5.23, as a dict: {'tp_size': 1, …}."""
+    return _Pattern(field, rf"\b{name}(?:=|': )([^,)}}]+)", value, after=_SGLANG)
 
 
 _SIZES = r"['\"]?: ?\[([\d, ]+)\]"
@@ -224,28 +218,28 @@ _REMARK = (
     r"weight-only via FP4 Marlin|Casting torch\.\w+ to |Performance might be sub-optimal)[^\n]*)"
 )
 _SHARED = (
-    _Statement("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=_distinct),
-    _Statement("kernel", r"(?:Using|Selected) (\w+) for ", _kernel, _distinct),
-    _Statement("moe_kernel", r"Using (\w+MoEMethod)\b", pick=_distinct),
-    _Statement("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=_distinct),
+    _Pattern("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=_distinct),
+    _Pattern("kernel", r"(?:Using|Selected) (\w+) for ", _kernel, _distinct),
+    _Pattern("moe_kernel", r"Using (\w+MoEMethod)\b", pick=_distinct),
+    _Pattern("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=_distinct),
 )
 _TABLES = {
     "vLLM": (
-        _Statement("version", r"version (\d+\.\d\S*)|LLM engine \(v([^()\n]+)\) with config"),
-        _Statement("flags", r"\A(\{.*\})", _flags, after=r"non-default args: (?=\{)"),
+        _Pattern("version", r"version (\d+\.\d\S*)|LLM engine \(v([^()\n]+)\) with config"),
+        _Pattern("flags", r"\A(\{.*\})", _flags, after=r"non-default args: (?=\{)"),
         _vllm("quantization", "quantization", _method),
-        _Statement("attention_backend", rf"{_SOURCE}Using ([\w. ]+?) backend", _backend),
-        _Statement("attention_backend", r"Using (\w+) attention backend out of", _backend, _distinct),
+        _Pattern("attention_backend", rf"{_SOURCE}Using ([\w. ]+?) backend", _backend),
+        _Pattern("attention_backend", r"Using (\w+) attention backend out of", _backend, _distinct),
         _vllm("dtype", "dtype", _word),
-        _Statement("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
+        _Pattern("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
         _vllm("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
-        _Statement("cuda_graphs", r"(Graph capturing finished) in", _on),
+        _Pattern("cuda_graphs", r"(Graph capturing finished) in", _on),
         _vllm("cuda_graphs", "enforce_eager", _off_if_true),
-        _Statement("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _graph_mode),
-        _Statement("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", _graph_mode),
-        _Statement("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _off),
-        _Statement("cuda_graph_sizes", rf"cudagraph_capture_sizes{_SIZES}", _sizes),
-        _Statement(
+        _Pattern("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _graph_mode),
+        _Pattern("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", _graph_mode),
+        _Pattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _off),
+        _Pattern("cuda_graph_sizes", rf"cudagraph_capture_sizes{_SIZES}", _sizes),
+        _Pattern(
             "speculative",
             r"speculative_config=SpeculativeConfig\(([^)]*)",
             _speculative,
@@ -255,70 +249,68 @@ _TABLES = {
         _vllm("chunked_prefill", "(?:enable_chunked_prefill|chunked_prefill_enabled)", switch),
         _vllm("tensor_parallel", "tensor_parallel_size", count),
         _vllm("max_model_len", "max_seq_len", count),
-        _Statement("weights_bytes", r"(?:Model loading|Loading model weights) took ([\d.]+) Gi?B", _gib, max),
-        _Statement("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens", count),
-        _Statement(
+        _Pattern("weights_bytes", r"(?:Model loading|Loading model weights) took ([\d.]+) Gi?B", _gib, max),
+        _Pattern("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens", count),
+        _Pattern(
             "kv_capacity_tokens",
             r"(?s)\A(\d+.*?tokens per request: [\d.]+)x",
             _blocks,
             after=r"# (?:GPU|cuda) blocks: (?=\d)",
             lines=2,
         ),
-        _Statement(
+        _Pattern(
             "kv_bytes", r"(?:Available KV cache memory:|reserved for KV Cache is) ([\d.]+) ?GiB", _gib, max
         ),
-        _Statement("kv_bytes", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache", _gib, max),
-        _Statement("load_s", r"Loading weights took ([\d.]+) seconds", _seconds, max),
-        _Statement(
-            "load_s", r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds", _seconds, max
-        ),
+        _Pattern("kv_bytes", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache", _gib, max),
+        _Pattern("load_s", r"Loading weights took ([\d.]+) seconds", _seconds, max),
+        _Pattern("load_s", r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds", _seconds, max),
     ),
     "SGLang": (
         _sglang("quantization", "quantization", _word),
-        _Statement("quantization", r"\bquant=([\w-]+)", after=_LOADED),
+        _Pattern("quantization", r"\bquant=([\w-]+)", after=_LOADED),
         _sglang("attention_backend", "attention_backend", _word),
-        _Statement("attention_backend", r"Attention backend not specified\. Use (\w+) backend by default"),
-        _Statement(
+        _Pattern("attention_backend", r"Attention backend not specified\. Use (\w+) backend by default"),
+        _Pattern(
             "attention_backend", r"\A(.+)\.", after="Using hybrid attention backend for decode and prefill: "
         ),
-        _Statement("dtype", r"\bdtype=([\w.]+)", _word, after=_LOADED),
+        _Pattern("dtype", r"\bdtype=([\w.]+)", _word, after=_LOADED),
         _sglang("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
-        _Statement("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", _word),
-        _Statement("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", _word),
-        _Statement("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _on, after="Capture "),
+        _Pattern("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", _word),
+        _Pattern("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", _word),
+        _Pattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _on, after="Capture "),
         _sglang("cuda_graphs", "disable_cuda_graph", _off_if_true),
-        _Statement(
+        _Pattern(
             "cuda_graph_sizes", r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]", _sizes
         ),
-        _Statement("speculative", r"\bspeculative_(algorithm\b.*)", _speculative, after="server_args="),
+        _Pattern("speculative", r"\bspeculative_(algorithm\b.*)", _speculative, after="server_args="),
         _sglang("prefix_caching", "disable_radix_cache", _opposite),
-        _Statement("chunked_prefill", r"chunked_prefill_size=(-?\w+)", _chunk, after="max_total_num_tokens="),
+        _Pattern("chunked_prefill", r"chunked_prefill_size=(-?\w+)", _chunk, after="max_total_num_tokens="),
         _sglang("tensor_parallel", "tp_size", count),
-        _Statement("max_model_len", r"context_len=(\d+)", count, after="max_total_num_tokens="),
-        _Statement("weights_bytes", r"mem usage=(-?[\d.]+) GB", _gib, max, _LOADED),
-        _Statement("kv_capacity_tokens", r"#tokens: (\d+)", count, max, _ALLOCATED),
-        _Statement("kv_capacity_tokens", r"max_total_num_tokens=(\d+),", count),
-        _Statement("kv_bytes", r"(K size: [\d.]+ GB, V size: [\d.]+) GB", _gib, max, _ALLOCATED),
-        _Statement("kv_bytes", r", KV size: ([\d.]+) GB", _gib, max, _ALLOCATED),
-        _Statement("load_s", r"Load weight end\. elapsed=([\d.]+) s", _seconds, max),
+        _Pattern("max_model_len", r"context_len=(\d+)", count, after="max_total_num_tokens="),
+        _Pattern("weights_bytes", r"mem usage=(-?[\d.]+) GB", _gib, max, _LOADED),
+        _Pattern("kv_capacity_tokens", r"#tokens: (\d+)", count, max, _ALLOCATED),
+        _Pattern("kv_capacity_tokens", r"max_total_num_tokens=(\d+),", count),
+        _Pattern("kv_bytes", r"(K size: [\d.]+ GB, V size: [\d.]+) GB", _gib, max, _ALLOCATED),
+        _Pattern("kv_bytes", r", KV size: ([\d.]+) GB", _gib, max, _ALLOCATED),
+        _Pattern("load_s", r"Load weight end\. elapsed=([\d.]+) s", _seconds, max),
     ),
 }
 
 
 def from_log(log: str) -> dict[str, Any]:
-    """The fields of `AsRun` that a server's log states; none of a log of no known engine."""
+    """The fields of `EngineConfig` in a server's log; empty for an unknown engine."""
     text = _COLOURS.sub("", log[:_HEAD_CHARS])
     values: dict[str, Any] = {}
     for table in (_SHARED, *_TABLES.values()):
-        for statement in table:
-            values |= statement.read(text)
-    if said := dict.fromkeys(match[1].strip() for match in re.finditer(_REMARK, text)):
-        remarks = tuple(untrusted.text(hide(one[: 2 * untrusted.LONGEST])) for one in said)[:_MOST_REMARKS]
-        return {**_bounded(values), "remarks": remarks}
+        for pattern in table:
+            values |= pattern.read(text)
+    if lines := dict.fromkeys(match[1].strip() for match in re.finditer(_REMARK, text)):
+        remarks = tuple(untrusted.text(hide(line[: 2 * untrusted.LONGEST])) for line in lines)
+        return {**_bounded(values), "remarks": remarks[:_MOST_REMARKS]}
     return _bounded(values)
 
 
-# Where an engine's own answer says it: SGLang's /server_info is flat, vLLM's (in its dev mode) is nested.
+# The same fields in /server_info: SGLang's is flat, vLLM's (in its dev mode) is nested.
 _INFO: tuple[tuple[str, str, Value], ...] = (
     ("version", "version", _word),
     ("flags", "launch_command", _flags),
@@ -351,31 +343,29 @@ _INFO: tuple[tuple[str, str, Value], ...] = (
 
 
 def from_answer(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `AsRun` that an answer of /server_info holds."""
+    """The fields of `EngineConfig` in an answer of /server_info."""
     values: dict[str, Any] = {}
     for name, path, value in _INFO:
-        found = _at(info, path)
-        if found is not _ABSENT and not silent(kept := value(_said(found))):
+        item = _at(info, path)
+        if item is not _ABSENT and not silent(kept := value(_text(item))):
             values[name] = kept
-    for prefix, place in (("speculative_", info), ("", _at(info, "vllm_config.speculative_config"))):
-        if isinstance(place, Mapping):
-            told = (
-                (name.removeprefix(prefix), _said(said)) for name, said in place.items() if prefix in name
-            )
-            pairs = (f"{name}={said}" for name, said in told)
-            values |= {"speculative": said} if (said := _speculative(" ".join(pairs))) else {}
+    for prefix, table in (("speculative_", info), ("", _at(info, "vllm_config.speculative_config"))):
+        if isinstance(table, Mapping):
+            pairs = (f"{k.removeprefix(prefix)}={_text(v)}" for k, v in table.items() if prefix in k)
+            if words := _speculative(" ".join(pairs)):
+                values["speculative"] = words
     return _bounded(values)
 
 
-def _said(found: object) -> str:
-    """What a value of JSON says, as a log would have it; "" of what is nested: nothing that is read is."""
-    if isinstance(found, list):
-        return ", ".join(_said(one) for one in found[:_MOST_ITEMS] if not isinstance(one, list))
-    return "" if isinstance(found, dict) else str(found)
+def _text(value: object) -> str:
+    """A JSON value as a log would print it; "" for nested values, which are not needed."""
+    if isinstance(value, list):
+        return ", ".join(_text(item) for item in value[:_MOST_ITEMS] if not isinstance(item, list))
+    return "" if isinstance(value, dict) else str(value)
 
 
 def _at(info: object, path: str) -> object:
-    """What stands at a dotted path."""
+    """The value at a dotted path."""
     for step in path.split("."):
         if isinstance(info, list) and step.isdecimal() and int(step) < len(info):
             info = info[int(step)]

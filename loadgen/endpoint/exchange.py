@@ -1,6 +1,6 @@
-"""Exchange: one control request and its answer, bounded in time and size, whatever the server does.
+"""Exchange: one control request and its answer, bounded in total time and in size.
 
-httpx's own limits are for each read; a server that drips holds them off for ever.
+httpx's own limits are per read; a server that sends a byte now and then never exceeds them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import msgspec
 from loadgen.protocol import untrusted
 
 MOST_BYTES = 8 << 20
-_SAID = 200  # characters of an answer's own words
-_TO_CERTIFICATES = "--insecure accepts any certificate"
-_TO_AUTHORITIES = f"--ca-cert FILE names the authority to trust, {_TO_CERTIFICATES}"
+_LONGEST_MESSAGE = 200  # characters
+_INSECURE = "pass --insecure to accept any certificate (--ca-cert does not help)"
 # OpenSSL's verify codes: expired and not yet valid; of another name, or address.
 _DATES, _NAMES = (9, 10), (62, 64)
 _POLL_S = 0.1
@@ -88,36 +87,37 @@ class ControlLoop:
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
-    """What came of one control request: status and body, or in words why there is none."""
+    """The outcome of one control request: status and body, or an error."""
 
     path: str
     status: int = 0
     body: bytes = b""
-    moved: str = ""  # the origin that a redirect to another server names
-    trouble: str = ""  # what is wrong, as the end of a sentence that begins with the path
+    redirected_to: str = ""  # the origin of a redirect to another server
+    error: str = ""  # as the end of a sentence that begins with the path
 
     @property
     def ok(self) -> bool:
-        """Whether it is a whole answer of 200."""
-        return self.status == 200 and not self.trouble
+        """Whether it is a complete answer with status 200."""
+        return self.status == 200 and not self.error
 
     @property
     def object(self) -> dict[str, Any]:
-        """The JSON object of an answer of 200; empty where it is anything else."""
+        """The JSON object of an answer with status 200; empty if it is anything else."""
         return untrusted.json_object(self.body) if self.ok else {}
 
     @property
     def why(self) -> str:
-        """What is wrong, with the path; "" where the server answered."""
-        return f"{self.path} {self.trouble}" if self.trouble else ""
+        """The error with the path; "" if the server answered."""
+        return f"{self.path} {self.error}" if self.error else ""
 
     @property
-    def words(self) -> str:
-        """The server's own words, of an error above all, on one line of 200 characters."""
+    def message(self) -> str:
+        """The server's error message, else its body, on one line of 200 characters."""
         error = untrusted.json_object(self.body).get("error")
-        said = error.get("message") if isinstance(error, dict) else error
-        whole = said if isinstance(said, str) else self.body[: 8 * _SAID].decode("utf-8", "replace")
-        return untrusted.text(" ".join(whole[: 8 * _SAID].split()), _SAID)
+        message = error.get("message") if isinstance(error, dict) else error
+        if not isinstance(message, str):
+            message = self.body[: 8 * _LONGEST_MESSAGE].decode("utf-8", "replace")
+        return untrusted.line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
 
 
 async def ask(
@@ -128,56 +128,54 @@ async def ask(
     most_bytes: int = MOST_BYTES,
     body: object = None,
 ) -> ControlAnswer:
-    """One request, answered in `limit_s` in all and in at most so many bytes, or in words why not."""
+    """Send one request; its answer must arrive within `limit_s` and have at most `most_bytes`."""
     shown = path.partition("?")[0]
     try:
         async with asyncio.timeout(limit_s), client.stream(method, path, json=body) as answer:
-            found = bytearray()
+            data = bytearray()
             async for piece in answer.aiter_bytes():
-                found += piece
-                if len(found) > most_bytes:
-                    return ControlAnswer(shown, trouble=f"answers more than {most_bytes >> 20} MiB")
+                data += piece
+                if len(data) > most_bytes:
+                    return ControlAnswer(shown, error=f"answers more than {most_bytes >> 20} MiB")
     except TimeoutError:
-        return ControlAnswer(shown, trouble=f"does not answer within {limit_s:g} s")
+        return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return ControlAnswer(shown, trouble=_fault(error))
-    # An answer holds itself by its stream, and while a run is decoded nothing collects cycles.
+        return ControlAnswer(shown, error=_described(error))
+    # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")
-    moved = _moved(answer)
-    trouble = (
-        f"redirects to {moved} ({answer.status_code}): give the URL that answers itself" if moved else ""
-    )
-    return ControlAnswer(shown, answer.status_code, bytes(found), moved, trouble)
+    origin = _other_origin(answer)
+    redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
+    return ControlAnswer(shown, answer.status_code, bytes(data), origin, redirect)
 
 
-def _moved(answer: httpx.Response) -> str:
-    """The origin to which an answer redirects, where it is not the one that was asked: never followed."""
+def _other_origin(answer: httpx.Response) -> str:
+    """The origin of a redirect to another server, which is never followed; "" of any other answer."""
     location = answer.headers.get("location", "")
     if not 300 <= answer.status_code < 400 or not location:
         return ""
     try:
         there = answer.request.url.join(location)
     except (httpx.InvalidURL, ValueError):
-        return "what is no URL"
+        return "an invalid URL"
     here = answer.request.url
     if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
         return ""
     return untrusted.text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
 
 
-def _fault(error: Exception) -> str:
-    """Why there is no answer; never httpx's word for a header, which holds its value."""
-    refused = _refused(error)
-    if refused is not None:
-        return f"is behind a certificate that {_certificate(refused)}"
+def _described(error: Exception) -> str:
+    """Why there is no answer; not httpx's own message for a header, which contains its value."""
+    refusal = _certificate_error(error)
+    if refusal is not None:
+        return f"has a TLS certificate that {_certificate(refusal)}"
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
-        return "cannot be asked: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
-    said = untrusted.text(" ".join(str(error).split()), _SAID)
-    return f"does not answer: {said or type(error).__name__}"
+        return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
+    message = untrusted.line(str(error), _LONGEST_MESSAGE)
+    return f"does not answer: {message or type(error).__name__}"
 
 
-def _refused(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The refusal of a certificate that stands behind an error."""
+def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """The certificate error among an error's causes."""
     for _ in range(8):
         if error is None or isinstance(error, ssl.SSLCertVerificationError):
             return error
@@ -185,21 +183,14 @@ def _refused(error: BaseException | None) -> ssl.SSLCertVerificationError | None
     return None
 
 
-def _certificate(refused: ssl.SSLCertVerificationError) -> str:
+def _certificate(refusal: ssl.SSLCertVerificationError) -> str:
     """What is wrong with a server's certificate, and what to do."""
-    said = untrusted.text(refused.verify_message or refused.reason or "is not valid").rstrip(".")
-    if refused.verify_code in _DATES:
-        return f"is out of date ({said}): renew it, or {_TO_CERTIFICATES} (--ca-cert does not help)"
-    if refused.verify_code in _NAMES:
-        return (
-            f"is another host's ({said}): check --base-url, or {_TO_CERTIFICATES} (--ca-cert does not help)"
-        )
-    return f"nobody known has signed ({said}): {_TO_AUTHORITIES}"
-
-
-def shown_url(url: str) -> str:
-    """Scheme, host, port and path of a URL, whatever it is: no credentials, no query."""
-    front = url.partition("?")[0].partition("#")[0]
-    scheme, slashes, rest = front.rpartition("//")
-    authority, slash, path = rest.partition("/")
-    return untrusted.text(f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}")
+    reason = untrusted.text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
+    if refusal.verify_code in _DATES:
+        return f"is out of date ({reason}): renew it, or {_INSECURE}"
+    if refusal.verify_code in _NAMES:
+        return f"is for another host ({reason}): check --base-url, or {_INSECURE}"
+    return (
+        f"no trusted authority has signed ({reason}): name the authority with --ca-cert FILE, or pass "
+        "--insecure to accept any certificate"
+    )

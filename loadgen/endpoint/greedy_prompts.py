@@ -1,4 +1,4 @@
-"""Answers: the fingerprint's prompts put to a server, one after another, over the control plane.
+"""Greedy prompts: the answer check's prompts sent to a server, one after another, over the control plane.
 
 Greedy, and nothing else of the workload: `ignore_eos` is not sent, nor its sampling. Where a server takes no
 text, the prompts go as the token ids of a local tokenizer.
@@ -24,33 +24,33 @@ from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
 from loadgen.protocol import sse
-from loadgen.protocol.error_text import NOT_JSON, Hide, as_is
 from loadgen.protocol.openai import Chat, Count
 from loadgen.protocol.sglang import Generate
+from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.workload.plan import ModelTarget, Plan
 from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
 
-LIMIT_S = 60.0  # for all prompts together: each gets its share of what is left
-LONGEST_BYTES = 1 << 24  # of an answer; 48 tokens with everything a server may say of each are a thousandth
+LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
+LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
 _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 _SIMULATED = "the embedded engine's answers are made up"
 
 
 class PromptProgress(msgspec.Struct, frozen=True):
-    """How far the asking is, for a display."""
+    """How many prompts are answered, for a display."""
 
     done: int
     total: int = len(answer_check.PROMPTS)
 
     @property
     def share(self) -> float:
-        """How much of it is behind, 0 to 1."""
+        """The share that is done, 0 to 1."""
         return self.done / self.total
 
     def line(self) -> str:
-        """All of it in one line."""
+        """The progress in one line."""
         return f"fingerprint: {self.done}/{self.total} prompts answered"
 
 
@@ -63,20 +63,20 @@ def ask(
     limit_s: float = LIMIT_S,
     hide: Hide = as_is,
 ) -> Fingerprint:
-    """Ask a server every prompt in the API of a plan, within `limit_s` seconds in all.
+    """Send every prompt to a server with the API of a plan, within `limit_s` seconds in all.
 
-    Raises nothing for a server's sake: what it does not answer, or answers oddly, is an Answer with its
-    failure. `hide` masks the secrets in what it writes.
+    Server errors are not raised: a missing or malformed answer is a GreedyAnswer with its failure. `hide`
+    masks the secrets in what the server writes.
     """
     if subject.engine.simulated:
         return Fingerprint.none(_SIMULATED)
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
-    return access.loop.run(_Asking(access, tls, subject, plan, decoder).all(show, limit_s))
+    return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
 
 
 @dataclass
 class _Reply:
-    """What came back for one prompt."""
+    """The response to one prompt."""
 
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
@@ -84,8 +84,8 @@ class _Reply:
     cut: str = ""
 
 
-class _Asking:
-    """The prompts on their way to one server: as text, until it takes none."""
+class _PromptRun:
+    """The prompts sent to one server: as text, or as token ids if it refuses text."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _Asking:
         self.tokenizer: Tokenizer | None = None
 
     async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
-        """The answers to all prompts, or why there can be none."""
+        """The answers to all prompts, or why there are none."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         answers: list[GreedyAnswer] = []
@@ -108,11 +108,11 @@ class _Asking:
             for prompt in answer_check.PROMPTS:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
-                answer, kind = await self._one(client, prompt.text, share_s)
+                answer, kind = await self._answer(client, prompt.text, share_s)
                 if kind in _REFUSED and not answers and self._may_take_ids():
                     if missing := self._load_tokenizer():
                         return Fingerprint.none(f"{answer.failure}; {missing}")
-                    answer, kind = await self._one(client, prompt.text, share_s)
+                    answer, kind = await self._answer(client, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
                     return Fingerprint.none(f"the server is gone: {answer.failure}")
@@ -123,7 +123,7 @@ class _Asking:
         return self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
 
     def _load_tokenizer(self) -> str:
-        """Find a tokenizer for a server that refuses text; "" or why there is none."""
+        """Load a tokenizer for a server that refuses text; "" or the error."""
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:
@@ -157,28 +157,26 @@ class _Asking:
         }
         return msgspec.json.encode({**request, **fields, **tables, **more})
 
-    async def _one(
+    async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float
     ) -> tuple[GreedyAnswer, FailureKind | None]:
-        """The answer to one prompt, and how it failed."""
+        """The answer to one prompt, and the kind of its failure."""
         reply = await self._reply(client, self._body(text), limit_s)
         record = self.decoder.decode(_capture(reply))
         failure = record.failure
-        if failure is not None and not reply.cut and not _answered(failure, record):
+        if failure is not None and not reply.cut and not _still_an_answer(failure, record):
             return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
-        ids, said = _token_ids(bytes(reply.body), record), record.text or ""
+        ids, answer_text = _token_ids(bytes(reply.body), record), record.text or ""
         if ids is None and not reply.cut:
-            return GreedyAnswer(
-                prompt=text, failure="malformed: token ids that are none"
-            ), FailureKind.MALFORMED
+            return GreedyAnswer(prompt=text, failure="malformed: invalid token ids"), FailureKind.MALFORMED
         ids = ids or []
-        if not said and self.tokenizer is not None:
+        if not answer_text and self.tokenizer is not None:
             try:
-                said = self.tokenizer.decode(ids)
+                answer_text = self.tokenizer.decode(ids)
             except (LookupError, TypeError, ValueError, OverflowError):
                 unknown = "malformed: token ids that the tokenizer does not know"
                 return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
-        return GreedyAnswer(prompt=text, text=said, token_ids=tuple(ids), cut=reply.cut), None
+        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=reply.cut), None
 
     async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> _Reply:
         reply = _Reply()
@@ -192,8 +190,8 @@ class _Asking:
                 async for piece in response.aiter_raw():
                     reply.body += piece
                     if len(reply.body) > LONGEST_BYTES:
-                        said = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
-                        reply.failure = Failure(FailureKind.MALFORMED, said)
+                        detail = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
+                        reply.failure = Failure(FailureKind.MALFORMED, detail)
                         reply.body.clear()
                         break
         except TimeoutError:
@@ -206,13 +204,13 @@ class _Asking:
         return reply
 
 
-def _answered(failure: Failure, record: Record) -> bool:
-    """Whether what fails as a measurement is an answer all the same: in one piece, or empty."""
+def _still_an_answer(failure: Failure, record: Record) -> bool:
+    """Whether a failed measurement still is an answer: one that was not streamed, or is empty."""
     return failure.kind in (FailureKind.NOT_STREAMED, FailureKind.EMPTY) and bool(record.finish_reason)
 
 
 def _capture(reply: _Reply) -> Capture:
-    """The reply as one read, whose time is nobody's business."""
+    """The reply as one read, whose time does not matter."""
     raw, read_lengths = joined([bytes(reply.body)])
     return Capture(
         index=0,
@@ -230,31 +228,33 @@ def _capture(reply: _Reply) -> Capture:
     )
 
 
-class _Listing(msgspec.Struct):
+class _ChoiceIds(msgspec.Struct):
     """A choice of the OpenAI APIs."""
 
     token_ids: list[Count] | None = None
 
 
-class _Told(msgspec.Struct):
+class _MessageIds(msgspec.Struct):
     """A message's token ids, of either API."""
 
-    choices: list[_Listing] | None = None
+    choices: list[_ChoiceIds] | None = None
     output_ids: list[Count] | None = None  # of /generate: all so far, or one message's part of them
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_MESSAGE_IDS = msgspec.json.Decoder(_MessageIds)
 
 
 def _token_ids(body: bytes, record: Record) -> list[int] | None:
-    """The answer's token ids, empty where the server does not tell them; None where they cannot be read."""
+    """The answer's token ids; empty if the server does not report them, None if they are malformed."""
     lines = sse.one_line(body) if body.lstrip()[:1] == b"{" else sse.read(body, whole=False).lines
     try:
-        told = _TOLD.decode_lines(lines)
+        messages = _MESSAGE_IDS.decode_lines(lines)
     except NOT_JSON:
         return None
-    running = [message.output_ids for message in told if message.output_ids]
+    running = [message.output_ids for message in messages if message.output_ids]
     if running and len(running[-1]) >= record.output_tokens:
         return running[-1]
-    listed = [choice.token_ids for message in told for choice in message.choices or () if choice.token_ids]
+    listed = [
+        choice.token_ids for message in messages for choice in message.choices or () if choice.token_ids
+    ]
     return [token for ids in running or listed for token in ids]

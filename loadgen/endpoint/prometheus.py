@@ -1,4 +1,4 @@
-"""Exposition: what a server's `/metrics` says, in one set of words whichever engine wrote it."""
+"""Prometheus: a server's `/metrics` under one set of names, whichever engine it is."""
 
 from __future__ import annotations
 
@@ -12,160 +12,165 @@ Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started"})  # the others only grow
 SAMPLED = GAUGES | {"generation_tokens"}
 
-_GREATEST = ("kv_cache_usage", "started")  # of several engines these are not added up
-# Each rank of a SGLang that shows them all counts the same requests, and each process has its own row.
+_GREATEST = ("kv_cache_usage", "started")  # of several engines the greatest, not the sum
+# Every rank of SGLang counts the same requests, and each process has a row of its own.
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
-_REPEATED_GAUGE = (*_REPEATED, "priority")  # beside the whole, what each priority has of it
-_LONGEST_WORDS = 60
-# The parser's time grows with the square of a line: real lines have some hundred characters, and few models
-# and engines behind one port come to more lines than these.
+_REPEATED_GAUGE = (*_REPEATED, "priority")  # in addition to the whole, each priority's share
+_LONGEST_QUOTE = 60
+# The parser's time grows with the square of a line. Real lines have some hundred characters, and the models
+# and engines behind one port rarely have more lines.
 _LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
 
 
-class Meaning(msgspec.Struct, frozen=True):
-    """What the samples of one name are: a quantity, and which part of it, as they say or their label."""
+class MetricSeries(msgspec.Struct, frozen=True):
+    """What a metric name stands for: a quantity, and which part of it, fixed or the value of a label."""
 
     quantity: str
     part: str = ""
     label: str = ""
 
 
-class Names(msgspec.Struct, frozen=True):
-    """One engine's names for what matters; `lazy` are the counters that appear with their first event."""
+class EngineMetrics(msgspec.Struct, frozen=True):
+    """One engine's metric names; `lazy` are the quantities that appear with their first event."""
 
-    meanings: Mapping[str, Meaning]
+    meanings: Mapping[str, MetricSeries]
     lazy: frozenset[str] = frozenset()
-    off: str = ""  # the flag without which it has no /metrics
+    flag: str = ""  # without which it has no /metrics
 
 
-def _histogram(name: str, quantity: str) -> dict[str, Meaning]:
-    return {f"{name}_bucket": Meaning(quantity, label="le"), f"{name}_sum": Meaning(quantity, "sum")}
+def _histogram(name: str, quantity: str) -> dict[str, MetricSeries]:
+    return {
+        f"{name}_bucket": MetricSeries(quantity, label="le"),
+        f"{name}_sum": MetricSeries(quantity, "sum"),
+    }
 
 
-_STARTED = {"process_start_time_seconds": Meaning("started")}
-NAMES: dict[str, Names] = {
-    "vllm": Names(
+_STARTED = {"process_start_time_seconds": MetricSeries("started")}
+ENGINE_METRICS: dict[str, EngineMetrics] = {
+    "vllm": EngineMetrics(
         {
             **_STARTED,
-            "vllm:prompt_tokens_total": Meaning("prompt_tokens"),
-            "vllm:generation_tokens_total": Meaning("generation_tokens"),
-            "vllm:request_success_total": Meaning("requests", label="finished_reason"),
-            "vllm:prefix_cache_queries_total": Meaning("prefix_queries"),
-            "vllm:prefix_cache_hits_total": Meaning("prefix_hits"),
-            "vllm:num_preemptions_total": Meaning("preemptions"),
-            "vllm:spec_decode_num_draft_tokens_total": Meaning("draft_tokens"),
-            "vllm:spec_decode_num_accepted_tokens_total": Meaning("accepted_tokens"),
-            "vllm:num_requests_running": Meaning("running"),
-            "vllm:num_requests_waiting": Meaning("waiting"),
-            "vllm:kv_cache_usage_perc": Meaning("kv_cache_usage"),
-            "vllm:gpu_cache_usage_perc": Meaning("kv_cache_usage"),  # to 0.10
+            "vllm:prompt_tokens_total": MetricSeries("prompt_tokens"),
+            "vllm:generation_tokens_total": MetricSeries("generation_tokens"),
+            "vllm:request_success_total": MetricSeries("requests", label="finished_reason"),
+            "vllm:prefix_cache_queries_total": MetricSeries("prefix_queries"),
+            "vllm:prefix_cache_hits_total": MetricSeries("prefix_hits"),
+            "vllm:num_preemptions_total": MetricSeries("preemptions"),
+            "vllm:spec_decode_num_draft_tokens_total": MetricSeries("draft_tokens"),
+            "vllm:spec_decode_num_accepted_tokens_total": MetricSeries("accepted_tokens"),
+            "vllm:num_requests_running": MetricSeries("running"),
+            "vllm:num_requests_waiting": MetricSeries("waiting"),
+            "vllm:kv_cache_usage_perc": MetricSeries("kv_cache_usage"),
+            "vllm:gpu_cache_usage_perc": MetricSeries("kv_cache_usage"),  # to 0.10
             **_histogram("vllm:time_to_first_token_seconds", "ttft"),
             **_histogram("vllm:inter_token_latency_seconds", "itl"),
             **_histogram("vllm:e2e_request_latency_seconds", "e2e"),
             **_histogram("vllm:request_queue_time_seconds", "queue"),
         }
     ),
-    "sglang": Names(
+    "sglang": EngineMetrics(
         {
             **_STARTED,
-            "sglang:prompt_tokens_total": Meaning("prompt_tokens"),
-            "sglang:generation_tokens_total": Meaning("generation_tokens"),
-            "sglang:num_requests_total": Meaning("requests"),
-            "sglang:num_aborted_requests_total": Meaning("requests", "abort"),
-            "sglang:cached_tokens_total": Meaning("prefix_hits"),
-            "sglang:num_retracted_requests_total": Meaning("preemptions"),
-            "sglang:num_running_reqs": Meaning("running"),
-            "sglang:num_queue_reqs": Meaning("waiting"),
-            "sglang:token_usage": Meaning("kv_cache_usage"),
+            "sglang:prompt_tokens_total": MetricSeries("prompt_tokens"),
+            "sglang:generation_tokens_total": MetricSeries("generation_tokens"),
+            "sglang:num_requests_total": MetricSeries("requests"),
+            "sglang:num_aborted_requests_total": MetricSeries("requests", "abort"),
+            "sglang:cached_tokens_total": MetricSeries("prefix_hits"),
+            "sglang:num_retracted_requests_total": MetricSeries("preemptions"),
+            "sglang:num_running_reqs": MetricSeries("running"),
+            "sglang:num_queue_reqs": MetricSeries("waiting"),
+            "sglang:token_usage": MetricSeries("kv_cache_usage"),
             **_histogram("sglang:time_to_first_token_seconds", "ttft"),
             **_histogram("sglang:inter_token_latency_seconds", "itl"),
             **_histogram("sglang:e2e_request_latency_seconds", "e2e"),
             **_histogram("sglang:queue_time_seconds", "queue"),
         },
         lazy=frozenset({"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions"}),
-        off="--enable-metrics",
+        flag="--enable-metrics",
     ),
 }
 
 
-class Selection(msgspec.Struct, frozen=True):
-    """The lines of an answer that matter, not yet parsed; or why there are none, in words."""
+class MetricLines(msgspec.Struct, frozen=True):
+    """The lines of an answer with known metrics, not yet parsed; or an error."""
 
-    names: str = ""  # a key of NAMES
+    names: str = ""  # a key of ENGINE_METRICS
     lines: tuple[str, ...] = ()
-    trouble: str = ""
+    error: str = ""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """What a server said at one moment, summed over its engines; or why nothing, in words."""
+class MetricsSnapshot(msgspec.Struct, frozen=True):
+    """A server's metrics at one moment, summed over its engines; or an error."""
 
     names: str = ""
     counters: Mapping[Series, float] = msgspec.field(default_factory=dict)  # histograms by bound, cumulative
     gauges: Mapping[Series, float] = msgspec.field(default_factory=dict)
-    trouble: str = ""
+    error: str = ""
 
     def gauge(self, quantity: str, model: str = "") -> float | None:
-        """One model's gauge, or all models' together; None where the server has none."""
-        found = [
+        """One model's gauge, or that of all models together; None if the server has none."""
+        values = [
             value for (of, name, _), value in self.gauges.items() if name == quantity and model in ("", of)
         ]
-        return _together(quantity, found) if found else None
+        return _together(quantity, values) if values else None
 
 
-def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Selection:
-    """The lines of an answer that NAMES knows, of all quantities or the wanted; does not parse.
+def select(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
+    """The lines of an answer with metrics in ENGINE_METRICS, of all quantities or those `wanted`.
 
-    The parser is slow and late to import; this is neither, so it can be done beside a run.
+    It does not parse them: the parser is slow and slow to import, and this is called during a run.
     """
     if status != 200:
-        flags = ", ".join(f"{name} needs {names.off}" for name, names in NAMES.items() if names.off)
-        return Selection(trouble=f"/metrics answers {status}" + (f" ({flags})" if status == 404 else ""))
+        flags = ", ".join(
+            f"{name} needs {names.flag}" for name, names in ENGINE_METRICS.items() if names.flag
+        )
+        return MetricLines(error=f"/metrics answers {status}" + (f" ({flags})" if status == 404 else ""))
     text = body.decode("utf-8", "replace")
     if not text.strip():
-        return Selection(trouble="/metrics is empty")
+        return MetricLines(error="/metrics is empty")
     if text.lstrip()[0] in "<{[":
         kind = "HTML" if text.lstrip()[0] == "<" else "JSON"
-        return Selection(trouble=f"/metrics is {kind}, not Prometheus text")
+        return MetricLines(error=f"/metrics is {kind}, not Prometheus text")
     lines = text.splitlines()
-    whose = next((name for name in NAMES if any(line.startswith(f"{name}:") for line in lines)), "")
+    whose = next((name for name in ENGINE_METRICS if any(line.startswith(f"{name}:") for line in lines)), "")
     if not whose:
-        return Selection(trouble="/metrics has none of the names of " + " or ".join(NAMES))
+        return MetricLines(error="/metrics has none of the names of " + " or ".join(ENGINE_METRICS))
     if not text.endswith("\n"):
-        return Selection(trouble=f"/metrics is cut off in {_words(lines[-1])!r}")
-    meanings = NAMES[whose].meanings
+        return MetricLines(error=f"/metrics is cut off in {_quote(lines[-1])!r}")
+    meanings = ENGINE_METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
     selected = tuple(line for line in lines if _name(line) in meanings)
     longest = max(selected, key=len, default="")
     if len(longest) > _LONGEST_LINE:
-        return Selection(trouble=f"/metrics has a line of {len(longest)} characters: {_words(longest)!r}")
+        return MetricLines(error=f"/metrics has a line of {len(longest)} characters: {_quote(longest)!r}")
     if len(selected) > _MOST_LINES or sum(map(len, selected)) > _MOST_CHARS:
-        return Selection(trouble=f"/metrics has {len(selected)} lines of {whose}'s: too many to be read")
-    return Selection(whose, selected)
+        return MetricLines(error=f"/metrics has {len(selected)} lines of {whose}'s: too many to be read")
+    return MetricLines(whose, selected)
 
 
-def parse(selection: Selection) -> Snapshot:
-    """What the selected lines say, each rank's repetition left out and the engines put together."""
-    if selection.trouble:
-        return Snapshot(trouble=selection.trouble)
+def parse(selection: MetricLines) -> MetricsSnapshot:
+    """The metrics in the selected lines, without the repetitions of ranks, summed over engines."""
+    if selection.error:
+        return MetricsSnapshot(error=selection.error)
     from prometheus_client.parser import text_string_to_metric_families
 
-    meanings = NAMES[selection.names].meanings
+    meanings = ENGINE_METRICS[selection.names].meanings
     rows: dict[Series, dict[tuple[tuple[str, str], ...], float]] = {}
     for line in selection.lines:
-        try:  # without its TYPE line each sample is a family, under its own name
+        try:  # without a TYPE line each sample is a family of its own name
             (family,) = text_string_to_metric_families(line + "\n")
             (sample,) = family.samples
         except ValueError:
-            return Snapshot(trouble=f"/metrics is malformed in {_words(line)!r}")
+            return MetricsSnapshot(error=f"/metrics is malformed in {_quote(line)!r}")
         meaning = meanings.get(sample.name)
         if meaning is None:
-            return Snapshot(trouble=f"/metrics is malformed in {_words(line)!r}")
+            return MetricsSnapshot(error=f"/metrics is malformed in {_quote(line)!r}")
         repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         part = labels.pop(meaning.label, "") if meaning.label else meaning.part
         if untrusted.number(sample.value) is None or (meaning.label == "le" and not _bounds(part)):
-            continue  # no count, and no bucket, that a server can have
+            continue  # not a possible count or bucket
         series = (
             untrusted.text(labels.pop("model_name", "")),
             meaning.quantity,
@@ -175,7 +180,7 @@ def parse(selection: Selection) -> Snapshot:
         places[place] = max(places.get(place, sample.value), sample.value)
     sums = {series: _together(series[1], list(places.values())) for series, places in rows.items()}
     values = {series: value for series, value in sums.items() if untrusted.number(value) is not None}
-    return Snapshot(
+    return MetricsSnapshot(
         selection.names,
         counters={series: value for series, value in values.items() if series[1] not in GAUGES},
         gauges={series: value for series, value in values.items() if series[1] in GAUGES},
@@ -183,7 +188,7 @@ def parse(selection: Selection) -> Snapshot:
 
 
 def _bounds(part: str) -> bool:
-    """Whether it is a bucket's upper bound in seconds: a number, or +Inf."""
+    """Whether a label is a bucket's upper bound in seconds: a number, or +Inf."""
     return untrusted.number(part) is not None or part in ("+Inf", "Inf", "inf")
 
 
@@ -195,5 +200,5 @@ def _name(line: str) -> str:
     return line.partition("{")[0].partition(" ")[0]
 
 
-def _words(line: str) -> str:
-    return line[:_LONGEST_WORDS]
+def _quote(line: str) -> str:
+    return line[:_LONGEST_QUOTE]

@@ -1,11 +1,17 @@
-"""Secrecy: the values that are known to be secret in this command, and texts without them."""
+"""Secrecy: the one place that hides secrets: those known in this command, and what looks like one.
+
+`Secrets` holds the values that are known; it hides them in what servers write and in what is stored. `hide`
+is for texts of users, in which only names and forms tell: flags, labels, variables, logs.
+"""
 
 from __future__ import annotations
 
 import base64
 import html
 import json
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
@@ -13,30 +19,91 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 import msgspec
 
 from loadgen.errors import LoadgenError
-from loadgen.telemetry.environment import HIDDEN, hide, hide_credentials, is_secret
+from loadgen.protocol import untrusted
 
-# What is shorter is no key but a placeholder as `EMPTY`, and a word that may stand anywhere.
+HIDDEN = "***"
+# A shorter value is not a key but a placeholder as `EMPTY`, a word that may occur anywhere.
 _LEAST_CHARACTERS = 6
-_LEAST_CUT = 8  # characters of a secret that was cut at a text's end
+_LEAST_CUT = 8  # characters of a secret that is cut off at a text's end
 _CUT_MARKS = "….\"' "
 _COOKIES = ("cookie", "set-cookie")
 
+# A name whose last word marks a secret; `max-tokens` and `TOKENIZERS_…` are not such names.
+_KEY = (
+    r"(?:[a-z0-9]+[-_.])*"
+    r"(?:api_?keys?|key|key[-_]id|token|secret|password|passwd|passphrase|credentials?|auth|authorization)"
+)
+# Secrets by their own form, whatever name stands before them.
+_CREDENTIALS = (
+    re.compile(r"(\bBearer\s+)[\w.~+/=-]+", re.IGNORECASE),
+    re.compile(r"(?<=://)()[^/\s@]+(?=@)"),
+    re.compile(r"(\b(?:hf_|sk-|nvapi-|ghp_))\w[\w-]{15,}"),
+)
+_SECRETS = (
+    # --api-key A B: every word up to the next flag
+    re.compile(
+        rf"((?<![\w-])--?{_KEY}(?:=|\s+))(?:\"[^\"]*\"|'[^']*'|(?!--)\S+)(?:\s+(?!-)[^\s'\"]+)*",
+        re.IGNORECASE,
+    ),
+    # NAME=VALUE, 'name': 'value', name=['value', …]
+    re.compile(
+        rf"((?<![\w.-])['\"]?{_KEY}['\"]?\s*[=:]\s*)(?!None\b|null\b)"
+        r"(?:\[[^\[\]]*\]|\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?[^\s,;}'\"]+)",
+        re.IGNORECASE,
+    ),
+    *_CREDENTIALS,
+)
+_SECRET_FLAG = re.compile(rf"--?{_KEY}", re.IGNORECASE)
+_SECRET_NAME = re.compile(_KEY, re.IGNORECASE)
+_HEADER = re.compile(r"\s*[\w!#$%&'*+.^`|~-]+(?=\s*[=:])")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a key, a header or a variable is named as secrets are: api_key, authToken; not max_tokens."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
+    return _SECRET_NAME.fullmatch(words) is not None
+
+
+def hide(text: str) -> str:
+    """A text without the values that look like secrets: of keys and tokens, in URLs, behind Bearer."""
+    return _without(_SECRETS, text)
+
+
+def _without(patterns: Iterable[re.Pattern[str]], text: str) -> str:
+    for pattern in patterns:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def shown_url(url: str) -> str:
+    """Scheme, host, port and path of a URL, valid or not: no credentials, no query."""
+    front = url.partition("?")[0].partition("#")[0]
+    scheme, slashes, rest = front.rpartition("//")
+    authority, slash, path = rest.partition("/")
+    return untrusted.text(f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}")
+
 
 class Secrets(msgspec.Struct, frozen=True):
-    """Texts that must not be written, the longest first: each secret in every form it is echoed in."""
+    """Texts that must not be written, the longest first: each secret in every form it may be echoed in."""
 
     forms: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, headers: Mapping[str, str] | None = None, tables: tuple[Any, ...] = (), url: str = ""
+        cls,
+        headers: Mapping[str, str] | None = None,
+        tables: Iterable[Any] = (),
+        url: str = "",
+        arguments: Iterable[str] = (),
     ) -> Secrets:
-        """Those in headers, in tables by the names of their keys, and in a URL's query and user."""
-        found = {value for name, said in (headers or {}).items() for value in _in_header(name, said)}
-        for table in tables:
-            found.update(_in_table(table))
-        found.update(_in_url(url))
-        return cls(_longest_first({form for value in found for form in _forms(value)}))
+        """Those in headers, in tables and arguments by their names, and in a URL's query and password."""
+        values = {
+            *(value for name, header in (headers or {}).items() for value in _in_header(name, header)),
+            *(value for table in tables for value in _in_table(table)),
+            *_in_url(url),
+            *_in_arguments(arguments),
+        }
+        return cls(_longest_first({form for value in values for form in _forms(value)}))
 
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets(_longest_first({*self.forms, *other.forms}))
@@ -45,7 +112,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"Secrets({len(self.forms)} forms)"
 
     def conceal(self, text: str) -> str:
-        """A text without these secrets, nor the beginning of one where the text was cut inside it."""
+        """A text without these secrets, nor the beginning of one at its end, where the text was cut."""
         for form in self.forms:
             text = text.replace(form, HIDDEN)
         end = text.rstrip(_CUT_MARKS)
@@ -58,27 +125,32 @@ class Secrets(msgspec.Struct, frozen=True):
         return text
 
     def hide(self, text: str) -> str:
-        """A text of a server's without these secrets, nor others that are known by their form."""
-        return hide_credentials(self.conceal(text))
+        """A server's text without these secrets, nor others that are recognized by their form."""
+        return _without(_CREDENTIALS, self.conceal(text))
 
-    def mask(self, value: Any) -> Any:
-        """A value of JSON without these secrets, nor texts under names of secrets."""
+    def mask(self, value: Any, names_too: bool = False) -> Any:
+        """A JSON value without these secrets and without values under the names of secrets.
+
+        With `names_too` also without what `hide` finds inside texts.
+        """
         if isinstance(value, str):
-            return self.conceal(value)
+            return hide(self.conceal(value)) if names_too else self.conceal(value)
         if isinstance(value, dict):
             return {
-                self.conceal(str(name)): HIDDEN if is_secret(str(name)) and _given(one) else self.mask(one)
-                for name, one in value.items()
+                self.conceal(str(name)): HIDDEN
+                if is_secret(str(name)) and isinstance(item, str | dict | list | tuple) and item
+                else self.mask(item, names_too)
+                for name, item in value.items()
             }
         if isinstance(value, list | tuple):
             if value and isinstance(value[0], int | float):  # columns of numbers may be long
                 return value
-            return [self.mask(one) for one in value]
+            return [self.mask(item, names_too) for item in value]
         return value
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Errors of this tool that leave the block hold none of these secrets."""
+        """Hide these secrets in errors of this tool that leave the block."""
         try:
             yield
         except LoadgenError as error:
@@ -86,13 +158,24 @@ class Secrets(msgspec.Struct, frozen=True):
             raise
 
 
-def _given(value: Any) -> bool:
-    """Whether there is something to hide."""
-    return isinstance(value, str | dict | list | tuple) and bool(value)
+def command_line(argv: Sequence[str] | None = None) -> list[str]:
+    """The command as typed, with the values of headers, keys and tokens hidden."""
+    words, header, secret = [], False, False
+    for word in sys.argv if argv is None else argv:
+        if word.startswith("--") or (word.startswith("-") and not secret):
+            name, equals, _ = word.partition("=")
+            header, secret = name == "--header", _SECRET_FLAG.fullmatch(name) is not None
+            words.append(f"{name}={HIDDEN}" if equals and (header or secret) else hide(word))
+        elif header:
+            named = _HEADER.match(word)  # without a name all of it may be the key
+            words.append(f"{named[0]}={HIDDEN}" if named else HIDDEN)
+        else:
+            words.append(HIDDEN if secret else hide(word))
+    return words
 
 
 def _in_header(name: str, value: str) -> Iterator[str]:
-    """A header's value where its name, or its form, says that it is a secret; of `Bearer X` the X too."""
+    """A header's value if its name or its form is that of a secret; of `Bearer X` the X too."""
     if not is_secret(name) and name.lower() not in _COOKIES and hide(value) == value:
         return
     yield value
@@ -125,6 +208,19 @@ def _in_table(table: Any, secret: bool = False) -> Iterator[str]:
         yield table
 
 
+def _in_arguments(arguments: Iterable[str]) -> Iterator[str]:
+    """The values of flags that are named as secrets are, up to the next flag."""
+    secret = False
+    for word in arguments:
+        if word.startswith("-"):
+            name, equals, value = word.partition("=")
+            secret = is_secret(name.lstrip("-"))
+            if secret and equals:
+                yield value
+        elif secret:
+            yield word
+
+
 def _in_url(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
@@ -137,7 +233,7 @@ def _in_url(url: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A secret as it stands, and as JSON, a URL, HTML, Python or base64 write it."""
+    """A secret as it is, and as JSON, a URL, HTML, Python or base64 encode it."""
     value = value.strip()
     if len(value) < _LEAST_CHARACTERS:
         return

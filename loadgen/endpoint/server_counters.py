@@ -1,4 +1,4 @@
-"""Window: what the server's own counters say of the measured run, from two scrapes and samples between."""
+"""Server counters: the server's own figures of the measured run, from scrapes before, in and after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from loadgen.endpoint.prometheus import NAMES, Series, Snapshot
+from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
@@ -19,7 +19,7 @@ _MOST = 100  # models, and reasons to end, that are kept
 
 
 class ServerLatency(BaseModel):
-    """One of the server's histograms over the run: its mean, and between which bounds percentiles lie."""
+    """One of the server's histograms over the run: its mean, and the buckets of its percentiles."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,18 +40,18 @@ class ServerSample(BaseModel):
 
 
 class ServerWindow(BaseModel):
-    """The difference of two scrapes of `/metrics`; None is what this server does not count."""
+    """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    trouble: str = ""  # why there is none of it, in words
-    names: str = ""  # whose names the counters have: vllm or sglang
-    models: tuple[str, ...] = ()  # that moved behind this port; the figures are the asked one's
-    reset: bool = False  # a counter went backwards: restarted, or not one server; no figures then
+    trouble: str = ""  # the error, where there are no figures
+    names: str = ""  # which engine's metric names: vllm or sglang
+    models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
+    reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
     settled: bool = True  # at the end nothing ran and the counters stood still
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
-    # Ended, by reason; under "" where no reason is told, or none ended; empty where they are not counted.
+    # Ended, by reason; under "" without a reason, or if none ended; empty where they are not counted.
     requests: dict[str, int] = {}
     prefix_queries: int | None = None  # prompt tokens looked up
     prefix_hits: int | None = None  # prompt tokens found
@@ -70,30 +70,30 @@ class ServerWindow(BaseModel):
 
     @property
     def finished(self) -> int | None:
-        """Requests that ended other than by an abort or an error; None where they are not counted."""
+        """Requests that ended without an abort or an error; None where they are not counted."""
         if self.trouble or self.reset or not self.requests:
             return None
         return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
 
     def peak(self, gauge: str) -> float | None:
-        """The greatest of one of the samples' gauges; None without any."""
+        """The greatest value of one of the samples' gauges; None without samples."""
         return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
 
 
 def window(
-    before: Snapshot,
-    after: Snapshot,
-    samples: Sequence[tuple[float, Snapshot]] = (),
+    before: MetricsSnapshot,
+    after: MetricsSnapshot,
+    samples: Sequence[tuple[float, MetricsSnapshot]] = (),
     model: str = "",
     settled: bool = True,
 ) -> ServerWindow:
-    """What changed between two snapshots, with those taken between them, each with its seconds.
+    """The changes between two snapshots, with those taken between them and their seconds.
 
-    Where the server counts per model and `model` is one of them, only that one's figures.
+    Where the server counts per model and `model` is one of them, the figures of that one only.
     """
-    trouble = before.trouble or after.trouble or _strangers(before, after)
-    if trouble:
-        return ServerWindow(trouble=trouble)
+    error = before.error or after.error or _other_engine(before, after)
+    if error:
+        return ServerWindow(trouble=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
     edges: dict[str, Any] = {
@@ -101,7 +101,7 @@ def window(
         for when, snapshot in (("before", before), ("after", after))
         for gauge in ("running", "waiting")
     }
-    reset = _began_anew([before, *(snapshot for _, snapshot in samples), after])
+    reset = _restarted([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
         models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
@@ -113,20 +113,20 @@ def window(
     )
 
 
-def _strangers(before: Snapshot, after: Snapshot) -> str:
+def _other_engine(before: MetricsSnapshot, after: MetricsSnapshot) -> str:
     if before.names == after.names:
         return ""
     return f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
 
 
-def _began_anew(snapshots: Sequence[Snapshot]) -> bool:
-    """Whether a counter went backwards or vanished; those taken in the run hold only some."""
+def _restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
+    """Whether a counter went backwards or vanished; snapshots taken in the run only have some counters."""
     first, last = snapshots[0].counters, snapshots[-1].counters
     if any(_fell(series, value, last.get(series, 0.0)) for series, value in first.items()):
         return True
     for earlier, later in itertools.pairwise(snapshots):
-        began = earlier.gauge("started"), later.gauge("started")
-        if None not in began and began[0] != began[1]:
+        started = earlier.gauge("started"), later.gauge("started")
+        if None not in started and started[0] != started[1]:
             return True
         counters = earlier.counters.items()
         if any(_fell(series, value, later.counters.get(series, value)) for series, value in counters):
@@ -140,14 +140,14 @@ def _fell(series: Series, earlier: float, later: float) -> bool:
 
 def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
     """The fields of a ServerWindow that are differences of counters."""
-    parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in NAMES[names].lazy}
+    parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in ENGINE_METRICS[names].lazy}
     for (of, quantity, part), change in moved.items():
         if model in ("", of):
             sums = parts.setdefault(quantity, {})
             sums[part] = sums.get(part, 0.0) + change
-    counted = {quantity: int(sum(found.values())) for quantity, found in parts.items()}
+    counted = {quantity: int(sum(values.values())) for quantity, values in parts.items()}
     hits = counted.get("prefix_hits")
-    # SGLang looks up every prompt, and does not count its looking.
+    # SGLang looks up every prompt, and does not count the lookups.
     queries = counted.get("prefix_queries", None if hits is None else counted.get("prompt_tokens"))
     return {
         **{quantity: counted.get(quantity) for quantity in _COUNTED},
@@ -159,7 +159,7 @@ def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str,
 
 
 def _ended(reasons: Mapping[str, float]) -> dict[str, int]:
-    """Requests by the reason of their end; under "" none, where they are counted and none ended."""
+    """Requests by finish reason; {"": 0} where they are counted and none ended."""
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
     return kept or ({"": 0} if reasons else {})
@@ -168,7 +168,7 @@ def _ended(reasons: Mapping[str, float]) -> dict[str, int]:
 def _latency(parts: Mapping[str, float]) -> ServerLatency | None:
     """A histogram's mean and brackets, from counts up to each bound (s) and the sum.
 
-    None where nothing was timed, or it cannot be so: counts that fall with the bound, a sum that fell.
+    None where nothing was timed, or it is inconsistent: counts that fall with the bound, a negative sum.
     """
     below = sorted((float(bound), count) for bound, count in parts.items() if bound != "sum")
     counts, total_s = [count for _, count in below], parts.get("sum", -1.0)
@@ -189,6 +189,6 @@ def _bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, 
     return round(low * 1e3, 6), None if math.isinf(high) else round(high * 1e3, 6)
 
 
-def _sample(at_s: float, snapshot: Snapshot, model: str) -> ServerSample:
+def _sample(at_s: float, snapshot: MetricsSnapshot, model: str) -> ServerSample:
     gauges = {gauge: snapshot.gauge(gauge, model) for gauge in ("running", "waiting", "kv_cache_usage")}
     return ServerSample(at_s=round(at_s, 3), **gauges)

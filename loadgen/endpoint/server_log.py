@@ -1,4 +1,4 @@
-"""Server log: what a server that was started here has written, of a file that may be removed or very long."""
+"""Server log: the output of a server that was started here, in a file that may be removed or very long."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from loadgen.protocol import untrusted
 
-_MOST_BYTES = 4 << 20  # of its beginning, and of its end
+_MOST_BYTES = 4 << 20  # of its beginning and of its end
 
 
 def beginning(log: Path) -> str:
-    """The first 4 MiB: what an engine says of itself it says when it starts; "" where the log is gone."""
+    """The first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
     try:
         return untrusted.file_head(log, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -19,7 +19,7 @@ def beginning(log: Path) -> str:
 
 
 def text(log: Path) -> str:
-    """The whole log, of a longer one the first and the last 4 MiB; "" where it is gone."""
+    """The whole log, or the first and the last 4 MiB of a longer one; "" if it is gone."""
     try:
         head = untrusted.file_head(log, _MOST_BYTES)
         with log.open("rb") as file:
@@ -30,14 +30,12 @@ def text(log: Path) -> str:
     except OSError:
         return ""
     left_out = begin - len(head)
-    gap = f"\n… {left_out} bytes are left out here …\n".encode() if left_out else b""
+    gap = f"\n… {left_out} bytes left out …\n".encode() if left_out else b""
     return (head + gap + tail).decode("utf-8", "replace")
 
 
 def missing(log: Path) -> str:
-    """Why there is no log to be read, in words; "" where there is one."""
+    """Why the log cannot be read; "" if it can."""
     if os.path.isfile(log):
         return ""
-    return (
-        f"the server's log was removed while it ran, so nothing is known from it: {untrusted.text(str(log))}"
-    )
+    return f"the server's log was removed while it ran, so it could not be read: {untrusted.text(str(log))}"

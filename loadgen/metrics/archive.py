@@ -66,21 +66,21 @@ def read(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
     Raises OSError where it cannot be read, ValueError where it is no such file.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     with path.open("rb") as file:
         try:
             members = {info.filename: info for info in ZipFile(file).infolist()}
         except (BadZipFile, NotImplementedError, EOFError, IndexError, struct.error) as error:
-            raise ValueError(str(error) or "it is no archive") from None
-        found = {}
+            raise ValueError(str(error) or "it is not a zip archive") from None
+        columns = {}
         for name in names:
             info = members.get(f"{name}.npy")
             if info is not None:
                 try:
-                    found[name] = _column(file, info)
+                    columns[name] = _column(file, info)
                 except ValueError as error:
                     raise ValueError(f"column {name}: {error}") from None
-        return found
+        return columns
 
 
 def _column(file: BinaryIO, info: ZipInfo) -> NDArray[Any]:
@@ -91,7 +91,7 @@ def _column(file: BinaryIO, info: ZipInfo) -> NDArray[Any]:
     begin = _begin(file, info)
     length = info.file_size
     if begin + length > os.fstat(file.fileno()).st_size:
-        raise ValueError("it is said to be longer than the file")
+        raise ValueError("it is longer than the file")
     kind, count, offset = _header(file, begin)
     if np.dtype(kind).itemsize * count != length - offset:
         raise ValueError(f"{length - offset} bytes are not {count} values of {kind}")
@@ -112,7 +112,7 @@ def _begin(file: BinaryIO, info: ZipInfo) -> int:
     file.seek(info.header_offset)
     local = file.read(_LOCAL.size)
     if len(local) < _LOCAL.size or not local.startswith(b"PK\x03\x04"):
-        raise ValueError("it is not where the archive says")
+        raise ValueError("it is not at the offset in the archive")
     _, name, extra = _LOCAL.unpack(local)
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
 
@@ -124,7 +124,7 @@ def _header(file: BinaryIO, at: int) -> tuple[str, int, int]:
     wide = 4 if head[6:7] > b"\x01" else 2
     begin = 8 + wide
     if not _MAGIC.match(head):
-        raise ValueError("it is no array of numpy")
+        raise ValueError("it is not a numpy array")
     length = int.from_bytes(head[8:begin], "little")
     match = _HEADER.fullmatch(head[begin : begin + length])
     if match is None or begin + length > len(head):

@@ -20,21 +20,21 @@ class ClientHealth(msgspec.Struct, frozen=True):
     """What the client itself may have done to the figures, over every request."""
 
     messages: int  # token messages of every request
-    shared_reads: int  # of these, how many came in one read with an earlier one, so share its stamp
+    shared_reads: int  # of these, how many were coalesced with an earlier one, whose timestamp they share
     reads: int  # reads from the sockets
-    unstamped_reads: int  # reads timed by the client's own clock, for want of a kernel stamp
-    lag_mean_ms: float  # kernel stamp → bytes in the client's hand, per stamped read; 0 without any
+    unstamped_reads: int  # reads timed by the client's own clock, without a kernel timestamp
+    lag_mean_ms: float  # read lag, kernel timestamp → bytes in the client, per stamped read; 0: none
     lag_max_ms: float  # the worst of these
     shared_lag_ms: float  # mean lag of the reads that messages shared, by message; 0 without any
     answers: int  # requests that brought a token
-    with_first: int  # messages that came in one read with the first of their answer: so late is its stamp
-    p99_gap_excess: float  # of P99 of the gaps, what is too much if messages of one read came evenly, 0 to 1
+    with_first: int  # messages coalesced with the first of their answer, whose timestamp is that much late
+    p99_gap_excess: float  # share of P99 gap that is too much if messages of a read came evenly, 0 to 1
     connects: int  # requests that had to open their connection first
     resends: int  # requests sent again because the server had closed the idle connection
 
     @property
     def shared_share(self) -> float:
-        """Token messages that share a read's stamp with an earlier one, 0 to 1."""
+        """The share of token messages that were coalesced with an earlier one in a read, 0 to 1."""
         return self.shared_reads / self.messages if self.messages else 0.0
 
     @classmethod
@@ -65,7 +65,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
 
 
 def _p99_gap_excess(records: Records) -> float:
-    """By how much of itself P99 of the gaps is too long, 0 to 1, if messages of one read came evenly.
+    """The share by which P99 of the gaps is too long, 0 to 1, if the messages of one read came evenly.
 
     That is over the wait before the read. What came with an answer's first message has no such wait, and is
     left out.
@@ -85,12 +85,12 @@ def _p99_of_waits(records: Records, which: int) -> float:
         for block in records.blocks():
             yield _waits(block)[which], None
 
-    found = Distribution.of_pieces(pieces, (99,))
-    return found.percentiles_ms[99] if found.n else 0.0
+    distribution = Distribution.of_pieces(pieces, (99,))
+    return distribution.percentiles_ms[99] if distribution.n else 0.0
 
 
 def _waits(block: MessageBlock) -> tuple[Int64, Float64]:
-    """The gaps as they were stamped, and as they were if messages of one read came evenly; in any order."""
+    """The gaps by timestamp, and as they were if the messages of one read had come evenly; in any order."""
     counts = np.diff(block.start)
     begins = np.zeros(len(block.arrival_ns), np.bool_)
     begins[block.start[:-1][counts > 0]] = True

@@ -1,52 +1,85 @@
-"""Columns: what those of a run may hold; files and journals are checked for it when they are read."""
+"""Columns: the numbers of a run's requests and their bounds, checked when files and journals are read."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.arrays import Int64
+from loadgen.arrays import Bool, Int64
 
 MOST_COUNT = 2**31 - 1  # of tokens, reads, requests: so that no sum of a column wraps
 LONGEST_NS = 2**61  # 73 years, either way: neither a difference of two times nor of two differences wraps
-_COUNT, _MAYBE, _FLAG = (0, MOST_COUNT), (-1, MOST_COUNT), (0, 1)
-# A kernel's stamp follows a stepped clock: of a board that had no time yet, by decades and to below 0.
-_TIME, _SIGNED = (0, LONGEST_NS), (-LONGEST_NS, LONGEST_NS)
 _BLOCK = 1 << 20
 _ROWS = 1 << 14  # requests that are checked together
 
-# The scalars of a Record and their bounds. Journals hold them in this order: it only grows, at its end.
-BOUNDS = {
-    "index": (0, LONGEST_NS),
-    "slot": _COUNT,
-    "intended_ns": _TIME,
-    "sent_ns": _TIME,
-    "end_ns": _SIGNED,
-    "connect_ns": _SIGNED,
-    "resends": _COUNT,
-    "first_byte_ns": _SIGNED,
-    "planned_input": _MAYBE,
-    "planned_output": _MAYBE,
-    "input_tokens": _MAYBE,
-    "output_tokens": _MAYBE,
-    "cached_tokens": _MAYBE,
-    "usage": _FLAG,
-    "exact_tokens": _FLAG,
-    "shared_reads": _COUNT,
-    "shared_lag_ns": _SIGNED,
-    "reads": _COUNT,
-    "unstamped_reads": _COUNT,
-    "lag_sum_ns": _SIGNED,
-    "lag_max_ns": _SIGNED,
-    "server_queue_ns": (-1, LONGEST_NS),
-    "server_ttft_ns": (-1, LONGEST_NS),
-    "impossible_stamps": _MAYBE,
-    "http_status": _MAYBE,
+# A column and the bounds of its values. A kernel's timestamp follows a stepped clock: of a board that had no
+# time yet, by decades and to below 0.
+_Count = Annotated[Int64, (0, MOST_COUNT)]
+_MaybeCount = Annotated[Int64, (-1, MOST_COUNT)]
+_Flag = Annotated[Int64, (0, 1)]
+_Time = Annotated[Int64, (0, LONGEST_NS)]
+_MaybeTime = Annotated[Int64, (-1, LONGEST_NS)]
+_SignedTime = Annotated[Int64, (-LONGEST_NS, LONGEST_NS)]
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """The scalars of several Records, int64[requests] each; journals hold them in this order.
+
+    The order is never changed, and a new column goes to the end: older journals end before it.
+    """
+
+    index: _Time  # the request's number in the plan
+    slot: _Count
+    intended_ns: _Time
+    sent_ns: _Time
+    end_ns: _SignedTime
+    connect_ns: _SignedTime
+    resends: _Count
+    first_byte_ns: _SignedTime
+    planned_input: _MaybeCount
+    planned_output: _MaybeCount
+    input_tokens: _MaybeCount
+    output_tokens: _MaybeCount
+    cached_tokens: _MaybeCount
+    usage: _Flag
+    exact_tokens: _Flag
+    shared_reads: _Count
+    shared_lag_ns: _SignedTime
+    reads: _Count
+    unstamped_reads: _Count
+    lag_sum_ns: _SignedTime
+    lag_max_ns: _SignedTime
+    server_queue_ns: _MaybeTime
+    server_ttft_ns: _MaybeTime
+    impossible_stamps: _MaybeCount
+    http_status: _MaybeCount
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def columns(self) -> dict[str, Int64]:
+        """Each column by its name, in order."""
+        return {name: getattr(self, name) for name in BOUNDS}
+
+    @property
+    def sent(self) -> Bool:
+        """Which requests were sent, bool[requests]."""
+        return self.sent_ns > 0
+
+    def where(self, mask: Bool) -> Columns:
+        """The columns of the requests that a mask selects, bool[requests]; without their messages."""
+        return self if mask.all() else Columns(**{name: rows[mask] for name, rows in self.columns.items()})
+
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Columns, include_extras=True).items()
 }
 LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status")  # not in older files
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
@@ -67,7 +100,10 @@ def check(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens:
     if _length("tokens", tokens) != messages:
         raise ValueError(f"column tokens has {len(tokens)} values for {messages} arrivals")
     _check_start(start, requests, messages)
-    for name, values, (low, high) in (("arrival_ns", arrival_ns, _SIGNED), ("tokens", tokens, _COUNT)):
+    for name, values, (low, high) in (
+        ("arrival_ns", arrival_ns, BOUNDS["end_ns"]),
+        ("tokens", tokens, BOUNDS["reads"]),
+    ):
         for block in blocks(values):
             release(values)
             if len(block) and (int(block.min()) < low or int(block.max()) > high):
@@ -112,9 +148,9 @@ def release(column: NDArray[Any]) -> None:
 
 
 class Words:
-    """Strings that repeat, each kept once: for every one its number, and the different ones as UTF-8.
+    """Strings that repeat, each kept once as UTF-8 and referred to by its number.
 
-    numpy's own strings would take the longest one's room for each, four bytes a character.
+    numpy's own strings would each take the room of the longest, four bytes a character.
     """
 
     def __init__(self) -> None:
@@ -122,8 +158,10 @@ class Words:
 
     def numbers(self, words: Sequence[str]) -> Int64:
         """The number of each of these, int64[words]."""
-        known = self._numbers
-        return np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
+        number_of = self._numbers
+        return np.fromiter(
+            (number_of.setdefault(word, len(number_of)) for word in words), np.int64, len(words)
+        )
 
     def stored(self) -> tuple[NDArray[np.uint8], Int64]:
         """The different strings end to end, and where each begins, the end of the last one included."""
@@ -145,7 +183,7 @@ def words_of(stored: NDArray[np.uint8], start: Int64) -> list[str]:
 
 
 def chosen(words: Sequence[str], numbers: Int64) -> list[str]:
-    """The word of each number; raises ValueError where there is none."""
+    """The word of each number; raises ValueError for a number without a word."""
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
         raise ValueError("a word's number is beyond the words")
     return [words[number] for number in numbers.tolist()]

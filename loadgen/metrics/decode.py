@@ -9,18 +9,19 @@ import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.metrics.token_counts import StreamSummary, count, too_many, weigh, without_usage
+from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
 from loadgen.protocol import sse, sse_fast
-from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON, NOT_JSON, Hide, as_is, kept, words
 from loadgen.protocol.http1 import HttpBody, unframe
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
+from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
 
+LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
 _MS_NS = 1e6
-# What the server itself said tells more than how its connection then ended.
+# What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
 
@@ -37,14 +38,23 @@ class DecodedStream(msgspec.Struct, frozen=True):
 class Decoder:
     """Decodes the captures of one run, which share a dialect and whether they were streamed.
 
-    `hide` masks the secrets in every text that is kept of what a server wrote.
+    `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
+    each prompt and answer of the plan, int64[requests] each.
     """
 
-    def __init__(self, dialect: Dialect, streamed: bool, keep_text: bool = False, hide: Hide = as_is) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        streamed: bool,
+        keep_text: bool = False,
+        hide: Hide = as_is,
+        planned: tuple[Int64, Int64] | None = None,
+    ) -> None:
         self.dialect = dialect
         self.streamed = streamed
         self.keep_text = keep_text
         self.hide = hide
+        self.planned = planned
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -53,6 +63,8 @@ class Decoder:
         did. A connection that broke after the last event was whole is not a failure.
         """
         record, arrival_ns, lag_ns = _timed(capture)
+        if self.planned is not None:
+            record.planned_input, record.planned_output = (int(lens[record.index]) for lens in self.planned)
         stream = self._plain(capture)
         answer = stream.answer if stream else _unframed(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
@@ -70,45 +82,46 @@ class Decoder:
         if len(arrival_ns) and not given_up:
             record.end_ns = int(arrival_ns[-1])
         if settled is not None:
-            detail = kept(settled.detail, self.hide, LONGEST_DETAIL) or f"{settled.kind}: no cause is known"
+            # Masked before it is cut: half a secret would no longer be found.
+            detail = line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
             record.failure = Failure(settled.kind, detail)
         return record
 
     def _stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
-        """Fill in what a stream says; why it failed, and whether its last event was seen."""
+        """Fill in what a stream holds; why it failed, and whether its last event was seen."""
         answer, events, messages = stream.answer, stream.events, stream.messages
-        weighed = _weighed(messages, events.lines)
-        counted = count(messages, weighed)
+        summary = _summary(messages, events.lines)
+        counted = count(messages, summary)
         excess = too_many(counted.total, len(answer.body))
         malformed = stream.malformed or excess
         if excess:
-            weighed = without_usage(weighed)
-            counted = count(messages, weighed)
-        _note_usage(record, weighed.usage)
+            summary = without_usage(summary)
+            counted = count(messages, summary)
+        _note_usage(record, summary.usage)
         _note_timing(record, messages)
         record.output_tokens, record.usage = counted.total, counted.usage
         record.exact_tokens, record.tokens = counted.exact, counted.tokens
-        record.finish_reason = self._reason(weighed.finish_reason)
+        record.finish_reason = self._reason(summary.finish_reason)
         reads = answer.body_ends.searchsorted(events.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
         met = reads[1:][reads[1:] == reads[:-1]]
         if len(met):
             record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
         if self.keep_text:
-            record.text = self.hide(_text(messages[: len(weighed.kinds)]))
-        finished = bool(weighed.finish_reason)
-        ended = finished and (answer.complete or weighed.usage is not None)
+            record.text = self.hide(_text(messages[: len(summary.kinds)]))
+        finished = bool(summary.finish_reason)
+        ended = finished and (answer.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.
-        ended = ended or (events.done and (finished or weighed.own_usage))
-        fault = weighed.fault or _named_fault(events.fault)
+        ended = ended or (events.done and (finished or summary.own_usage))
+        fault = summary.fault or _named_fault(events.fault)
         if fault:
             return Failure(FailureKind.IN_BAND, fault), ended
         if malformed:
             return Failure(FailureKind.MALFORMED, malformed), False
-        if weighed.failed_end:
-            return Failure(FailureKind.ABORTED, weighed.failed_end), ended
+        if summary.failed_end:
+            return Failure(FailureKind.ABORTED, summary.failed_end), ended
         if not ended and (messages or not (answer.complete or events.done)):
             return Failure(FailureKind.TRUNCATED, _truncation(answer, events.done, len(messages))), False
         if not len(counted.tokens):
@@ -116,16 +129,16 @@ class Decoder:
         return None, ended
 
     def _reason(self, reason: str) -> str:
-        return kept(reason, self.hide, LONGEST_REASON) if reason else ""
+        return line(self.hide(reason), LONGEST_REASON) if reason else ""
 
     def _plain(self, capture: Capture) -> DecodedStream | None:
         """A stream in the form that servers send; None for any other answer."""
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
-        found = sse_fast.read(capture.raw, capture.read_ends())
-        if found is None:
+        parsed = sse_fast.read(capture.raw, capture.read_ends())
+        if parsed is None:
             return None
-        answer, events = found
+        answer, events = parsed
         messages = self._messages(events)
         return None if messages is None else DecodedStream(answer, events, messages)
 
@@ -159,57 +172,57 @@ class Decoder:
         )
 
     def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
-        """Fill in an answer in one piece where a stream was asked for; the server's fault in it, or that."""
+        """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
         failure, _ = self._whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
-        return Failure(FailureKind.NOT_STREAMED, "one JSON body, where a stream was asked for")
+        return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
-        """Fill in what an answer in one piece says; why it failed, and whether it was all there."""
+        """Fill in what an answer in one piece holds; why it failed, and whether it was complete."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
-        line = sse.one_line(answer.body)
+        json = sse.one_line(answer.body)
         try:
-            messages = self.dialect.messages(line)
+            messages = self.dialect.messages(json)
         except NOT_JSON as error:
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {_readable(answer.body)}"), False
-        weighed = _weighed(messages, line)
-        counted = weighed.usage.completion_tokens if weighed.usage else None
+        summary = _summary(messages, json)
+        counted = summary.usage.completion_tokens if summary.usage else None
         malformed = too_many(counted or 0, len(answer.body))
         if malformed:
-            weighed = without_usage(weighed)
-        _note_usage(record, weighed.usage)
+            summary = without_usage(summary)
+        _note_usage(record, summary.usage)
         _note_timing(record, messages)
-        total = weighed.usage.completion_tokens if weighed.usage else None
+        total = summary.usage.completion_tokens if summary.usage else None
         record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
-        record.finish_reason = self._reason(weighed.finish_reason)
+        record.finish_reason = self._reason(summary.finish_reason)
         if self.keep_text:
             record.text = self.hide(_text(messages))
-        if weighed.fault is not None:
-            return Failure(FailureKind.IN_BAND, weighed.fault), True
+        if summary.fault is not None:
+            return Failure(FailureKind.IN_BAND, summary.fault), True
         if malformed:
             return Failure(FailureKind.MALFORMED, malformed), True
-        if weighed.failed_end:
-            return Failure(FailureKind.ABORTED, weighed.failed_end), True
-        if not total and TOKEN not in weighed.kinds:
+        if summary.failed_end:
+            return Failure(FailureKind.ABORTED, summary.failed_end), True
+        if not total and TOKEN not in summary.kinds:
             return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
         return None, True
 
 
-def _weighed(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
-    """As `weigh`, and what those without choices say of an error; each is a line that is not blank."""
-    weighed = weigh(messages)
-    if not weighed.remarks:
-        return weighed
-    written = [line for line in bytes(lines).split(b"\n") if line.strip()]
-    for at in weighed.remarks:
+def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
+    """As `summarize`, with the errors in messages without choices; each is a line that is not blank."""
+    summary = summarize(messages)
+    if not summary.remarks:
+        return summary
+    written = [json for json in bytes(lines).split(b"\n") if json.strip()]
+    for at in summary.remarks:
         fault = remark(written[at])
         if fault is not None:
-            return msgspec.structs.replace(weigh(messages[:at]), fault=fault)
-    return weighed
+            return msgspec.structs.replace(summarize(messages[:at]), fault=fault)
+    return summary
 
 
 def _arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
@@ -234,8 +247,8 @@ def _arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
 def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
     """The kernel's timestamps where they can be true, else the client's own; how many cannot.
 
-    A read arrived after the request was sent, not before the read ahead of it, and before the client had
-    it in hand. Where that does not hold, the clock that the kernel stamps with was set in between.
+    A read arrived after the request was sent, not before the read ahead of it, and before the client
+    read it. Where that does not hold, the kernel's clock was set in between.
     """
     arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
     for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
@@ -250,7 +263,7 @@ def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, in
 
 
 def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
-    """A record with all that the timestamps say; per read its arrival and the client's lag, int64[reads]."""
+    """A record with everything from timestamps; per read its arrival and the read lag, int64[reads]."""
     arrival_ns, lag_ns, unstamped, impossible = _arrivals(capture)
     reads = len(arrival_ns)
     record = Record(
@@ -294,22 +307,22 @@ def _in_one_piece(answer: HttpBody) -> bool:
 
 def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     if answer.status:
-        said = words(answer.body).strip()
+        why = error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
         status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
-        return Failure(FailureKind.HTTP_STATUS, f"{status}: {said}" if said else status)
+        return Failure(FailureKind.HTTP_STATUS, f"{status}: {why}" if why else status)
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
 
 
-def _settle(transport: Failure | None, found: Failure | None, whole: bool) -> Failure | None:
-    """Of what the transport knows and what the bytes say, the one that explains more."""
+def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
+    """Of the transport's failure and the one in the bytes, the one that explains more."""
     if transport is None:
-        return found
-    if found is not None and found.kind in _TELLING and transport.kind in _OUTRANKED:
-        return found
-    if found is None and whole and transport.kind is FailureKind.TRUNCATED:
+        return decoded
+    if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
+        return decoded
+    if decoded is None and whole and transport.kind is FailureKind.TRUNCATED:
         return None  # only the end of the framing is missing: nothing of the answer is
     return transport
 
@@ -346,8 +359,8 @@ def _text(messages: Sequence[Message]) -> str:
 
 
 def _named_fault(data: bytes | None) -> str:
-    """What an event says that is an error by its name; "" where there is none."""
-    return "" if data is None else words(data).strip() or "an error event without data"
+    """The text of an event that is an error by its name; "" without one."""
+    return "" if data is None else error_text(data).strip() or "an error event without data"
 
 
 def _truncation(answer: HttpBody, done: bool, messages: int) -> str:

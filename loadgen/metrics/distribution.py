@@ -18,7 +18,7 @@ _MS_NS = 1e6
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """One latency over a run, in milliseconds; of nothing, `n` is 0 and the rest NaN.
+    """One latency over a run, in milliseconds; if empty, `n` is 0 and the rest NaN.
 
     `std_ms` is the population's (ddof 0), percentiles are linear between closest ranks: vLLM's choices.
     """
@@ -53,20 +53,20 @@ class Distribution(msgspec.Struct, frozen=True):
             return cls._of_nothing(percentiles)
         moments = float(values_ns.mean()), float(values_ns.std())
         bounds = float(values_ns.min()), float(values_ns.max())
-        found = ranks.percentiles(values_ns, (50, *percentiles))
-        return cls._made(len(values_ns), moments, bounds, found, percentiles)
+        ranked = ranks.percentiles(values_ns, (50, *percentiles))
+        return cls._made(len(values_ns), moments, bounds, ranked, percentiles)
 
     @classmethod
     def weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
-        """That of nanoseconds of which each counts as often as its weight says, 0 not at all."""
+        """That of nanoseconds which each count as often as their weight, 0 not at all."""
         count = int(weights.sum())
         if not count:
             return cls._of_nothing(percentiles)
         mean = float((values_ns * weights).sum()) / count
         std = math.sqrt(float(((values_ns - mean) ** 2 * weights).sum()) / count)
         some = values_ns[weights > 0]
-        found = ranks.weighted(values_ns, weights, (50, *percentiles))
-        return cls._made(count, (mean, std), (float(some.min()), float(some.max())), found, percentiles)
+        ranked = ranks.weighted(values_ns, weights, (50, *percentiles))
+        return cls._made(count, (mean, std), (float(some.min()), float(some.max())), ranked, percentiles)
 
     @classmethod
     def of_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
@@ -82,9 +82,9 @@ class Distribution(msgspec.Struct, frozen=True):
         for values_ns, weights in ranks.counted(pieces()):
             apart = (values_ns - mean) ** 2
             squares += float((apart if weights is None else apart * weights).sum())
-        found = ranks.of_pieces(pieces, count, (low, high), (50, *percentiles))
+        ranked = ranks.of_pieces(pieces, count, (low, high), (50, *percentiles))
         moments = mean, math.sqrt(squares / count)
-        return cls._made(count, moments, (float(low), float(high)), found, percentiles)
+        return cls._made(count, moments, (float(low), float(high)), ranked, percentiles)
 
     @classmethod
     def _of_nothing(cls, percentiles: Sequence[float]) -> Distribution:

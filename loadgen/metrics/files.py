@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-_OWN = 0o600  # what a run holds may be somebody's prompts and answers
+_OWN = 0o600  # a run may hold prompts and answers of people
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Make the file hold what `write` writes; whatever stops it, the name is as it was before.
+    """Make the file hold what `write` writes; if anything stops it, the name is as it was before.
 
     The bytes go to a temporary file in the same directory, mode 0600, and are on the disk before it takes the
     name. Raises OSError, or what `write` raises; either way nothing is left behind.

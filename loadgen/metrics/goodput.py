@@ -21,7 +21,9 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
         if not colon:
             raise UsageError(f"--goodput {pair}: write NAME:MILLISECONDS, for example ttft:500")
         if name not in OBJECTIVES:
-            raise UsageError(f"--goodput {pair}: no objective {name!r}; there are {', '.join(OBJECTIVES)}")
+            raise UsageError(
+                f"--goodput {pair}: unknown objective {name!r}: choose from {', '.join(OBJECTIVES)}"
+            )
         if name in slo_ms:
             raise UsageError(f"--goodput: {name} is given twice; give it once")
         try:

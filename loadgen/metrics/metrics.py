@@ -1,4 +1,4 @@
-"""Metrics: a run's figures from its Records alone; docs/metrics.md sets each beside vLLM's."""
+"""Metrics: a run's figures from its Records alone; docs/metrics.md compares each with vLLM's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class MetricOptions(msgspec.Struct, frozen=True):
-    """What is wanted of a run, and what its records cannot say themselves.
+    """Which figures a run is to have, and what its records do not hold.
 
     Raises UsageError where an objective cannot be judged.
     """
@@ -44,7 +44,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
 
 
 class FailureTally(msgspec.Struct, frozen=True):
-    """How often requests failed in one way, and what the first of them said."""
+    """How often requests failed in one way, and the first one's error text."""
 
     count: int
     detail: str
@@ -96,9 +96,43 @@ class PerRequest(msgspec.Struct, frozen=True):
         return self.has_ttft & (self.output_tokens > 1)
 
     def tpot_ns(self) -> Float64:
-        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 where there is none."""
+        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without one."""
         after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
         return after_first / np.maximum(self.output_tokens - 1, 1)
+
+
+class Latencies(msgspec.Struct, frozen=True):
+    """The distributions among the fields of Metrics, which defines each."""
+
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    token_time: Distribution
+    e2el: Distribution
+    queue_time: Distribution
+    ttft_intended: Distribution
+    e2el_intended: Distribution
+
+    @classmethod
+    def of(cls, records: Records, each: PerRequest, ask: MetricOptions) -> Latencies:
+        """The latencies of the requests that `each` has as successful."""
+
+        def over(values_ns: NDArray[Any]) -> Distribution:
+            return Distribution.of(values_ns, ask.metric_percentiles)
+
+        ok, begun, intended_ns = each.ok, each.has_ttft, records.intended_ns
+        none = over(_NONE)
+        itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (none, none)
+        return cls(
+            ttft=over(each.ttft_ns[begun]),
+            tpot=over(each.tpot_ns()[each.has_tpot]),
+            itl=itl,
+            token_time=token_time,
+            e2el=over(each.e2el_ns[ok]),
+            queue_time=over((records.sent_ns - intended_ns)[ok]),
+            ttft_intended=over((each.first_ns - intended_ns)[begun]),
+            e2el_intended=over((each.last_ns - intended_ns)[ok]),
+        )
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -111,7 +145,7 @@ class Metrics(msgspec.Struct, frozen=True):
     duration_s: float  # first request sent → last response's end, over every request that was sent
     total_input_tokens: int  # prompt tokens: usage, else the planned length
     planned_inputs: int  # successes whose prompt tokens are the planned length
-    unknown_inputs: int  # successes whose prompt tokens nobody knows: they count 0
+    unknown_inputs: int  # successes whose prompt tokens are unknown: they count 0
     total_output_tokens: int  # completion tokens: usage, else the messages counted
     counted_by_usage: int  # successes whose completion tokens are the server's own count
     exact_tokens: int  # successes whose tokens per message are known, not spread evenly
@@ -177,21 +211,21 @@ def parse_percentile_metrics(text: str) -> tuple[str, ...]:
     for name in (part.strip() for part in text.split(",")):
         if name not in SELECTABLE:
             raise UsageError(
-                f"--percentile-metrics {text}: no metric {name!r}; there are {', '.join(SELECTABLE)}"
+                f"--percentile-metrics {text}: unknown metric {name!r}: choose from {', '.join(SELECTABLE)}"
             )
         names[name] = None
     return tuple(names)
 
 
 def compute(records: Records, ask: MetricOptions) -> Metrics:
-    """The figures of these records; it takes 200 MiB beside them, however many."""
+    """The figures of these records; it takes 200 MiB on top of them, at any length."""
     each = PerRequest.of(records, ask)
     ok = each.ok
-    sent = records.sent_ns > 0
-    sent_ns, end_ns = records.sent_ns[sent], np.maximum(records.end_ns, records.sent_ns)[sent]
+    sent = records.where(records.sent)
+    sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s = duration_ns / _SECOND_NS
-    completed, good = int(ok.sum()), _good(each, ask)
+    completed, good, latencies = int(ok.sum()), _good(each, ask), Latencies.of(records, each, ask)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
         streamed=ask.streamed,
@@ -214,7 +248,14 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         good=good,
         goodput_per_s=None if good is None else _per_s(good, duration_s),
         slo_attainment=None if good is None else good / max(len(records), 1),
-        **latencies(records, each, ask),
+        ttft=latencies.ttft,
+        tpot=latencies.tpot,
+        itl=latencies.itl,
+        token_time=latencies.token_time,
+        e2el=latencies.e2el,
+        queue_time=latencies.queue_time,
+        ttft_intended=latencies.ttft_intended,
+        e2el_intended=latencies.e2el_intended,
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
     )
@@ -246,26 +287,6 @@ def _good(each: PerRequest, ask: MetricOptions) -> int | None:
 def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
     window_ns = min(_SECOND_NS, duration_ns)
     return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
-
-
-def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
-    """The distributions among the fields of Metrics, by their names there."""
-
-    def of(values_ns: NDArray[Any]) -> Distribution:
-        return Distribution.of(values_ns, ask.metric_percentiles)
-
-    ok, begun = each.ok, each.has_ttft
-    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (of(_NONE),) * 2
-    return {
-        "ttft": of(each.ttft_ns[begun]),
-        "tpot": of(each.tpot_ns()[each.has_tpot]),
-        "itl": itl,
-        "token_time": token_time,
-        "e2el": of(each.e2el_ns[ok]),
-        "queue_time": of((records.sent_ns - records.intended_ns)[ok]),
-        "ttft_intended": of((each.first_ns - records.intended_ns)[begun]),
-        "e2el_intended": of((each.last_ns - records.intended_ns)[ok]),
-    }
 
 
 def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:

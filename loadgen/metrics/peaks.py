@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics.record import BLOCK, MessageBlock, Records
 
-_BLOCK = 64  # arrivals whose windows are looked at together, or not at all
+_BLOCK = 64  # arrivals whose windows are counted together, or not at all
 _AT_ONCE = 256  # blocks
 _BINS = 1 << 16  # of time, in which the arrivals of a long run are counted
 
@@ -19,9 +19,9 @@ def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
     """The most tokens in any half-open window (t - window_ns, t].
 
     Exact: any window can be moved until it ends at an arrival without losing one, so only those are
-    looked at. Half-open, because tokens exactly one window apart belong to two windows. No window that
+    counted. Half-open, because tokens exactly one window apart belong to two windows. No window that
     ends in a block of arrivals holds more than came after the first one's begin and up to the block's
-    end: the blocks that may hold most are looked into first, and those that cannot hold more never.
+    end: the blocks that may hold most are searched first, and those that cannot hold more never.
     """
     if not len(arrival_ns):
         return 0
@@ -73,7 +73,7 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
 
 
 def _reach(arrival_ns: Int64) -> tuple[int, int]:
-    """The first and the last of these; of none, nowhere."""
+    """The first and the last of these; if empty, an interval that contains nothing."""
     return (int(arrival_ns.min()), int(arrival_ns.max())) if len(arrival_ns) else (0, -1)
 
 

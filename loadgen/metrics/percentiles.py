@@ -35,16 +35,16 @@ def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
 
 
 def weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
-    """The percentiles of numbers of which each counts as often as its weight says, 0 not at all.
+    """The percentiles of numbers which each count as often as their weight, 0 not at all.
 
-    Equal to those of `numpy.repeat(values, weights)`, which nobody has to hold.
+    Equal to those of `numpy.repeat(values, weights)`, without holding that.
     """
     order = np.argsort(values)
     ends = np.cumsum(weights[order])
     last = int(ends[-1]) - 1
     places = _places(last, wanted)
-    found = values[order[np.searchsorted(ends, places, side="right")]]
-    at = dict(zip(places, found, strict=True))
+    value = values[order[np.searchsorted(ends, places, side="right")]]
+    at = dict(zip(places, value, strict=True))
     return [_between(at, rank, last) for rank in _ranks(last, wanted)]
 
 
@@ -94,8 +94,8 @@ def _between(values: NDArray[Any] | Mapping[int, Any], rank: float, last: int) -
     share = rank - below
     low, high = values[below].item(), values[min(below + 1, last)].item()
     # From the nearer of the two, so that the result never lies beyond either.
-    found = low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
-    return float(found)
+    value = low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
+    return float(value)
 
 
 class _Range(msgspec.Struct):
@@ -122,9 +122,9 @@ def _selected(pieces: Pieces, bounds: tuple[float, float], places: list[int]) ->
     low, high = _keys(np.array(bounds, kind)).tolist()
     wide, narrow = [_Range(low, high, 0, places)], []
     while wide:
-        found = [part for one in _narrowed(pieces, wide) for part in one]
-        wide = [one for one in found if one.numbers > _HELD and one.low < one.high]
-        narrow += [one for one in found if one.numbers <= _HELD or one.low == one.high]
+        numbers = [part for span in _narrowed(pieces, wide) for part in span]
+        wide = [span for span in numbers if span.numbers > _HELD and span.low < span.high]
+        narrow += [span for span in numbers if span.numbers <= _HELD or span.low == span.high]
     return _sorted(pieces, narrow, kind)
 
 
@@ -135,22 +135,22 @@ def _narrowed(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
     numbers = np.zeros((len(ranges), bins), np.int64)
     for values, weights in counted(pieces()):
         keys = _keys(values)
-        for row, one in enumerate(ranges):
-            inside = one.inside(keys)
-            at = ((keys[inside] - np.uint64(one.low)) >> np.uint64(one.shift)).astype(np.int64)
+        for row, span in enumerate(ranges):
+            inside = span.inside(keys)
+            at = ((keys[inside] - np.uint64(span.low)) >> np.uint64(span.shift)).astype(np.int64)
             seen = np.bincount(at, minlength=bins)
             numbers[row] += seen
             # As floats, but of at most 2^20 numbers below 2^31 each: exact.
             often = seen if weights is None else np.bincount(at, weights[inside], minlength=bins)
             weight[row] += often.astype(np.int64)
-    for row, one in enumerate(ranges):
-        ends = one.before + np.cumsum(weight[row])
+    for row, span in enumerate(ranges):
+        ends = span.before + np.cumsum(weight[row])
         parts: dict[int, _Range] = {}
-        for place, at in zip(one.places, np.searchsorted(ends, one.places, "right").tolist(), strict=True):
-            low = one.low + (at << one.shift)
+        for place, at in zip(span.places, np.searchsorted(ends, span.places, "right").tolist(), strict=True):
+            low = span.low + (at << span.shift)
             part = _Range(
                 low,
-                min(low + (1 << one.shift) - 1, one.high),
+                min(low + (1 << span.shift) - 1, span.high),
                 int(ends[at] - weight[row, at]),
                 [],
                 int(numbers[row, at]),
@@ -161,26 +161,26 @@ def _narrowed(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
 
 def _sorted(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
     """The number at each place of these ranges, of which each can be held, or is one number many times."""
-    found: dict[int, Any] = {}
+    numbers: dict[int, Any] = {}
     held: list[list[Piece]] = [[] for _ in ranges]
-    several = [row for row, one in enumerate(ranges) if one.low < one.high]
+    several = [row for row, span in enumerate(ranges) if span.low < span.high]
     for values, weights in counted(pieces()) if several else ():
         keys = _keys(values)
         for row in several:
             inside = ranges[row].inside(keys)
             held[row].append((values[inside], None if weights is None else weights[inside]))
-    for one, parts in zip(ranges, held, strict=True):
+    for span, parts in zip(ranges, held, strict=True):
         if not parts:
-            number = _numbers(np.array([one.low], np.uint64), kind)[0]
-            found |= dict.fromkeys(one.places, number)
+            number = _numbers(np.array([span.low], np.uint64), kind)[0]
+            numbers |= dict.fromkeys(span.places, number)
             continue
         values = np.concatenate([values for values, _ in parts])
         order = np.argsort(values)
         often = [np.ones(len(piece), np.int64) if weights is None else weights for piece, weights in parts]
-        ends = one.before + np.cumsum(np.concatenate(often)[order])
-        at = np.searchsorted(ends, one.places, side="right")
-        found |= dict(zip(one.places, values[order[at]], strict=True))
-    return found
+        ends = span.before + np.cumsum(np.concatenate(often)[order])
+        at = np.searchsorted(ends, span.places, side="right")
+        numbers |= dict(zip(span.places, values[order[at]], strict=True))
+    return numbers
 
 
 def _keys(values: NDArray[Any]) -> NDArray[np.uint64]:

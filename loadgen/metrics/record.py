@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics import archive
-from loadgen.metrics.columns import BOUNDS, LATER, Words, check, chosen, decoded, encoded, release, words_of
+from loadgen.metrics.columns import (
+    BOUNDS,
+    LATER,
+    Columns,
+    Words,
+    check,
+    chosen,
+    decoded,
+    encoded,
+    release,
+    words_of,
+)
 from loadgen.metrics.files import write_whole
 from loadgen.metrics.spill import SPILLED, joined_messages
 from loadgen.transport.failure import Failure, FailureKind
@@ -56,12 +67,12 @@ class Record(msgspec.Struct):
     http_status: int = UNKNOWN  # of the response
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
-    shared_reads: int = 0  # token messages that came in one read with an earlier one
-    shared_lag_ns: int = 0  # user-space stamp minus kernel stamp, over these messages
+    shared_reads: int = 0  # token messages coalesced with an earlier one in a read
+    shared_lag_ns: int = 0  # read lag (user-space minus kernel timestamp), summed over these messages
     reads: int = 0
     unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
     impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
-    lag_sum_ns: int = 0  # user-space stamp minus kernel stamp, over the reads
+    lag_sum_ns: int = 0  # read lag, summed over the reads
     lag_max_ns: int = 0
     finish_reason: str = ""
     failure: Failure | None = None
@@ -74,7 +85,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     scalars: bytes  # int64[columns, requests], in the order of BOUNDS
     counts: bytes  # messages of each request
     arrival_ns: bytes
-    tokens: bytes  # unsigned; their number says how wide
+    tokens: bytes  # unsigned; as wide as their number of bytes gives
     failures: list[tuple[str, bytes] | None]
     finish_reasons: list[bytes]
     texts: list[bytes | None]
@@ -90,29 +101,19 @@ class MessageBlock(msgspec.Struct, frozen=True):
     tokens: Int64
 
 
-class Records(msgspec.Struct, frozen=True):
-    """Every request of a run, sorted by plan index.
+class Records(Columns, frozen=True, kw_only=True):
+    """Every request of a run, sorted by plan index: each scalar of Record is a column, int64[requests].
 
-    `columns[name]` is int64[requests] for each scalar of Record; the messages of request i are
-    `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all requests].
+    The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all
+    requests].
     """
 
-    columns: dict[str, Int64]
     start: Int64
     arrival_ns: Int64
     tokens: Int64
     failures: list[Failure | None]
     finish_reasons: list[str]
     texts: list[str | None]
-
-    def __len__(self) -> int:
-        return len(self.failures)
-
-    def __getattr__(self, name: str) -> Int64:
-        try:
-            return self.columns[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
     @property
     def ok(self) -> Bool:
@@ -136,7 +137,7 @@ class Records(msgspec.Struct, frozen=True):
         return spans
 
     def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:
-        """The messages block by block, or those of some of `spans()`; mapped ones are let go of behind it."""
+        """The messages block by block, or those of some of `spans()`; mapped ones are released after each."""
         for first, last in self.spans() if spans is None else spans:
             begin, end = self.start[first], self.start[last]
             yield MessageBlock(
@@ -163,7 +164,7 @@ class Records(msgspec.Struct, frozen=True):
         rows = sorted(records, key=lambda record: record.index)
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
         return cls(
-            columns={name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
+            **{name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
             start=_starts(counts),
             arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),
             tokens=np.concatenate([_NONE, *(r.tokens for r in rows)]),
@@ -197,7 +198,7 @@ class Records(msgspec.Struct, frozen=True):
         )
         where = order.tolist()
         return cls(
-            columns=columns,
+            **columns,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
@@ -210,7 +211,7 @@ class Records(msgspec.Struct, frozen=True):
         """Everything of these records, texts too, as one message that `unpack` reads."""
         return _ENCODER.encode(
             _Frame(
-                scalars=np.stack([self.columns[name] for name in BOUNDS]).astype("<i8").tobytes(),
+                scalars=np.stack([*self.columns.values()]).astype("<i8").tobytes(),
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
                 tokens=self.tokens.astype(_narrowest(self.tokens)).tobytes(),
@@ -222,7 +223,7 @@ class Records(msgspec.Struct, frozen=True):
 
     @classmethod
     def unpack(cls, data: bytes) -> Records:
-        """The records that `pack` gave; raises ValueError where these are none, or cannot be a run's."""
+        """The records that `pack` gave; raises ValueError where they are damaged, or cannot be a run's."""
         try:
             frame = _DECODER.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -234,8 +235,8 @@ class Records(msgspec.Struct, frozen=True):
         counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
-        found = cls(
-            columns=_scalars(frame.scalars, requests),
+        records = cls(
+            **_scalars(frame.scalars, requests),
             start=_starts(counts),
             arrival_ns=arrival_ns,
             tokens=_widened(frame.tokens, len(arrival_ns)),
@@ -243,8 +244,8 @@ class Records(msgspec.Struct, frozen=True):
             finish_reasons=[decoded(reason) for reason in frame.finish_reasons],
             texts=[None if text is None else decoded(text) for text in frame.texts],
         )
-        check(found.columns, found.start, found.arrival_ns, found.tokens)
-        return found
+        check(records.columns, records.start, records.arrival_ns, records.tokens)
+        return records
 
     def save(self, path: Path) -> None:
         """Write every column to an uncompressed `.npz`, whole or not at all; texts are not part of it.
@@ -273,7 +274,7 @@ class Records(msgspec.Struct, frozen=True):
         stored = archive.read(path, _STORED)
         needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
         if missing := [name for name in needed if name not in stored]:
-            raise ValueError(f"column {missing[0]} is not there")
+            raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
         scalars = {
             name: stored[name].astype(np.int64, copy=False) if name in stored else _unknown(requests)
@@ -283,7 +284,7 @@ class Records(msgspec.Struct, frozen=True):
         check(scalars, start, arrival_ns, tokens)
         kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
         return cls(
-            columns=scalars,
+            **scalars,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
@@ -317,7 +318,7 @@ class _Rows(msgspec.Struct):
     def of(cls, parts: Iterable[Records]) -> _Rows:
         rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
         for part in parts:
-            rows.tables.append(np.stack([part.columns[name] for name in BOUNDS]))
+            rows.tables.append(np.stack([*part.columns.values()]))
             counts.append(np.diff(part.start))
             rows.failures += part.failures
             rows.finish_reasons += map(sys.intern, part.finish_reasons)
@@ -343,11 +344,11 @@ def _widened(data: bytes, messages: int) -> Int64:
 
 def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     """The scalar columns of a frame; those that are younger than it are unknown."""
-    known = len(data) // (8 * requests) if requests else len(BOUNDS)
-    if len(data) != 8 * requests * known or not _FIRST_FRAMES <= known <= len(BOUNDS):
+    columns = len(data) // (8 * requests) if requests else len(BOUNDS)
+    if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
         raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
     table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
-    table[:known] = np.frombuffer(data, "<i8").reshape(known, requests)
+    table[:columns] = np.frombuffer(data, "<i8").reshape(columns, requests)
     return dict(zip(BOUNDS, table, strict=True))
 
 
@@ -362,9 +363,9 @@ def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[st
         raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
     if column.dtype.kind == "U":
         return list(map(str, column.tolist()))
-    if column.dtype != np.int64 or not all(known in stored for known in _SHARED_WORDS):
+    if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
         raise ValueError(f"column {name} holds no words")
-    return chosen(words_of(*(stored[known] for known in _SHARED_WORDS)), column)
+    return chosen(words_of(*(stored[part] for part in _SHARED_WORDS)), column)
 
 
 def _failures(kinds: list[str], details: list[str]) -> list[Failure | None]:

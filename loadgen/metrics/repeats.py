@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.steady_state import Steady, Unsteady
 from loadgen.metrics.vllm_keys import percentile_name
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
-_MOST_RUNS = 1000  # beyond so many nobody is told how many it takes
+_MOST_RUNS = 1000  # beyond it the number of runs needed is not given
 _WIDTH = 80
 _ROW = "{:<34}{:>12}{:>10}{:>7}{:>10}{:>7}"
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
@@ -61,11 +60,11 @@ class Spread(msgspec.Struct, frozen=True):
 def spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
     """Each headline figure that at least two runs have, over those runs."""
     values: dict[tuple[str, str], list[float]] = {}
-    for figures in (*(_of_run(run) for run in runs), *(_of_steady(found) for found in steadies)):
+    for figures in (*(_of_run(run) for run in runs), *(_of_steady(steady) for steady in steadies)):
         for name, label, value in figures:
             if math.isfinite(value):
                 values.setdefault((name, label), []).append(value)
-    return [_spread(name, label, found) for (name, label), found in values.items() if len(found) > 1]
+    return [_spread(name, label, figures) for (name, label), figures in values.items() if len(figures) > 1]
 
 
 def t_quantile(freedom: int) -> float:
@@ -84,29 +83,29 @@ def t_quantile(freedom: int) -> float:
     )
 
 
-def render(found: Sequence[Spread]) -> list[str]:
-    """The table over runs and what is not stable in it, in 80 columns; nothing of a single run."""
-    if not found:
+def render(figures: Sequence[Spread]) -> list[str]:
+    """The table over runs and what is not stable in it, in 80 columns; nothing for a single run."""
+    if not figures:
         return []
-    most = max(spread.runs for spread in found)
-    rows = [_ROW.format(*_row(spread, most)) for spread in found]
+    most = max(spread.runs for spread in figures)
+    rows = [_ROW.format(*_row(spread, most)) for spread in figures]
     return [
         f" {most} runs ".center(_WIDTH, "="),
         _ROW.format("", "mean", "std", "CV %", "95 %: ±", "± %"),
         *rows,
-        *textwrap.wrap(_verdict(found), _WIDTH, subsequent_indent="  ", break_on_hyphens=False),
+        *textwrap.wrap(_verdict(figures), _WIDTH, subsequent_indent="  ", break_on_hyphens=False),
         "=" * _WIDTH,
     ]
 
 
-def json(found: Sequence[Spread]) -> dict[str, Any]:
+def json(figures: Sequence[Spread]) -> dict[str, Any]:
     """The spreads by name, strict JSON; the interval as its two ends."""
     return {
         spread.name: {
             **{key: value for key, value in asdict(spread).items() if key not in ("name", "label")},
             "interval": [spread.low, spread.high],
         }
-        for spread in found
+        for spread in figures
     }
 
 
@@ -116,20 +115,21 @@ def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
     yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
     if run.goodput_per_s is not None:
         yield "goodput_per_s", "Goodput (req/s)", run.goodput_per_s
-    for key, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL")):
-        latency: Distribution = getattr(run, key)
+    latencies = {"TTFT": run.ttft, "TPOT": run.tpot, "ITL": run.itl, "E2EL": run.e2el}
+    for name, latency in latencies.items():
+        key = name.lower()
         yield f"mean_{key}_ms", f"Mean {name} (ms)", latency.mean_ms
         for percentile, value in latency.percentiles_ms.items() if key != "e2el" else ():
             rank = percentile_name(percentile)
             yield f"p{rank}_{key}_ms", f"P{rank} {name} (ms)", value
 
 
-def _of_steady(found: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
-    if isinstance(found, Steady):
-        yield "steady_request_throughput_per_s", "Steady requests (req/s)", found.request_throughput_per_s
-        yield "steady_output_throughput_per_s", "Steady output (tok/s)", found.output_throughput_per_s
-        yield "steady_mean_ttft_ms", "Steady mean TTFT (ms)", found.ttft.mean_ms
-        yield "steady_mean_tpot_ms", "Steady mean TPOT (ms)", found.tpot.mean_ms
+def _of_steady(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
+    if isinstance(steady, Steady):
+        yield "steady_request_throughput_per_s", "Steady requests (req/s)", steady.request_throughput_per_s
+        yield "steady_output_throughput_per_s", "Steady output (tok/s)", steady.output_throughput_per_s
+        yield "steady_mean_ttft_ms", "Steady mean TTFT (ms)", steady.ttft.mean_ms
+        yield "steady_mean_tpot_ms", "Steady mean TPOT (ms)", steady.tpot.mean_ms
 
 
 def _spread(name: str, label: str, values: Sequence[float]) -> Spread:
@@ -161,13 +161,13 @@ def _row(spread: Spread, runs: int) -> tuple[str, ...]:
     return spread.label + of, mean, std, f"{100 * spread.cv:.1f}", half_width, f"{100 * spread.reach:.1f}"
 
 
-def _verdict(found: Sequence[Spread]) -> str:
+def _verdict(figures: Sequence[Spread]) -> str:
     rule = f"95 % interval within ± {100 * STABLE_SHARE:.0f} % of the mean"
-    unstable = [spread for spread in found if not spread.stable]
+    unstable = [spread for spread in figures if not spread.stable]
     if not unstable:
         return f"stable: every figure ({rule})"
-    said = "; ".join(f"{spread.label.partition(' (')[0]}, {_needs(spread)}" for spread in unstable)
-    return f"not yet stable ({rule}): {said}"
+    needs = "; ".join(f"{spread.label.partition(' (')[0]}, {_needs(spread)}" for spread in unstable)
+    return f"not yet stable ({rule}): {needs}"
 
 
 def _needs(spread: Spread) -> str:

@@ -64,7 +64,7 @@ class _Memory:
 
 
 class _File:
-    """A column in a file without a name: its room is free again once nobody maps it."""
+    """A column in a file without a name: its room is free again once no mapping of it is left."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / f".{os.urandom(8).hex()}.part"
@@ -86,5 +86,5 @@ class _File:
         return np.frombuffer(mapping, np.int64, count)
 
     def close(self) -> None:
-        """Leave it to whoever maps it."""
+        """Close it; mappings of it stay valid."""
         os.close(self._handle)

@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.arrays import Bool, Int64, total
+from loadgen.arrays import Int64, total
 from loadgen.errors import UsageError
+from loadgen.metrics.columns import Columns
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
+from loadgen.metrics.metrics import Latencies, MetricOptions, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.workload.profile import Profile
 
@@ -69,17 +70,17 @@ class Steady(msgspec.Struct, frozen=True):
 def _margin(flag: str, text: str) -> Margin:
     if not text:
         return Margin()
-    found = _MARGIN.fullmatch(text.strip())
-    if found is None:
+    match = _MARGIN.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"{flag} {text}: give requests as 20, or seconds as 5s")
-    count, seconds = found.groups()
+    count, seconds = match.groups()
     return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * _SECOND_NS))
 
 
 def steady(
     records: Records, asked_concurrency: int | None, trim: Trim, ask: MetricOptions
 ) -> Steady | Unsteady:
-    """The steady part of a run, or why there is none; `asked_concurrency` None: the loop was open."""
+    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open."""
     held = held_ns(records, asked_concurrency)
     if isinstance(held, Unsteady):
         return held
@@ -96,45 +97,47 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
     from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
     the first request sent to the last.
     """
-    sent = records.sent_ns > 0
-    if not sent.any():
+    sent = records.where(records.sent)
+    if not len(sent):
         return Unsteady("no request was sent")
     if asked_concurrency is None:
-        begin_ns, end_ns = int(records.sent_ns[sent].min()), int(records.sent_ns[sent].max())
+        begin_ns, end_ns = int(sent.sent_ns.min()), int(sent.sent_ns.max())
         lost = "every request was sent at the same moment"
     else:
-        firsts_ns, lasts_ns = _of_slots(records, sent)
+        firsts_ns, lasts_ns = _of_slots(sent)
         if len(firsts_ns) < asked_concurrency:
-            return Unsteady(f"{asked_concurrency} at once were asked for and {len(firsts_ns)} were reached")
+            return Unsteady(f"{asked_concurrency} were requested at once and {len(firsts_ns)} were reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
-        lost = f"a slot had nothing left to send before all {asked_concurrency} were at work"
+        lost = f"a slot ran out of requests before all {asked_concurrency} were busy"
     return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)
 
 
-def lines(found: Steady | Unsteady) -> list[str]:
-    """The steady part as the report says it, two lines of at most 80 columns, more where figures are huge."""
-    if isinstance(found, Unsteady):
-        return _wrapped(f"steady state: none: {found.why}")
+def lines(part: Steady | Unsteady) -> list[str]:
+    """The steady part in the report's words, two lines of at most 80 columns, more where figures are huge."""
+    if isinstance(part, Unsteady):
+        return _wrapped(f"steady state: none: {part.why}")
     means = [
         f"{name} {latency.mean_ms:.2f}"
-        for name, latency in (("TTFT", found.ttft), ("TPOT", found.tpot), ("E2EL", found.e2el))
+        for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
         if latency.n
     ]
     return [
         *_wrapped(
-            f"steady state: {found.begin_s:.1f} to {found.end_s:.1f} s ({100 * found.share:.0f} %), "
-            f"{found.mean_concurrency:.2f} under way, {found.output_throughput_per_s:.1f} tok/s, "
-            f"{found.request_throughput_per_s:.2f} req/s"
+            f"steady state: {part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %), "
+            f"{part.mean_concurrency:.2f} under way, {part.output_throughput_per_s:.1f} tok/s, "
+            f"{part.request_throughput_per_s:.2f} req/s"
         ),
-        *_wrapped(f"  {found.whole} requests wholly in it" + f": mean {', '.join(means)} ms" * bool(means)),
+        *_wrapped(
+            f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means)
+        ),
     ]
 
 
-def json(found: Steady | Unsteady) -> dict[str, Any]:
-    """The same, strict JSON: every figure by its name, null for a latency that nobody had, or `why` alone."""
+def json(part: Steady | Unsteady) -> dict[str, Any]:
+    """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
     return {
         name: _latency(value) if isinstance(value, Distribution) else value
-        for name, value in asdict(found).items()
+        for name, value in asdict(part).items()
     }
 
 
@@ -149,28 +152,25 @@ def _wrapped(line: str) -> list[str]:
 
 def ran_out(records: Records, profile: Profile) -> str:
     """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
-    sent = records.sent_ns > 0
+    sent = records.where(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
-    if not timed_loop or len(records) < profile.most_prompts or not sent.any():
+    if not timed_loop or len(records) < profile.most_prompts or not len(sent):
         return ""
-    idle_ns = int(
-        _of_slots(records, sent)[1].min() - records.sent_ns[sent].min()
-    )  # when a slot had nothing left to send
+    idle_ns = int(_of_slots(sent)[1].min() - sent.sent_ns.min())  # when a slot had nothing left to send
     if idle_ns >= profile.duration_ns:
         return ""
     return (
-        f"all {profile.most_prompts} prompts were sent, and the load fell, {idle_ns / _SECOND_NS:.1f} s into "
-        f"the {profile.duration:g} s of --duration: give more --num-prompts"
+        f"all {profile.most_prompts} prompts were sent and the load fell {idle_ns / _SECOND_NS:.1f} s into "
+        f"the {profile.duration:g} s of --duration: raise --num-prompts"
     )
 
 
-def _of_slots(records: Records, sent: Bool) -> tuple[Int64, Int64]:
+def _of_slots(sent: Columns) -> tuple[Int64, Int64]:
     """When each slot first sent and last ended, int64[slots] each."""
-    slot = records.slot[sent]
-    order = np.argsort(slot, kind="stable")
-    begins = np.flatnonzero(np.diff(slot[order], prepend=-1))  # slots count from 0
-    firsts_ns: Int64 = np.minimum.reduceat(records.sent_ns[sent][order], begins)
-    lasts_ns: Int64 = np.maximum.reduceat(records.end_ns[sent][order], begins)
+    order = np.argsort(sent.slot, kind="stable")
+    begins = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], begins)
+    lasts_ns: Int64 = np.maximum.reduceat(sent.end_ns[order], begins)
     return firsts_ns, lasts_ns
 
 
@@ -180,8 +180,8 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
     N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
     one is the other with time reversed.
     """
-    sent = records.sent_ns > 0
-    sent_ns, ended_ns = np.sort(records.sent_ns[sent]), np.sort(records.end_ns[sent])
+    sent = records.where(records.sent)
+    sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
     ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
     sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
     after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
@@ -193,32 +193,30 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
 
 
 def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
-    left = records.sent_ns > 0
-    each = PerRequest.of(records, ask)
-    each = replace(each, ok=each.ok & left)
-    sent_ns, ended_ns = records.sent_ns[left], records.end_ns[left]
-    first_ns, window_ns = int(sent_ns.min()), end_ns - begin_ns
-    under_way_ns = ended_ns.clip(begin_ns, end_ns) - sent_ns.clip(begin_ns, end_ns)
+    sent, each = records.where(records.sent), PerRequest.of(records, ask)
+    each = replace(each, ok=each.ok & records.sent)
+    first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
+    under_way_ns = sent.end_ns.clip(begin_ns, end_ns) - sent.sent_ns.clip(begin_ns, end_ns)
     # (begin, end]: what arrives at the begin was made before it.
     completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
     arrived = _arrived(records, each, (begin_ns, end_ns), ask)
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
-    found = latencies(records, replace(each, ok=whole), ask)
+    latencies = Latencies.of(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
         duration_s=window_ns / _SECOND_NS,
-        share=window_ns / (max(int(ended_ns.max()), end_ns) - first_ns),
+        share=window_ns / (max(int(sent.end_ns.max()), end_ns) - first_ns),
         mean_concurrency=total(under_way_ns) / window_ns,
         completed=completed,
         output_tokens=arrived,
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
         whole=int(whole.sum()),
-        ttft=found["ttft"],
-        tpot=found["tpot"],
-        itl=found["itl"],
-        e2el=found["e2el"],
+        ttft=latencies.ttft,
+        tpot=latencies.tpot,
+        itl=latencies.itl,
+        e2el=latencies.e2el,
     )
 
 

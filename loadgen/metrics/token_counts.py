@@ -28,16 +28,16 @@ SILENT_TOKENS: Final = 1 << 20
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
-    """A stream's messages up to the first that says something went wrong."""
+    """A stream's messages up to the first that reports an error."""
 
     kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
     finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
-    why: str  # what the server says of it
+    why: str  # the server's text on it
     usage: Usage | None  # the last one
     usage_at: list[int]  # messages with choices that bring usage along
     own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
     ids: bool  # some message lists its token ids
-    remarks: list[int]  # messages without choices: `dialect.remark` tells what they say
+    remarks: list[int]  # messages without choices: `openai.remark` reads them
     fault: str | None
 
     @property
@@ -47,7 +47,7 @@ class StreamSummary(msgspec.Struct, frozen=True):
         return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
 
 
-def weigh(messages: Sequence[Message]) -> StreamSummary:
+def summarize(messages: Sequence[Message]) -> StreamSummary:
     """One pass over the messages."""
     kinds = bytearray()
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
@@ -76,7 +76,7 @@ def weigh(messages: Sequence[Message]) -> StreamSummary:
 
 
 def too_many(total: int, body_bytes: int) -> str:
-    """What is wrong with a count of an answer's tokens that its bytes cannot have carried; "" if they can.
+    """What is wrong with a token count that the answer's bytes cannot have carried; "" if they can.
 
     A token leaves a byte at least, but for those that are not shown.
     """
@@ -85,12 +85,12 @@ def too_many(total: int, body_bytes: int) -> str:
     return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
 
 
-def without_usage(weighed: StreamSummary) -> StreamSummary:
-    """The same, but for a usage that is not to be believed."""
-    return msgspec.structs.replace(weighed, usage=None, usage_at=[], own_usage=False)
+def without_usage(summary: StreamSummary) -> StreamSummary:
+    """The same without its usage, which cannot be true."""
+    return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
 
 
-class Count(msgspec.Struct, frozen=True):
+class TokenCounts(msgspec.Struct, frozen=True):
     """The tokens of one answer; `messages` and `tokens` are int64[messages that carried tokens]."""
 
     messages: Int64
@@ -100,30 +100,30 @@ class Count(msgspec.Struct, frozen=True):
     exact: bool  # the tokens of each message are known
 
 
-def count(messages: Sequence[Message], weighed: StreamSummary) -> Count:
+def count(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
     """Tokens per message, from the best that the server offers.
 
     In this order: its token ids, its running usage, one token a message where their number is the
-    usage's, else the usage spread evenly. A zero count beside text is no count.
+    usage's, else the usage spread evenly. A count of zero next to text does not count.
     """
-    total = weighed.usage.completion_tokens if weighed.usage else None
-    if total == 0 and TOKEN in weighed.kinds:
+    total = summary.usage.completion_tokens if summary.usage else None
+    if total == 0 and TOKEN in summary.kinds:
         total = None
-    per_message = _by_ids(messages, weighed, total) if weighed.ids else None
-    if per_message is None and len(weighed.usage_at) > 1:
-        per_message, total = _by_running_usage(messages, weighed, total)
+    per_message = _by_ids(messages, summary, total) if summary.ids else None
+    if per_message is None and len(summary.usage_at) > 1:
+        per_message, total = _by_running_usage(messages, summary, total)
     if per_message is not None:
         carrying = np.flatnonzero(per_message)
         tokens = per_message[carrying]
-        return Count(carrying, tokens, int(tokens.sum()), total is not None, True)
-    carrying, known = _carrying(weighed, total)
+        return TokenCounts(carrying, tokens, int(tokens.sum()), total is not None, True)
+    carrying, known = _carrying(summary, total)
     if total is None:
-        return Count(carrying, np.ones(len(carrying), np.int64), len(carrying), False, False)
-    return Count(carrying, spread(total, len(carrying)), total, True, known)
+        return TokenCounts(carrying, np.ones(len(carrying), np.int64), len(carrying), False, False)
+    return TokenCounts(carrying, spread(total, len(carrying)), total, True, known)
 
 
 def spread(total: int, messages: int) -> Int64:
-    """`total` tokens over so many messages as evenly as whole numbers go, int64[messages].
+    """`total` tokens over `messages` messages as evenly as whole numbers go, int64[messages].
 
     The first message always carries one: text cannot have come from none.
     """
@@ -134,42 +134,42 @@ def spread(total: int, messages: int) -> Int64:
     return edges[1:] - edges[:-1]
 
 
-def _by_ids(messages: Sequence[Message], weighed: StreamSummary, total: int | None) -> Int64 | None:
+def _by_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
     """From `return_token_ids`; None where the lists are not complete."""
     listed = [
         sum(len(choice.token_ids or ()) for choice in message.choices or ())
-        for message, _ in zip(messages, weighed.kinds, strict=False)
+        for message, _ in zip(messages, summary.kinds, strict=False)
     ]
     if total is None:
-        complete = all(n or kind != TOKEN for n, kind in zip(listed, weighed.kinds, strict=True))
+        complete = all(n or kind != TOKEN for n, kind in zip(listed, summary.kinds, strict=True))
     else:
         complete = sum(listed) == total
     return np.array(listed, np.int64) if complete else None
 
 
 def _by_running_usage(
-    messages: Sequence[Message], weighed: StreamSummary, total: int | None
+    messages: Sequence[Message], summary: StreamSummary, total: int | None
 ) -> tuple[Int64 | None, int | None]:
     """From `continuous_usage_stats`, and the total; (None, total) where it does not add up.
 
     vLLM and SGLang count per choice on the way, and all choices in the usage message at the end.
     """
     seen: dict[int, int] = {}
-    added = np.zeros(len(weighed.kinds), np.int64)
-    for at in weighed.usage_at:
+    added = np.zeros(len(summary.kinds), np.int64)
+    for at in summary.usage_at:
         usage, choices = messages[at].usage, messages[at].choices
         if usage is not None and usage.completion_tokens is not None and choices:
             index = choices[0].index
             added[at] = usage.completion_tokens - seen.get(index, 0)
             seen[index] = usage.completion_tokens
-    if not weighed.own_usage and total is not None:  # the last usage was of one choice only
+    if not summary.own_usage and total is not None:  # the last usage was of one choice only
         total = sum(seen.values())
     if total is None or added.min(initial=0) < 0 or added.sum() != total:
         return None, total
     return added, total
 
 
-def _carrying(weighed: StreamSummary, total: int | None) -> tuple[Int64, bool]:
+def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     """Which messages carried tokens, int64 positions, and whether the total leaves no doubt about each.
 
     An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then
@@ -177,9 +177,9 @@ def _carrying(weighed: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     not one: `transformers serve` closes every stream so. A bare finish reason is one only where the
     usage says there was a token and nothing else can have carried it (an eos at once).
     """
-    kinds = np.frombuffer(weighed.kinds, np.uint8).copy()
-    if len(weighed.usage_at) == 1 and not weighed.own_usage and kinds[weighed.usage_at[0]] == ENDING:
-        kinds[weighed.usage_at[0]] = CLOSING
+    kinds = np.frombuffer(summary.kinds, np.uint8).copy()
+    if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:
+        kinds[summary.usage_at[0]] = CLOSING
     sure = np.flatnonzero(kinds == TOKEN)
     if total is not None and len(sure) == total:
         return sure, True

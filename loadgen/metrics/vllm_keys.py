@@ -72,7 +72,7 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
 
     vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
     A run that was not streamed shows E2EL whatever was selected. A distribution of nothing is None
-    (vLLM's 0.00 would be a latency that nobody had), and its section is left out.
+    (vLLM's 0.00 would be a latency that no request had), and its section is left out.
     """
     shown = set(facts.selected) if metrics.streamed else {*facts.selected, "e2el"}
     if facts.max_concurrency is None:

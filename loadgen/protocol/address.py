@@ -1,4 +1,4 @@
-"""Addresses: the host that a URL names, and whether it is this machine."""
+"""Addresses: the host and the port of a URL, and whether it is this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine: then no proxy of the environment is meant for it."""
+    """Whether a host is this machine, for which the proxies of the environment do not apply."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -17,9 +17,20 @@ def is_loopback(host: str) -> bool:
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
-def host_of(base_url: str) -> str:
-    """The host that a base URL names; "" where it names none."""
+def host_of(url: str) -> str:
+    """The host of a URL; "" if it has none."""
     try:
-        return urlsplit(base_url).hostname or ""
+        return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+def port_of(url: str) -> int:
+    """The port of a URL, its scheme's default if it names none; raises ValueError for an invalid port."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def is_this_machine(url: str) -> bool:
+    """Whether a URL's host is this machine."""
+    return is_loopback(host_of(url))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Protocol
 import msgspec
 
 from loadgen.errors import UsageError
-from loadgen.protocol.error_text import NOT_JSON, words
+from loadgen.protocol.untrusted import NOT_JSON, error_text
 
 # What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
@@ -124,7 +124,7 @@ class Remark(msgspec.Struct, gc=False):
         for said in (bytes(self.message), bytes(self.detail)):
             if said not in _NOTHING_SAID:
                 code = bytes(self.code)
-                parts = ("" if code in _NOTHING_SAID else words(code), words(said))
+                parts = ("" if code in _NOTHING_SAID else error_text(code), error_text(said))
                 return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
         return None
 

@@ -1,4 +1,4 @@
-"""Plain text: what a server, a file or a name says, without what would command a terminal or break a file."""
+"""Printable: text from outside without what would command a terminal or break a file."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return _COMMAND.sub(_escaped, json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent))
 
 
-def file_name(said: str) -> str:
+def file_name(name: str) -> str:
     """A name as part of a file's: no separator, no control character, not hidden, 100 characters at most."""
-    return _UNSAFE.sub("-", said)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"
+    return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    letter = found[0]
+def _escaped(match: re.Match[str]) -> str:
+    letter = match[0]
     return REPLACEMENT if "\ud800" <= letter <= "\udfff" else f"\\u{ord(letter):04x}"

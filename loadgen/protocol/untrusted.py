@@ -1,6 +1,6 @@
-"""Untrusted: what a server, a log or a file said, as values that are bounded: finite, short, printable.
+"""Untrusted: what a server, a log or a file holds, as values that are bounded: finite, short, printable.
 
-Whatever comes from outside passes one of these before it is kept: a number that JSON cannot hold, half a
+Everything from outside passes one of these before it is kept: a number that JSON cannot hold, half a
 character or a text without an end is met here, not where the result is written.
 """
 
@@ -11,53 +11,84 @@ import json
 import math
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
 LONGEST = 300  # characters of a text that is kept
+# What msgspec raises for bytes that are no JSON of the expected type; nested too deep is one of these.
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DIGITS = 19  # of 2⁶³
-_LOST = "\ufffd"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+Hide = Callable[[str], str]  # a text with its secrets masked
 
 
-def text(said: object, longest: int = LONGEST) -> str:
-    """A string of at most so many printable characters; "" where it is none."""
-    if not isinstance(said, str):
+def as_is(text: str) -> str:
+    """The text itself: a Hide where there is no secret."""
+    return text
+
+
+def text(value: object, longest: int = LONGEST) -> str:
+    """A string cut to `longest` characters, each of them printable; "" of anything else."""
+    if not isinstance(value, str):
         return ""
-    if len(said) > longest:
-        said = said[: longest - 1] + "…"
-    if said.isprintable():
-        return said
-    return "".join(one if one.isprintable() else " " if one.isspace() else _LOST for one in said)
+    if len(value) > longest:
+        value = value[: longest - 1] + "…"
+    if value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else " " if c.isspace() else _REPLACEMENT for c in value)
 
 
-def whole(said: object) -> int | None:
+def line(value: str, longest: int = LONGEST) -> str:
+    """The same, with each run of blanks and line ends as one blank."""
+    return text(" ".join(value.split()), longest)
+
+
+def error_text(body: bytes) -> str:
+    """The message in an error's body, in whichever JSON, else the body as text; not shortened."""
+    try:
+        value = msgspec.json.decode(body)
+        while isinstance(value, dict):
+            inner = next((value[key] for key in ("error", "message", "detail") if value.get(key)), None)
+            if inner is None:
+                break
+            value = inner
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except (*NOT_JSON, ValueError, OverflowError):  # these two: a number that cannot be written again
+        return body.decode("utf-8", "replace")
+
+
+def whole(value: object) -> int | None:
     """A count, 0 to 2⁵³; None of anything else."""
-    if isinstance(said, float) and said.is_integer():
-        said = int(said)
-    if isinstance(said, bool) or not isinstance(said, int):
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return said if 0 <= said <= MOST else None
+    return value if 0 <= value <= MOST else None
 
 
-def number(said: object) -> float | None:
+def number(value: object) -> float | None:
     """A finite number, 0 to 2⁵³, also where it stands as text; None of anything else."""
-    if isinstance(said, bool) or not isinstance(said, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        value = float(said)
+        finite = float(value)
     except (ValueError, OverflowError):
         return None
-    return value if math.isfinite(value) and 0 <= value <= MOST else None
+    return finite if math.isfinite(finite) and 0 <= finite <= MOST else None
 
 
-def digits(said: str) -> int | None:
+def digits(text: str) -> int | None:
     """The count that decimal digits name, 0 to 2⁵³; None of anything else."""
-    return whole(int(said)) if said.isascii() and said.isdecimal() and len(said) <= _DIGITS else None
+    return whole(int(text)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def json_value(raw: bytes) -> Any:
-    """What JSON says, null in place of numbers that are not finite or beyond 19 digits; raises ValueError."""
+    """The value of JSON, null for numbers that are not finite or beyond 19 digits; raises ValueError."""
     try:
         return json.loads(
             raw.decode("utf-8-sig", "replace"),
@@ -70,12 +101,22 @@ def json_value(raw: bytes) -> Any:
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """The object that JSON says; empty where it says anything else, or is none."""
+    """The object that JSON holds; empty where it holds anything else, or is not JSON."""
     try:
-        found = json_value(raw)
+        value = json_value(raw)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return mapping(value)
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A JSON object; an empty one of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: object) -> list[Any]:
+    """A JSON list; an empty one of anything else."""
+    return value if isinstance(value, list) else []
 
 
 def file_bytes(place: Path, most_bytes: int) -> bytes:
@@ -91,34 +132,34 @@ def file_bytes(place: Path, most_bytes: int) -> bytes:
 
 
 def file_head(place: Path, most_bytes: int) -> bytes:
-    """The first bytes of a regular file, at most so many; raises OSError where it is another thing."""
+    """The first bytes of a regular file, at most `most_bytes`; raises OSError where it is another thing."""
     try:
-        found = os.stat(place)
+        status = os.stat(place)
     except ValueError:  # a null byte in its name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
     # It may have been replaced since: no FIFO without a writer, and no terminal, is to hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     with open(place, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        parts, left = [], min(found.st_size, most_bytes)
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        parts, left = [], min(status.st_size, most_bytes)
         while left > 0 and (part := file.read(left)):
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
 
 
-def _integer(said: str) -> int | None:
-    return int(said) if len(said) <= _DIGITS else None
+def _integer(text: str) -> int | None:
+    return int(text) if len(text) <= _DIGITS else None
 
 
-def _float(said: str) -> float | None:
-    value = float(said)
+def _float(text: str) -> float | None:
+    value = float(text)
     return value if math.isfinite(value) else None
 
 
-def _nothing(said: str) -> None:
+def _nothing(_: str) -> None:
     """NaN and the infinities, which are no JSON."""

@@ -56,7 +56,7 @@ class Journal:
     """Takes decoded requests while a run goes on, and gives them back as Records when it is over.
 
     Without a `path` it is kept in memory. A path that can no longer be written costs nothing that was
-    measured: `error` says why, what follows is kept in memory, and `close` tries once more.
+    measured: `error` has the reason, what follows is kept in memory, and `close` tries once more.
     """
 
     def __init__(self, path: Path | None = None, warn: Callable[[str], None] = lambda _: None) -> None:
@@ -171,7 +171,7 @@ class Journal:
             write()
         except OSError as error:
             self.error = f"{self.path}: {error.strerror or error}"
-            self.warn(f"the journal cannot be written, measuring goes on in memory: {self.error}")
+            self.warn(f"cannot write the journal, measuring continues in memory: {self.error}")
             return False
         return True
 
@@ -180,7 +180,7 @@ class Journal:
             try:
                 os.fdatasync(self._file)
             except OSError:
-                return  # `finish` syncs again, and says why it cannot
+                return  # `finish` syncs again, and reports why it cannot
 
 
 def read(path: Path) -> JournalContents:
@@ -217,7 +217,7 @@ def _frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
     size = os.fstat(file.fileno()).st_size
     magic = file.read(len(MAGIC))
     if magic != MAGIC[: len(magic)]:
-        raise ValueError("it is no journal of this version")
+        raise ValueError("it is not a journal of this version")
     end = len(magic)
     while len(head := file.read(_FRAME.size)) == _FRAME.size:
         kind, checksum, length = _FRAME.unpack(head)

@@ -137,7 +137,7 @@ def _prompts(facts: Facts) -> str:
 def _requests(facts: Facts) -> str:
     profile = facts.profile
     said = [*(f"{name} {value}" for name, value in profile.sampling.items())]
-    if profile.ignore_eos and not any("ignore_eos" in note for note in facts.notes):
+    if profile.ignore_eos and not facts.ignore_eos_refused:
         said.append("ignore_eos")
     said.append("streamed" if profile.stream else "not streamed: end-to-end latency is all there is")
     if facts.warmups:

@@ -108,7 +108,7 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
     first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
     last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
     return {
-        **{name: getattr(records, name) for name in ("index", "slot", "cached_tokens", "resends")},
+        **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
         "intended_ns": records.intended_ns,
         "sent_ns": _sent(records.sent_ns),
         "first_ns": first_ns,

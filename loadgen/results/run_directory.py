@@ -26,7 +26,7 @@ from loadgen.results import journal
 from loadgen.results.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.run_metadata import FORMATS, Facts
+from loadgen.validity.run_metadata import FORMATS, Facts, LateFacts
 from loadgen.validity.sections import Broken, guarded
 from loadgen.validity.verdict import Verdict
 
@@ -185,8 +185,8 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
             f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
             "the one that wrote it"
         )
-    known = Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
-    run_metadata.check(known.profile)
+    known = Facts.stored(ours)
+    run_metadata.check_reportable(known.profile)
     if not known.profile.request_rate > 0:
         raise ValueError(f"its request_rate is {known.profile.request_rate}")
     return known
@@ -202,13 +202,13 @@ def _recovered(directory: Path) -> Result:
     spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
     records = Records.joined(journal.parts(path), spill)
     where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
-    update: dict[str, Any] = {"requests": max(known.requests, len(records)), "under_way": False}
+    late: LateFacts = {"requests": max(known.requests, len(records)), "under_way": False}
     if known.under_way:
-        update["recovered"] = f"the client was ended while the run was under way; read from {where}"
+        late["recovered"] = f"the client was ended while the run was under way; read from {where}"
     else:  # nothing that was measured is missing
         why = f"the client ended before its report was written; read from {where}"
-        update["notes"] = (*known.notes, why)
-    return Result(known.model_copy(update=update), records)
+        late["notes"] = (*known.notes, why)
+    return Result(known.learned(late), records)
 
 
 def create_directory(base: Path, name: str, started: datetime) -> Path:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
+from loadgen.workload import model_files
 
-_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # of models that see or hear
-# What a family leaves out of its config.json, because its code has it.
+# What a family leaves out of its config.json, because its code has defaults.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma2": {"head_dim": 256, "tie_word_embeddings": True, "vocab_size": 256000, "sliding_window": 4096},
     "gemma3_text": {
@@ -27,10 +27,9 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window_pattern": 6,
     },
 }
-_MOST_JSON_BYTES = 64 << 20
-_TIED = ("gemma", "cohere")  # families whose head is the embedding where nothing is said
+_TIED = ("gemma", "cohere")  # families whose head is the embedding by default
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-# Layers whose cost is of another kind than what is counted here, by the keys that name them.
+# Keys of layers whose cost is not modelled here.
 _FOREIGN = (
     "linear_num_key_heads",
     "ssm_cfg",
@@ -44,10 +43,8 @@ _FOREIGN = (
 )
 
 
-class Latent(BaseModel):
+class Latent(msgspec.Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek): keys and values are cached as one short vector."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     query_rank: int  # 0: queries are not compressed
     rank: int
@@ -56,12 +53,10 @@ class Latent(BaseModel):
     value: int
 
 
-class Architecture(BaseModel):
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder with grouped-query or latent attention and gated MLPs or experts."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    source: str  # the config.json that says so
+    source: str  # the config.json it is from
     model_type: str = ""
     hidden: int
     layers: int
@@ -76,7 +71,7 @@ class Architecture(BaseModel):
     expert_intermediate: int = 0
     shared_intermediate: int = 0  # of all shared experts of a layer
     dense_layers: int = 0  # of a mixture, those with an MLP for all tokens
-    window: int = 0  # tokens that the local layers look back
+    window: int = 0  # tokens that the local layers attend to
     window_layers: int = 0
     latent: Latent | None = None
 
@@ -137,13 +132,13 @@ class Architecture(BaseModel):
         return self.total - (self.experts - self.experts_per_token) * self.expert
 
     def kv_values(self, layers: int) -> int:
-        """Numbers cached for one token in so many layers: keys and values, or the latent vector."""
+        """Numbers cached for one token in `layers` layers: keys and values, or the latent vector."""
         if self.latent is not None:
             return layers * (self.latent.rank + self.latent.rope)
         return layers * 2 * self.kv_heads * self.head_dim
 
     def pair_flop(self, layers: int) -> int:
-        """Arithmetic of attention in so many layers, of one token to one before it: scores and their sum."""
+        """FLOP of attention in `layers` layers, of one token to one before it: scores and their sum."""
         if self.latent is not None:
             return layers * 2 * self.heads * (self.latent.nope + self.latent.rope + self.latent.value)
         return layers * 4 * self.heads * self.head_dim
@@ -151,25 +146,12 @@ class Architecture(BaseModel):
 
 def read(path: Path) -> Architecture:
     """The architecture of a config.json, or of the one in a directory; raises UsageError."""
-    place = path / "config.json" if path.is_dir() else path
-    return parse(load(place), str(place))
-
-
-def load(place: Path) -> dict[str, Any]:
-    """The object in a config.json; raises UsageError where there is none."""
-    try:
-        found = untrusted.json_value(untrusted.file_bytes(place, _MOST_JSON_BYTES))
-    except OSError as error:
-        raise UsageError(f"{place}: {error.strerror}: the model's config cannot be read") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{place} is no JSON: give the model's config.json") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{place} holds no object: give the model's config.json")
-    return found
+    file = model_files.config_path(path)
+    return parse(model_files.read(file)[1], str(file))
 
 
 def parse(config: Mapping[str, Any], source: str) -> Architecture:
-    """The architecture that a config declares; raises UsageError where it is none that is known here."""
+    """The architecture that a config declares; raises UsageError where it is not supported."""
     keys = _Keys(config, source)
     keys.refuse_foreign()
     layers, hidden, heads = (
@@ -201,8 +183,7 @@ class _Keys:
     """A config's values under the names that families give them."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        inner = next((config[name] for name in _TEXT if isinstance(config.get(name), dict)), config)
-        inner = inner.get("text_config", inner) if isinstance(inner.get("text_config"), dict) else inner
+        inner = model_files.text_part(config)
         self.outer, self.source = config, source
         self.model_type = str(inner.get("model_type") or config.get("model_type") or "")
         if self.model_type == "gemma3":
@@ -212,14 +193,16 @@ class _Keys:
     def count(self, *names: str) -> int:
         """The first of these that is a number above 0; else 0."""
         values = (self.values.get(name) for name in names)
-        found = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
-        return next((value for value in found if value > 0), 0)
+        integers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
+        return next((value for value in integers if value > 0), 0)
 
     def whole(self, *names: str) -> int:
-        """The same; raises UsageError where there is none."""
-        if not (found := self.count(*names)):
-            raise UsageError(f"{self.source} says no {names[0]}: give the config.json of a language model")
-        return found
+        """The same; raises UsageError if there is none."""
+        if not (value := self.count(*names)):
+            raise UsageError(
+                f"{self.source} does not have {names[0]}: give the config.json of a language model"
+            )
+        return value
 
     @property
     def heads(self) -> int:
@@ -227,26 +210,25 @@ class _Keys:
 
     @property
     def tied(self) -> bool:
-        told = self.values.get("tie_word_embeddings", self.outer.get("tie_word_embeddings"))
-        return self.model_type.startswith(_TIED) if told is None else bool(told)
+        declared = self.values.get("tie_word_embeddings", self.outer.get("tie_word_embeddings"))
+        return self.model_type.startswith(_TIED) if declared is None else bool(declared)
 
     def refuse_foreign(self) -> None:
-        found = next((name for name in _FOREIGN if self.values.get(name)), None)
+        key = next((name for name in _FOREIGN if self.values.get(name)), None)
         kinds = {str(kind) for kind in self.layer_types} - {_GLOBAL, _LOCAL}
-        if found or kinds:
-            word = found or ", ".join(sorted(kinds))
+        if key or kinds:
+            what = key or ", ".join(sorted(kinds))
             raise UsageError(
-                f"{self.source}: {self.model_type or 'the model'} has layers ({word}) whose bytes and "
-                "arithmetic are not known here: no roofline"
+                f"{self.source}: {self.model_type or 'the model'} has layers ({what}) whose bytes and "
+                "arithmetic are not modelled: no roofline"
             )
 
     @property
     def layer_types(self) -> Sequence[Any]:
-        found = self.values.get("layer_types")
-        return found if isinstance(found, list) else []
+        return untrusted.listed(self.values.get("layer_types"))
 
     def window_layers(self, layers: int) -> int:
-        """How many layers look back no further than the sliding window."""
+        """How many layers attend only within the sliding window."""
         if not self.count("sliding_window") or self.values.get("use_sliding_window") is False:
             return 0
         if self.layer_types:
@@ -255,7 +237,7 @@ class _Keys:
             return layers - layers // pattern
         if self.model_type in ("gemma2", "gpt_oss"):
             return layers - layers // 2
-        if self.model_type.startswith("qwen"):  # off unless it is switched on, and then from a layer on
+        if self.model_type.startswith("qwen"):  # off by default; on, it begins at a layer
             on = self.values.get("use_sliding_window") is True
             return max(layers - self.count("max_window_layers"), 0) if on else 0
         return layers
@@ -264,16 +246,15 @@ class _Keys:
         each = self.count("moe_intermediate_size") or self.whole("intermediate_size")
         shared = self.count("shared_expert_intermediate_size")
         step = self.count("decoder_sparse_step") or 1
-        only = self.values.get("mlp_only_layers")
-        dense = set(only if isinstance(only, list) else ())
-        dense |= set(range(self.count("first_k_dense_replace")))
-        dense |= {layer for layer in range(layers) if (layer + 1) % step}
+        first = self.count("first_k_dense_replace")
+        only = untrusted.listed(self.values.get("mlp_only_layers"))
+        dense = sum(layer < first or layer in only or (layer + 1) % step != 0 for layer in range(layers))
         return {
             "experts": experts,
             "experts_per_token": self.whole("num_experts_per_tok", "experts_per_token", "moe_topk"),
             "expert_intermediate": each,
             "shared_intermediate": shared or each * self.count("n_shared_experts", "num_shared_experts"),
-            "dense_layers": len(dense & set(range(layers))),
+            "dense_layers": dense,
         }
 
     def latent(self) -> Latent | None:

@@ -18,25 +18,25 @@ class Weights(BaseModel):
     expert_bytes: int = 0  # of one routed expert, summed over its layers
     experts: int = 0  # E, routed
     experts_per_token: int = 0  # k
-    kv_bytes_per_token: int  # of context, keys and values of all layers that look at all of it
+    kv_bytes_per_token: int  # of context, keys and values of the layers that attend to all of it
     flop_per_token: float  # 2 × the parameters that one token of a prompt passes
     pair_flop: float  # of attention, per pair of a token and one before it: 4 × heads × head_dim × layers
     computes: str  # the type that computes: bf16, fp8, fp4, int8
     head_flop: float = 0.0  # 2 × the output head's, which a prompt passes once and an answer with every token
-    window: int = 0  # tokens that the layers with a sliding window look back; 0: there are none
+    window: int = 0  # tokens of the sliding window; 0: no layer has one
     window_kv_bytes_per_token: int = 0  # of those layers
     window_pair_flop: float = 0.0  # of those layers
 
     def kv_bytes(self, context: float) -> float:
-        """Keys and values of one request with so many tokens; sliding windows hold no more than they see."""
+        """Bytes of keys and values of one request; a sliding window keeps only its last tokens."""
         return context * self.kv_bytes_per_token + min(context, self.window) * self.window_kv_bytes_per_token
 
     def expected_experts(self, tokens: float) -> float:
-        """How many experts of a layer so many tokens touch: E·(1 − (1 − k/E)^B), as of even routing."""
+        """How many experts of a layer `tokens` tokens use: E·(1 − (1 − k/E)^B), with even routing."""
         if not self.experts:
             return 0.0
-        missed: float = (1 - self.experts_per_token / self.experts) ** tokens
-        return self.experts * (1 - missed)
+        untouched: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.experts * (1 - untouched)
 
 
 class Ceiling(BaseModel):
@@ -49,14 +49,14 @@ class Ceiling(BaseModel):
     weights: Weights
 
     def weight_bytes(self, batch: float = 1.0) -> float:
-        """Weights read in a step of so many tokens: dense + E·(1 − (1 − k/E)^B) · expert."""
+        """Bytes of weights read in a step of `batch` tokens: dense + E·(1 − (1 − k/E)^B) · expert."""
         weights = self.weights
         return weights.dense_bytes + weights.expected_experts(batch) * weights.expert_bytes
 
     def step_bytes(self, batch: float, context: float) -> float:
         """Bytes read for one token of each of `batch` requests with `context` tokens each.
 
-        dense + E·(1 − (1 − k/E)^B) · expert + B · context · KV, the middle term as of even routing.
+        dense + E·(1 − (1 − k/E)^B) · expert + B · context · KV, the middle term with even routing.
         """
         return self.weight_bytes(batch) + batch * self.weights.kv_bytes(context)
 
@@ -69,14 +69,14 @@ class Ceiling(BaseModel):
     def tpot_ms(self, batch: float = 1.0, context: float = 0.0) -> float:
         """The least time per output token: bytes ÷ bandwidth, or FLOP ÷ peak where that is longer.
 
-        The second is so at large batches alone; of a machine without known peaks it is left out.
+        The second is longer at large batches only; without a known peak it is left out.
         """
         read_ms = 1e3 * self.step_bytes(batch, context) / self.machine.bandwidth_bytes_per_s
         peak = self.peak_flop_per_s
         return max(read_ms, 1e3 * self.step_flop(batch, context) / peak) if peak else read_ms
 
     def bandwidth_bytes_per_s(self, tpot_ms: float, batch: float = 1.0, context: float = 0.0) -> float:
-        """What a measured time per token would need of the memory bus: the effective bandwidth."""
+        """The effective bandwidth: bytes of a step ÷ its measured time."""
         return self.step_bytes(batch, context) / tpot_ms * 1e3
 
     def prefill_flop(self, tokens: float) -> float:
@@ -96,20 +96,20 @@ class Ceiling(BaseModel):
     def prefill_ms(self, tokens: float) -> float | None:
         """The least time for a prompt by arithmetic alone, at the peak of the type that computes.
 
-        None where the machine's peak is not known.
+        None if the machine's peak is unknown.
         """
         peak = self.peak_flop_per_s
         return 1e3 * self.prefill_flop(tokens) / peak if peak else None
 
     @property
     def peak_flop_per_s(self) -> float | None:
-        """The machine's peak in the type that computes; None where it is not known."""
+        """The machine's peak in the type that computes; None if it is unknown."""
         return self.machine.peak_flop_per_s.get(self.weights.computes)
 
     def timing(self) -> dict[str, float]:
         """The same formulas as constants of the embedded engine's `RooflineTiming`, times in its units.
 
-        Where the machine's peak is not known, arithmetic takes no time.
+        If the machine's peak is unknown, arithmetic takes no time.
         """
         weights, bus = self.weights, self.machine.bandwidth_bytes_per_s
         peak = self.peak_flop_per_s or float("inf")

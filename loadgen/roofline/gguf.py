@@ -14,7 +14,7 @@ import msgspec
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 
-# What the model is comes first; behind it the tokenizer's arrays, of which nothing is wanted.
+# What the model is comes first; after it the tokenizer's arrays, which are not needed.
 _HEAD_BYTES = 1 << 20
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -36,18 +36,18 @@ class GgufHead(msgspec.Struct, frozen=True):
     values: dict[str, str | int | float] = msgspec.field(default_factory=dict)
 
     def kind(self) -> str:
-        """How most of the weights are quantized, like Q4_K_M; empty where it does not say."""
+        """How most of the weights are quantized, like Q4_K_M; empty where it is not declared."""
         return _FILE_TYPES.get(self.values.get("general.file_type"), "")
 
 
 def read_head(path: Path) -> GgufHead:
-    """The head of a GGUF file; raises UsageError where it is none."""
+    """The head of a GGUF file; raises UsageError where it is not one."""
     try:
         raw = untrusted.file_head(path, _HEAD_BYTES)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: the model cannot be read") from None
+        raise UsageError(f"{path}: the model cannot be read: {error.strerror}") from None
     if raw[:4] != b"GGUF" or len(raw) < 24:
-        raise UsageError(f"{path} is no GGUF file: give a model's directory, or its .gguf file")
+        raise UsageError(f"{path} is not a GGUF file: give a model's directory, or its .gguf file")
     head = GgufHead(raw)
     reader = _Reader(raw, 24)
     try:
@@ -56,7 +56,7 @@ def read_head(path: Path) -> GgufHead:
             value = reader.value(reader.number("I"))
             if value is not None:
                 head.values[key] = value
-    except (struct.error, KeyError, OverflowError, RecursionError):  # the head's end, or nonsense in it
+    except (struct.error, KeyError, OverflowError, RecursionError):  # the end of the head, or invalid values
         pass
     return head
 

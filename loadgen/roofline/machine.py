@@ -10,20 +10,18 @@ class Machine(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key: str  # jetson-thor, h20-96gb; "" where only a bandwidth is known
+    key: str  # jetson-thor, h20-96gb; "" if only a bandwidth is known
     name: str
     bandwidth_bytes_per_s: float  # nominal, of the memory that holds the weights
-    peak_flop_per_s: dict[
-        str, float
-    ]  # by the type that computes: bf16, fp8, fp4, int8; what is absent: not known
-    memory_bytes: int  # 0: not known
+    peak_flop_per_s: dict[str, float]  # by the type that computes: bf16, fp8, fp4, int8; absent: unknown
+    memory_bytes: int  # 0: unknown
     source: str
     note: str = ""
     devices: int = 1  # that share the model: bandwidth, peaks and memory above are of all of them
     of_all: bool = False  # a bandwidth that was given, of however many share the model
 
     def times(self, devices: int) -> Machine:
-        """So many of them that share a model: bandwidth, peaks and memory add up."""
+        """`devices` of them that share a model: bandwidth, peaks and memory add up."""
         if devices == 1:
             return self
         return self.model_copy(

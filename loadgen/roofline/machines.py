@@ -1,4 +1,4 @@
-"""Machines: the table in machines.toml, and the ways to one of its rows: by key, by a GPU's own name."""
+"""Machines: the table in machines.toml, looked up by key, by a GPU's own name."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def machine(key: str) -> Machine:
     row = machines().get(_SHORT.get(word, word))
     count = int(counted[1]) if counted else 1
     if row is None or not count:
-        near = difflib.get_close_matches(word, [*machines(), *_SHORT], 1, 0.5)
-        known = f"the nearest is {near[0]}" if near else f"there are {', '.join(machines())}"
-        raise UsageError(f"--hardware {key}: unknown, {known}; or pass --bandwidth GB/s of its memory")
+        close = difflib.get_close_matches(word, [*machines(), *_SHORT], 1, 0.5)
+        hint = f"the nearest is {close[0]}" if close else f"there are {', '.join(machines())}"
+        raise UsageError(f"--hardware {key}: unknown, {hint}; or pass --bandwidth GB/s of its memory")
     return row.times(count)
 
 
 def of_bandwidth(gb_per_s: float) -> Machine:
-    """A machine of which nothing but the memory bandwidth is known."""
+    """A machine of which only the memory bandwidth is known."""
     if not 0 < gb_per_s <= MOST_GB_PER_S:
-        raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, as 273")
+        raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, such as 273")
     return Machine(
         key="",
         name="this machine",
@@ -90,7 +90,7 @@ def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | 
 
 
 def named(hardware: str | None, bandwidth_gb_per_s: float | None) -> tuple[Machine | None, str]:
-    """As `chosen`, for figures that are there already: an unknown key is a line; raises UsageError."""
+    """As `chosen`, for results that exist already: an unknown key is a message; raises UsageError."""
     if bandwidth_gb_per_s is not None:
         of_bandwidth(bandwidth_gb_per_s)
     try:
@@ -103,26 +103,26 @@ def recognised(gpu_name: str, memory_gib: float | None = None) -> Machine | None
     """The machine that names itself so (NVML, nvidia-smi), or by its key; None where it is unknown.
 
     "4 × NVIDIA H100 80GB HBM3" is four that share a model. One name can be several machines, as
-    "Orin (nvgpu)": the memory that the system sees tells them apart; without it, or where none fits, it is
+    "Orin (nvgpu)": the memory that the system sees distinguishes them; without it, or if none fits, it is
     the largest of them.
     """
     counted = _COUNTED.fullmatch(gpu_name.strip())
-    word = re.sub(r"^NVIDIA\s+", "", (counted[2] if counted else gpu_name).strip(), flags=re.IGNORECASE)
-    found = [
+    name = re.sub(r"^NVIDIA\s+", "", (counted[2] if counted else gpu_name).strip(), flags=re.IGNORECASE)
+    matches = [
         (key, row.ram_gib)
         for key, row in _rows().items()
-        if word.lower() == key or any(re.fullmatch(name, word, re.IGNORECASE) for name in row.names)
+        if name.lower() == key or any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in row.names)
     ]
-    if not found:
+    if not matches:
         return None
     if memory_gib is not None:
-        fits = [key for key, ram in found if ram and abs(ram - memory_gib) <= _RAM_OFF * ram]
-        found = [(key, 0.0) for key in fits] or found
-    return machines()[found[0][0]].times(int(counted[1]) if counted else 1)
+        fits = [key for key, ram in matches if ram and abs(ram - memory_gib) <= _RAM_OFF * ram]
+        matches = [(key, 0.0) for key in fits] or matches
+    return machines()[matches[0][0]].times(int(counted[1]) if counted else 1)
 
 
 def meant(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
-    """The machine of a run: what a user gives, as many of it as the run tells; else what the run names.
+    """The machine of a run: the given one, as many as the run reports; else the one that the run names.
 
     `named` is the GPU's own name, `own` the machine of the run's ceiling, where it has one. A bandwidth that
     is given is of all devices.

@@ -1,4 +1,4 @@
-"""Models: the table in models.toml, and the way from a checkpoint's name to one of its rows."""
+"""Models: the table in models.toml, looked up by a checkpoint's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from loadgen.roofline.architecture import Architecture, parse
 from loadgen.roofline.model_names import split_name
 
-# What a name may have behind the model it is of: how it was tuned, and how its weights are stored.
+# What a name may have behind the model's: how it was tuned, and how its weights are stored.
 _TUNED = re.compile(r"(?:instruct|chat|it|base|hf|thinking|reasoning|\d{4}|v\d+(?:\.\d+)*|preview)", re.I)
 _STORED = re.compile(
     r"(?:bf16|fp16|fp32|fp8|fp4|nvfp4|mxfp4|mxfp8|awq|gptq|autoround|bnb|gguf|int4|int8|w\d+a\d+|[48]bit|quantized(?:\.w\d+a\d+)?"
@@ -24,7 +24,7 @@ _STORED = re.compile(
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What a name says: a row of the table, and the words behind it that tell how the weights are stored."""
+    """What a name means: a row of the table, and the words behind it for how the weights are stored."""
 
     key: str
     quantization: str  # as AWQ, Int4-W4A16, GGUF-Q4_K_M; "" where the name has none
@@ -44,15 +44,15 @@ class _Row(BaseModel):
 
 def named(model: str) -> Architecture | None:
     """The shape of a checkpoint by its name or path; None where the table has none of that name."""
-    found = find(model)
-    return None if found is None else models()[found.key]
+    match = find(model)
+    return None if match is None else models()[match.key]
 
 
 def find(model: str) -> Named | None:
     """The row of a checkpoint's name, and the quantization in it.
 
-    `/models/Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit` is Qwen3-Coder-30B-A3B and AWQ-8bit. Behind the model's
-    name there may be nothing but words of tuning and storing: another word is another model.
+    `/models/Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit` is Qwen3-Coder-30B-A3B and AWQ-8bit. Only
+    words of tuning and storing may follow the model's name: with any other word it is another model.
     """
     base, quantization = split_name(model)
     name = re.sub(r"\.(gguf|safetensors)$", "", base, flags=re.IGNORECASE).replace(":", "-")
@@ -60,16 +60,16 @@ def find(model: str) -> Named | None:
     parts = name.split("-")
     for count in range(len(parts), 0, -1):
         key = _keys().get("-".join(parts[:count]).lower())
-        behind = parts[count:]
-        if key is not None and all(_TUNED.fullmatch(one) or _STORED.fullmatch(one) for one in behind):
-            return Named(key, "-".join(one for one in behind if _STORED.fullmatch(one)))
+        rest = parts[count:]
+        if key is not None and all(_TUNED.fullmatch(part) or _STORED.fullmatch(part) for part in rest):
+            return Named(key, "-".join(part for part in rest if _STORED.fullmatch(part)))
     return None
 
 
 def suffix(model: str) -> str:
-    """The words of a name's end that say how the weights are stored, whatever the model; "" of none."""
-    if (found := find(model)) is not None:
-        return found.quantization
+    """The words at a name's end for how the weights are stored, of any model; "" if there are none."""
+    if (match := find(model)) is not None:
+        return match.quantization
     base, quantization = split_name(model)
     words = []
     for word in reversed(base.split("-")):

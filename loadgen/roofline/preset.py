@@ -12,18 +12,18 @@ from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import machine, recognised
 
 PREFIX = "roofline/"
-_KV_SHARE = 0.9  # of the memory beside the weights, as vLLM has it
+_KV_SHARE = 0.9  # of the memory for weights and KV cache, vLLM's default
 _STEP_TOKENS, _MOST_TOKENS = 8192, 131_072
 
 
 def arguments(preset: str, config: Path | None = None) -> list[str]:
-    """The engine's own flags for a preset's name; one of ours it is given as JSON. Raises UsageError."""
+    """The engine's own flags for a preset's name; a preset of ours is passed as JSON. Raises UsageError."""
     if not preset.startswith(PREFIX):
         return ["--preset", preset]
     key, slash, model = preset.removeprefix(PREFIX).partition("/")
     if not slash or not model:
         raise UsageError(
-            f"--preset {preset}: write roofline/MACHINE/MODEL, as roofline/jetson-thor/Qwen3-8B-FP8"
+            f"--preset {preset}: write roofline/MACHINE/MODEL, such as roofline/jetson-thor/Qwen3-8B-FP8"
         )
     return ["--preset-json", json.dumps(row(preset, ceiling(model, machine(key), config=config)))]
 
@@ -50,9 +50,9 @@ def row(name: str, bound: Ceiling) -> dict[str, Any]:
 
 
 def played(preset: str, model: str) -> tuple[str, str] | None:
-    """The machine's key and the model that a preset plays; None where the machine is none of the table's."""
+    """The machine's key and the model that a preset simulates; None if the machine is not in the table."""
     if preset.startswith(PREFIX):
         key, _, model = preset.removeprefix(PREFIX).partition("/")
         return key, model
-    found = recognised(preset.partition("/")[0])
-    return None if found is None else (found.key, model)
+    machine_named = recognised(preset.partition("/")[0])
+    return None if machine_named is None else (machine_named.key, model)

@@ -1,4 +1,4 @@
-"""Scheme: how a checkpoint's weights are stored and what computes with them, from the field's word for it."""
+"""Scheme: how a checkpoint's weights are stored and what computes with them, from its usual name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-_GROUP = 128  # weights that share a scale, where nothing says otherwise
+_GROUP = 128  # weights that share a scale, by default
 _SCALE_BITS, _BLOCK = 16, 128 * 128
 # llama.cpp's bits per weight, everything counted (examples/quantize/README.md, of Llama-3.1-8B).
 _GGUF: Mapping[str, float] = {
@@ -30,17 +30,17 @@ class Scheme(msgspec.Struct, frozen=True):
     bits: float
     computes: str = "bf16"  # bf16, fp8, fp4, int8; bf16 where only the weights are quantized
     everything: bool = False
-    assumed: str = ""  # what the word leaves open and is taken for granted
+    assumed: str = ""  # what the name leaves open and is assumed
 
     def computes_on(self, peaks: Mapping[str, float]) -> str:
-        """What computes on a machine of these peaks; where it has no such unit, weights are widened."""
+        """The type that computes on a machine with these peaks; without such a unit weights are widened."""
         return self.computes if self.computes in peaks or not peaks else "bf16"
 
 
 def scheme(word: str, group: int | None = None) -> Scheme | None:
     """The scheme of a word as FP8, AWQ-4bit, GPTQ-Int4, Int4-W4A16, NVFP4, GGUF-Q4_K_M; None where unknown.
 
-    Integers in groups of g (128 unless told): b + 16/g bits, with zero points b + 16/g + b/g (AWQ, GPTQ).
+    Integers in groups of g (128 by default): b + 16/g bits, with zero points b + 16/g + b/g (AWQ, GPTQ).
     """
     name = word.strip().upper()
     if not name or name in ("BF16", "FP16", "NONE"):
@@ -53,7 +53,7 @@ def scheme(word: str, group: int | None = None) -> Scheme | None:
 def _gguf(name: str) -> Scheme | None:
     kind = name.removeprefix("GGUF").strip("-.: ")
     bits = next(
-        (_GGUF[known] for known in sorted(_GGUF, key=len, reverse=True) if kind.endswith(known)), None
+        (_GGUF[suffix] for suffix in sorted(_GGUF, key=len, reverse=True) if kind.endswith(suffix)), None
     )
     if name.startswith("GGUF"):
         assumed = "" if bits else "GGUF taken as Q4_K_M, the commonest"
@@ -78,13 +78,13 @@ def _float(name: str, word: str) -> Scheme | None:
 
 def _integer(name: str, word: str, group: int | None) -> Scheme | None:
     """Integers; AWQ, GPTQ and their like have zero points, compressed-tensors' W4A16 is symmetric."""
-    told = re.search(r"W(\d+)A(\d+)", name)
+    widths = re.search(r"W(\d+)A(\d+)", name)
     kind = re.search(r"INT(\d)|(\d)-?BIT", name)
     family = re.search(r"AWQ|GPTQ|AUTOROUND|BNB|INT[48]", name)
-    if told is None and kind is None and (family is None or family[0] == "BNB"):
+    if widths is None and kind is None and (family is None or family[0] == "BNB"):
         return None
-    bits = int(told[1]) if told else int(kind[1] or kind[2]) if kind else 4
-    active = int(told[2]) if told else 16
+    bits = int(widths[1]) if widths else int(kind[1] or kind[2]) if kind else 4
+    active = int(widths[2]) if widths else 16
     if family and family[0] == "BNB":  # nf4: a 32-bit scale for 64; int8: one a row
         return Scheme(word, bits + 32 / 64 if bits == 4 else 8.0, "bf16" if bits == 4 else "int8")
     if active == 8 and bits == 8:

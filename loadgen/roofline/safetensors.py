@@ -18,6 +18,7 @@ import msgspec
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.roofline.architecture import Architecture
+from loadgen.workload import model_files
 
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
 _MOST_DIMENSIONS = 64
@@ -32,7 +33,7 @@ _EXPERT = re.compile(r"\.experts[._]")  # experts.7.up_proj.weight, experts.gate
 _OTHER_SENSES = re.compile(
     r"(?:^|\.)(?:visual|vision\w*|multi_modal_projector|mm_projector|audio\w*|image\w*|patch_embed\w*)\."
 )
-_DRAFTS = re.compile(r"(?:^|\.)(?:mtp|nextn|eh_proj|enorm|hnorm)\b")  # layers that guess ahead
+_DRAFTS = re.compile(r"(?:^|\.)(?:mtp|nextn|eh_proj|enorm|hnorm)\b")  # draft layers
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
@@ -44,7 +45,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Bytes of a checkpoint as it lies on the disk."""
+    """Bytes of a checkpoint on the disk."""
 
     total_bytes: int  # of what is loaded: a head that is the embedding counts once
     dense_bytes: int  # read at every token
@@ -52,11 +53,11 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def read(directory: Path, architecture: Architecture) -> Stored | None:
-    """The bytes of a directory's safetensors; None where there are none.
+    """The bytes of a directory's safetensors; None if there are none.
 
     Left out of what every token reads: the input embedding (one row of it is read), unless it is the head
-    too; what sees and hears; layers that guess ahead. Raises UsageError where a header is cut off or is not
-    true.
+    too; vision and audio parts; draft layers. Raises UsageError if a header is cut off or does not match its
+    file.
     """
     total = dense = routed = 0
     for tensor in tensors(directory):
@@ -73,7 +74,10 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
         elif architecture.tied or not _EMBEDDING.fullmatch(name):
             dense += size
     if routed and not architecture.experts:
-        raise UsageError(f"{directory}: its tensors are of experts and its config.json knows of none")
+        raise UsageError(
+            f"{directory} has tensors of experts, but its config.json declares none: "
+            "check that both are of one model"
+        )
     return Stored(total, dense, routed) if total else None
 
 
@@ -84,62 +88,56 @@ def tensors(directory: Path) -> Iterator[Tensor]:
 
 
 def header(path: Path) -> list[Tensor]:
-    """The tensors of one file; raises UsageError where its header is cut off, or is not true of the file."""
+    """The tensors of one file; raises UsageError if its header is cut off or does not match the file."""
     try:
         size = path.stat().st_size
         head = untrusted.file_head(path, 8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
-            raise UsageError(f"{path} is no safetensors file, or is cut off: copy it again")
-        found = untrusted.json_value(untrusted.file_head(path, 8 + length)[8:])
+            raise UsageError(f"{path} is not a safetensors file, or is cut off: copy it again")
+        tensors = untrusted.json_value(untrusted.file_head(path, 8 + length)[8:])
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: its header cannot be read") from None
+        raise UsageError(f"{path}: its header cannot be read: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{path}: its header is no JSON: copy it again") from None
+        raise UsageError(f"{path}: its header is not valid JSON: copy it again") from None
     room = size - 8 - length
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}: its header is no object: copy it again")
-    return [_tensor(path, name, said, room) for name, said in found.items() if name != "__metadata__"]
+    if not isinstance(tensors, dict):
+        raise UsageError(f"{path}: its header is not a JSON object: copy it again")
+    return [_tensor(path, name, entry, room) for name, entry in tensors.items() if name != "__metadata__"]
 
 
-def _tensor(path: Path, name: str, said: Any, room: int) -> Tensor:
-    told = said if isinstance(said, dict) else {}
-    offsets, shape = _numbers(told.get("data_offsets")), _numbers(told.get("shape"))
+def _tensor(path: Path, name: str, entry: Any, room: int) -> Tensor:
+    fields = untrusted.mapping(entry)
+    offsets, shape = _numbers(fields.get("data_offsets")), _numbers(fields.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
-        raise UsageError(f"{path}: its header says nothing sensible of {name}: copy it again")
+        raise UsageError(f"{path}: its header is invalid for {name}: copy it again")
     begin, end = offsets
-    bits = _BITS.get(str(told.get("dtype")))
+    bits = _BITS.get(str(fields.get("dtype")))
     if not begin <= end <= room or (bits is not None and (end - begin) * 8 != math.prod(shape) * bits):
         raise UsageError(
-            f"{path}: {name} is not where its header has it: the file is cut off or broken: copy it again"
+            f"{path}: {name} is not where its header puts it: the file is cut off or broken: copy it again"
         )
     return Tensor(name, end - begin)
 
 
-def _numbers(found: object) -> list[int] | None:
-    """A list of whole numbers from 0 up; None where it is none."""
-    if not isinstance(found, list) or len(found) > _MOST_DIMENSIONS:
+def _numbers(value: object) -> list[int] | None:
+    """A list of whole numbers from 0 up; None of anything else."""
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return None
-    if not all(type(one) is int and one >= 0 for one in found):
+    if not all(type(number) is int and number >= 0 for number in value):
         return None
-    return found
+    return value
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files of one copy of the weights; raises UsageError where the index names one that is not there."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            named = untrusted.json_value(untrusted.file_bytes(index, _MOST_HEADER_BYTES))[
-                "weight_map"
-            ].values()
-            paths = sorted({directory / str(name) for name in named})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise UsageError(f"{index} is no index of safetensors: copy it again") from None
+    """The files of one copy of the weights; raises UsageError if the index names one that is missing."""
+    if paths := sorted(model_files.indexed(directory) or ()):
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is None:
             return paths
         if any(path.is_file() for path in paths):
-            raise UsageError(f"{missing} is named by the index and is not there: the model is half copied")
-    found = sorted(directory.glob("*.safetensors"))
-    return [path for path in found if not path.name.startswith(("consolidated", "adapter"))] or found
+            raise UsageError(
+                f"{missing} is named by the index and is missing: the model is half copied, copy it again"
+            )
+    files = sorted(directory.glob("*.safetensors"))
+    return [path for path in files if not path.name.startswith(("consolidated", "adapter"))] or files

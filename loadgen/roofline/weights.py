@@ -21,16 +21,16 @@ def of_files(
     directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]
 ) -> Weights | None:
     """From the headers of a directory's safetensors; None where it has none. Raises UsageError."""
-    found = safetensors.read(directory, shape)
-    if found is None:
+    stored_bytes = safetensors.read(directory, shape)
+    if stored_bytes is None:
         return None
     shrunk = 2 if scheme.word == "FP32" else 1
     assumed = f", {scheme.assumed}" if shrunk > 1 else ""
     return Weights(
         how=f"safetensors headers of {directory}{assumed}",
-        total_bytes=found.total_bytes // shrunk,
-        dense_bytes=found.dense_bytes // shrunk,
-        expert_bytes=found.routed_bytes // shape.experts // shrunk if shape.experts else 0,
+        total_bytes=stored_bytes.total_bytes // shrunk,
+        dense_bytes=stored_bytes.dense_bytes // shrunk,
+        expert_bytes=stored_bytes.routed_bytes // shape.experts // shrunk if shape.experts else 0,
         computes=scheme.computes_on(peaks),
         **_arithmetic(shape),
         **_keys_and_values(shape, kv_dtype),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 import psutil
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
-from loadgen.protocol.address import is_loopback
+from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.roofline import checkpoint, preset
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.session import progress, signals
@@ -28,8 +27,8 @@ from loadgen.workload.paths import place
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
-from loadgen_servers import ownership
-from loadgen_servers.embedded import Embedded, EngineFailed
+from loadgen_servers.process import port_owner
+from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 _EMBEDDED_WAIT_S = 10.0
 
@@ -142,16 +141,15 @@ def _embedded(options: Options, stack: ExitStack) -> str:
 
 def _local(access: ServerAddress) -> Local | None:
     """The server's processes where it is on this machine."""
-    parts = urlsplit(access.base_url)
-    if not is_loopback(parts.hostname or ""):
+    if not is_this_machine(access.base_url):
         return None
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = port_of(access.base_url)
     processes: list[psutil.Process] = []  # its first process, once searched for
 
     def pids() -> list[int]:
-        if not any(map(ownership.alive, processes)) and (first := ownership.listening(port)):
+        if not any(map(port_owner.alive, processes)) and (first := port_owner.listening(port)):
             processes[:] = [first]
-        return [process.pid for first in processes for process in ownership.tree(first)]
+        return [process.pid for first in processes for process in port_owner.tree(first)]
 
     return Local(pids)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
 
 import msgspec
 
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.session.options import Options
-from loadgen.telemetry.environment import is_secret
 
 _LOG = logging.getLogger("loadgen")
 DEFAULT_VARIABLE = "OPENAI_API_KEY"
@@ -45,8 +43,7 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
     secrets = Secrets.of(headers, tables, options.base_url or "") | Secrets.of(url=options.endpoint or "")
-    given = tuple(launching.settings.get("arguments") or ())
-    secrets |= Secrets.of(tables=({"key": list(_values(given))},))
+    secrets |= Secrets.of(arguments=launching.settings.get("arguments") or ())
     return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else ())
 
 
@@ -104,16 +101,3 @@ def _read(file: str) -> str:
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"--api-key-file {file} is too long for a key: write only the key to it")
     return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
-
-
-def _values(arguments: Iterable[str]) -> Iterable[str]:
-    """What follows the flags that are named as secrets are."""
-    hiding = False
-    for word in arguments:
-        if word.startswith("-"):
-            name, equals, value = word.partition("=")
-            hiding = is_secret(name.lstrip("-"))
-            if hiding and equals:
-                yield value
-        elif hiding:
-            yield word

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import msgspec
 
-from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.results import run_directory
 from loadgen.roofline.identify import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
 from loadgen.telemetry import throttling
-from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.sampler import Sampler
 from loadgen.validity import calibration, run_roofline
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_metadata import Client, Facts, LateFacts
 from loadgen.validity.sections import Broken, guarded
 
-Step = Callable[[Facts], dict[str, Any]]  # from the facts so far to fields that it adds
+Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it adds
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
@@ -33,19 +32,19 @@ class FinishedRun(msgspec.Struct, frozen=True):
 def with_outcome(facts: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
     """The facts with what the measured run itself adds."""
     health = outcome.health
-    return facts.model_copy(
-        update={
+    client = Client(
+        transport=facts.client.transport,
+        cpu_s=health.cpu_ns / 1e9,
+        wall_s=(health.ended_ns - health.started_ns) / 1e9,
+        clock_step_ms=health.clock_step_ns / 1e6,
+        late_bodies=health.late_bodies,
+        backlog_bytes=health.backlog_bytes,
+        stopped_s=health.stopped_ns / 1e9,
+    )
+    return facts.learned(
+        {
             "finished": run_directory.now(),
-            "client": facts.client.model_copy(
-                update={
-                    "cpu_s": health.cpu_ns / 1e9,
-                    "wall_s": (health.ended_ns - health.started_ns) / 1e9,
-                    "clock_step_ms": health.clock_step_ns / 1e6,
-                    "late_bodies": health.late_bodies,
-                    "backlog_bytes": health.backlog_bytes,
-                    "stopped_s": health.stopped_ns / 1e9,
-                }
-            ),
+            "client": client,
             "under_way": False,
             "cut_short": outcome.cut_short,
             "interrupted": outcome.interrupted,
@@ -61,41 +60,41 @@ def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
     for name, step in steps:
         broken: list[Broken] = []
-        nothing: dict[str, Any] = {}
+        nothing: LateFacts = {}
         try:
-            facts = facts.model_copy(update=guarded(name, partial(step, facts), nothing, broken))
+            facts = facts.learned(guarded(name, partial(step, facts), nothing, broken))
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
             why = f"stopped by {signals.NAMES[number]} after the last request, before {name} was known"
-            return facts.model_copy(update={"signal": number, "notes": (*facts.notes, why)})
-        unknown = tuple(f"{one.name}: {one.why}" for one in broken)
-        facts = facts.model_copy(update={"unknown": (*facts.unknown, *unknown)})
+            return facts.learned({"signal": number, "notes": (*facts.notes, why)})
+        unknown = tuple(f"{part.name}: {part.why}" for part in broken)
+        facts = facts.learned({"unknown": (*facts.unknown, *unknown)})
     return facts
 
 
-def throttled(before: throttling.HostState | None) -> dict[str, Any]:
+def throttled(before: throttling.HostState | None) -> LateFacts:
     """What held this machine back while the load ran, where the server is on it."""
     return {} if before is None else {"throttled": throttling.throttled(before, throttling.snapshot())}
 
 
-def counted(observer: Observer | None, outcome: Outcome) -> dict[str, Any]:
+def counted(observer: MetricsScraper | None, outcome: Outcome) -> LateFacts:
     """The server's own counters, once they have settled; not waited for after a signal."""
     return {} if observer is None or outcome.interrupted else {"window": observer.after()}
 
 
-def sensed(sensing: Sensing | None, outcome: Outcome) -> dict[str, Any]:
+def sensed(sensing: Sampler | None, outcome: Outcome) -> LateFacts:
     """What the sensors read while the load ran."""
     health = outcome.health
     return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}
 
 
-def calibrated(facts: Facts) -> dict[str, Any]:
+def calibrated(facts: Facts) -> LateFacts:
     """How true this client was when it last measured itself on this machine."""
     digest = calibration.environment_digest(facts.environment)
     return {"calibration": calibration.remembered(facts.client.transport, digest)}
 
 
-def bounded(facts: Facts, flags: Flags) -> dict[str, Any]:
-    """What the machine could do at best, or why that is not facts."""
+def bounded(facts: Facts, flags: Flags) -> LateFacts:
+    """What the machine could do at best, or why that is not known."""
     bound, why = run_roofline.ceiling(facts, flags)
     return {"ceiling": bound, "no_ceiling": why}

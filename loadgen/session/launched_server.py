@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from loadgen import clock
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import MeasureError, ServerDied, UsageError
 from loadgen.results import run_directory
 from loadgen.session import progress
@@ -20,16 +22,16 @@ from loadgen.session.launch_options import Launching
 from loadgen.session.local_server import Local
 from loadgen.session.options import Options
 from loadgen.telemetry import discovery
-from loadgen.telemetry.environment import hide
 from loadgen.validity.run_metadata import Launched
 from loadgen.workload.server_settings import ServerSettings
-from loadgen_servers import ownership
-from loadgen_servers.causes import cause
-from loadgen_servers.container import Container
-from loadgen_servers.custom import Custom
-from loadgen_servers.launch import Command, Launcher, LaunchError, Order, shown, without_secrets
-from loadgen_servers.launchers import LAUNCHERS
-from loadgen_servers.running import Running, free_port, start
+from loadgen_servers.launch import custom
+from loadgen_servers.launch.container import Container
+from loadgen_servers.launch.launchers import LAUNCHERS
+from loadgen_servers.launch.secrecy import shown, without_secrets
+from loadgen_servers.launch.spec import Command, Launcher, LaunchError, ServerSpec
+from loadgen_servers.process import port_owner
+from loadgen_servers.process.failure_causes import cause
+from loadgen_servers.process.running import Running, free_port, start
 
 LOG = "server.log"
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
@@ -143,7 +145,7 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
     if options.model is None and launch.command is None:
         raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
     own = launch.command is None  # else the name and the rest are in the line itself
-    order = Order(
+    spec = ServerSpec(
         model=options.model or "",
         port=port,
         served_model_name=options.served_model_name if own else None,
@@ -160,7 +162,7 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
         python=launch.python,
     )
     try:
-        return _launcher(launch).command(order)
+        return _launcher(launch)(spec)
     except LaunchError as error:
         raise UsageError(str(error)) from None
 
@@ -170,11 +172,11 @@ def _launcher(launch: Launching) -> Launcher:
         served = launch.engine or "vllm"
         return Container(
             launch.container, launch.container_engine, served, launch.container_args, launch.command
-        )
+        ).command
     if launch.command is not None:
-        return Custom(launch.command)
+        return partial(custom.command, launch.command)
     assert launch.engine is not None
-    return LAUNCHERS[launch.engine]()
+    return LAUNCHERS[launch.engine]
 
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
@@ -183,7 +185,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     display = progress.display(quiet)
     launch, running = startup.launch, startup.running
     try:
-        while (reason := inquiry.look()) is not None:
+        while (reason := inquiry.poll()) is not None:
             if (code := running.exit_code()) is not None:
                 raise _death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
@@ -198,10 +200,10 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 def _owned(running: Running) -> str:
     """How it is known that the listener is ours; raises UsageError where it is another process."""
     try:
-        found = ownership.check(running.pids(), running.port)
+        found = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
         raise UsageError(str(error)) from None
-    if found is ownership.Owner.NOBODY:
+    if found is port_owner.PortOwner.NO_ONE:
         raise _death("the server", running, f"answers, and {found.value}")
     return str(found.value)
 

@@ -15,8 +15,8 @@ from loadgen import clock
 from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Records
-from loadgen.protocol.error_text import Hide, as_is
 from loadgen.protocol.sglang import Generate
+from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
 from loadgen.session import signals
 from loadgen.session.progress import Display, Progress
@@ -143,8 +143,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     rules, journal = watch.rules, watch.journal
     job = _job(plan, options, rules)
     _allow_files(job)
-    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide)
-    input_lens, output_lens = plan.prompts.input_lens, plan.prompts.output_lens
+    planned = (plan.prompts.input_lens, plan.prompts.output_lens)
+    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
     run = start(job, options.transport)
     progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
     began_ns = clock.now_ns()
@@ -158,8 +158,6 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
                 ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
                 continue
             record = decoder.decode(capture)
-            record.planned_input = int(input_lens[record.index])
-            record.planned_output = int(output_lens[record.index])
             journal.add(record)
             rules.note(record.failure)
             progress.note(record)

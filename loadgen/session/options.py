@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
@@ -17,7 +18,6 @@ from loadgen.session.refused_options import ONLY_RANDOM, OTHER_DATASETS, REFUSED
 from loadgen.session.stop_options import add_stop_flags
 from loadgen.session.stop_rules import DRAIN_S, Tolerance
 from loadgen.spelling import Parser, refuse_unknown
-from loadgen.telemetry.environment import hide
 from loadgen.workload.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
 
 _MOST_REPEATS = 10_000

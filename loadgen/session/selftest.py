@@ -38,7 +38,7 @@ from loadgen.workload.bounds import MOST_STREAMS, real, whole
 from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import Prompts
-from loadgen_servers.embedded import NULL, Embedded, EngineFailed
+from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 
 _TTFT_MS = 50.0
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
@@ -229,7 +229,7 @@ def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment:
     if not len(seen.gap[0]):
         raise MeasureError(
             f"no answer came whole over {transport} at {load.words} ({seen.failed} of {seen.requests} "
-            f"failed{'; ' * bool(seen.trouble)}{seen.trouble}): give fewer --streams"
+            f"failed{'; ' * bool(seen.first_error)}{seen.first_error}): give fewer --streams"
         )
     cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
     guess = _power_of_two(load, cpu_us_per_token)
@@ -305,7 +305,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
 def fault(seen: Seen, tokens: int) -> str:
     """What is wrong with a run that asked for `tokens` tokens; `ok` where nothing is."""
     if seen.failed:
-        return f"{seen.failed} of {seen.requests} failed, the first with {seen.trouble}"
+        return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:
         return f"{seen.unlike} of {seen.requests} answers with more or fewer messages than were sent"
     return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,8 +17,8 @@ from loadgen.endpoint import control, engine_config, greedy_prompts, server_log
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
-from loadgen.endpoint.scraper import Observer
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.scraper import MetricsScraper
+from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
@@ -47,12 +46,12 @@ from loadgen.session.progress import Display
 from loadgen.session.signals import Interrupts
 from loadgen.session.stop_rules import StopRules
 from loadgen.telemetry import discovery, throttling
-from loadgen.telemetry.environment import HIDDEN, command_line, describe, git_state, hide
-from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.environment import describe, git_state
+from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target
 from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_metadata import Client, Facts, LateFacts, Server
 from loadgen.validity.sections import Broken, guarded
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan, Seed
@@ -177,17 +176,12 @@ class Session(msgspec.Struct, frozen=True):
         warmed = self._warm_up(made, options, display)
         if self.options.selftest:
             calibrate.at_the_pace_of(made.profile, options.transport, warmed)
-        facts = self._facts(made, started, sensing, options).model_copy(
-            update={
-                "warmups": len(warmed),
-                "warmup_failures": int((~warmed.ok).sum()),
-                "cache_reset": reset,
-            }
-        )
-        facts = self._masked(facts)
+        facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(facts.dumped())
         before = throttling.snapshot() if is_loopback(self.root.host) else None
-        observer = Observer(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        observer = (
+            MetricsScraper(self.access, self.root.tls, self.served.model) if self.options.observe else None
+        )
         if observer is not None:
             observer.before(_REST_S if len(warmed) else 0.0)
             if self.local is not None:
@@ -222,7 +216,7 @@ class Session(msgspec.Struct, frozen=True):
         """The facts without secrets: they are written to disk."""
         return Facts.model_validate(self.access.secrets.mask(facts.model_dump()))
 
-    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> dict[str, Any]:
+    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
         """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
         if not self.options.fingerprint:
             return {}
@@ -245,12 +239,12 @@ class Session(msgspec.Struct, frozen=True):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
-    def _sensing(self) -> Sensing | None:
+    def _sensing(self) -> Sampler | None:
         """The sensors of this machine, where the server is on it, and its idle power."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
-        sensing = Sensing(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        sensing.rest(_IDLE_S)
+        sensing = Sampler(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing.sample_idle(_IDLE_S)
         return sensing
 
     def _traced(self) -> AbstractContextManager[Trace | None]:
@@ -301,9 +295,15 @@ class Session(msgspec.Struct, frozen=True):
         return outcome.records
 
     def _facts(
-        self, made: Plan, started: datetime, sensing: Sensing | None, options: TransportOptions
+        self,
+        made: Plan,
+        options: TransportOptions,
+        started: datetime,
+        sensing: Sampler | None,
+        warmed: Records,
+        reset: str,
     ) -> Facts:
-        """What is known before the first request."""
+        """What is known before the first request of the run itself."""
         local = self.local
         return Facts(
             started=started,
@@ -318,27 +318,31 @@ class Session(msgspec.Struct, frozen=True):
             ids_source=made.ids_source,
             server=self._server(made),
             tokenizer=self.options.tokenizer,
+            warmups=len(warmed),
+            warmup_failures=int((~warmed.ok).sum()),
             client=Client(transport=options.transport),
-            request_id_prefix=options.request_id_prefix,
             environment=self._environment(sensing),
+            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
+            under_way=True,
+            request_id_prefix=options.request_id_prefix,
             label=self.options.label,
             metadata=self.options.metadata,
             cell=self.cell,
             requests=made.total or 1,
-            under_way=True,
             repeated_prompts=plan.repeated_prompts(made),
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
+            cache_reset=reset,
         )
 
-    def _environment(self, sensing: Sensing | None) -> dict[str, str]:
+    def _environment(self, sensing: Sampler | None) -> dict[str, str]:
         """This machine and our own software; of its GPUs too where the server is on it."""
         client = {**describe(), "git": git_state()}
         devices = discovery.facts(sensing.sensors) if sensing is not None else {}
         return {name: value for name, value in {**client, **devices}.items() if value}
 
-    def _server_side(self) -> dict[str, Any]:
+    def _server_side(self) -> LateFacts:
         """The engine's own account of its configuration."""
         local, engine = self.local, self.served.engine
         info = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
@@ -361,7 +365,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _sampled(observer: Observer | None, sensing: Sensing | None) -> Iterator[None]:
+def _sampled(observer: MetricsScraper | None, sensing: Sampler | None) -> Iterator[None]:
     """Sample the server's counters and this machine's sensors meanwhile."""
     with ExitStack() as stack:
         for source in (observer, sensing):

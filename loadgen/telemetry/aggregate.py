@@ -1,14 +1,14 @@
-"""Samples: what many looks at the sensors come to over the measured window."""
+"""Samples: the readings of the sensors over the measured window, summed up."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict
 
 from loadgen.arrays import Float64
@@ -16,11 +16,11 @@ from loadgen.metrics.percentiles import median
 from loadgen.telemetry.sensor import Quantity, Reading
 
 _LEAST_S = 1e-9
-_ENDS = 0.05  # of the window, or two periods: as long at most may power be unknown at either end of it
+_ENDS = 0.05  # of the window, or two periods: power may be unknown for this long at most at either end of it
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One look, when it began, and the CPU time that it took this thread."""
+    """One reading of all sensors, when it began, and the CPU time that it took this thread."""
 
     at_ns: int
     cpu_ns: int
@@ -60,8 +60,7 @@ class Energy(BaseModel):
     under: dict[str, float] = {}  # J of rails and GPUs whose power is part of those
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True, dict=True):
     """Samples taken around and in a window; those outside serve only to reach its ends."""
 
     samples: Sequence[Sample]
@@ -76,58 +75,54 @@ class Window:
     @cached_property
     def inside(self) -> list[Sample]:
         """The samples in the window; of one shorter than the period, the sample next to it."""
-        found = [sample for sample in self.samples if self.begin_ns <= sample.at_ns <= self.end_ns]
-        if found or not self.samples:
-            return found
+        inside = [sample for sample in self.samples if self.begin_ns <= sample.at_ns <= self.end_ns]
+        if inside or not self.samples:
+            return inside
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
     def wheres(self, quantity: Quantity) -> list[str]:
         """Where a quantity was read in the window, in order."""
-        found = {where for sample in self.inside for what, where in sample.reading.values if what == quantity}
-        return sorted(found, key=lambda where: (len(where), where))
+        places = {
+            where for sample in self.inside for what, where in sample.reading.values if what == quantity
+        }
+        return sorted(places, key=lambda where: (len(where), where))
 
     def series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
         """Seconds since the window's begin, and the values then, of all samples."""
         key = (quantity, where)
-        known = [(s.at_ns, s.reading.values[key]) for s in self.samples if key in s.reading.values]
-        at_s = np.array([(at_ns - self.begin_ns) / 1e9 for at_ns, _ in known], np.float64)
-        return at_s, np.array([value for _, value in known], np.float64)
+        pairs = [(s.at_ns, s.reading.values[key]) for s in self.samples if key in s.reading.values]
+        at_s = np.array([(at_ns - self.begin_ns) / 1e9 for at_ns, _ in pairs], np.float64)
+        return at_s, np.array([value for _, value in pairs], np.float64)
 
     def level(self, quantity: Quantity, wheres: Sequence[str], how: str) -> MemoryUse | None:
         """The sum over these places, of the samples in which they all are known."""
         keys = [(quantity, where) for where in wheres]
-        known = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
-        if not known:
+        samples = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
+        if not samples:
             return None
-        sums = np.array([sum(s.reading.values[key] for key in keys) for s in known])
-        late = np.array([2 * s.at_ns >= self.begin_ns + self.end_ns for s in known])
+        sums = np.array([sum(s.reading.values[key] for key in keys) for s in samples])
+        late = np.array([2 * s.at_ns >= self.begin_ns + self.end_ns for s in samples])
         second_half = sums[late] if late.any() else sums
         return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(median(second_half)), how=how)
 
     def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """By place, from the samples in the window."""
         spreads = {}
-        for where in self.wheres(quantity):
+        for where in (where for where in self.wheres(quantity) if where not in left_out):
             key = (quantity, where)
             values = np.array([s.reading.values[key] for s in self.inside if key in s.reading.values])
-            if where not in left_out:
-                spreads[where] = SampleSpread(
-                    min=float(values.min()), mean=float(values.mean()), max=float(values.max())
-                )
+            low, mean, high = float(values.min()), float(values.mean()), float(values.max())
+            spreads[where] = SampleSpread(min=low, mean=mean, max=high)
         return spreads
 
     def held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
-        """The share of the window's samples with each reason; None where nobody could tell."""
-        told = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
-        if not told:
+        """The share of the window's samples with each reason; None where no sensor reports it."""
+        reported = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
+        if not reported:
             return None
-        reasons = Counter(
-            f"{where}: {why}"
-            for pairs in told
-            for where, why in dict.fromkeys(pairs)
-            if where not in left_out
-        )
-        return {reason: n / len(told) for reason, n in reasons.items()}
+        places = (pair for pairs in reported for pair in dict.fromkeys(pairs) if pair[0] not in left_out)
+        reasons = Counter(f"{where}: {why}" for where, why in places)
+        return {reason: n / len(reported) for reason, n in reasons.items()}
 
     def missing(self) -> tuple[str, ...]:
         """Each reason once, and in how many samples where not in all."""
@@ -143,7 +138,7 @@ def joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float 
     """Energy of one GPU or rail over the window by the first of these quantities there is; or why not.
 
     A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the
-    times at which it was read. Where it was never read, the sensor has said why.
+    times at which it was read. Where it was never read, the sensor has reported why.
     """
     for quantity in quantities:
         at_s, values = window.series(quantity, where)
@@ -160,7 +155,7 @@ def joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float 
 def _counted(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
     """Rise of a counter from 0 s to the window's end; beyond the samples its last pace goes on."""
     if len(at_s) < 2:
-        return f"energy of {where}: its counter was read once"
+        return f"energy of {where}: its counter was read only once"
     if (np.diff(counter_j) < 0).any():
         return f"energy of {where}: its counter went backwards"
     first_w, last_w = (np.diff(counter_j) / np.diff(at_s).clip(_LEAST_S))[[0, -1]]
@@ -190,7 +185,7 @@ Wanted = Mapping[str, Sequence[Quantity]]
 
 
 def energy(
-    window: Window, rest: Sequence[Sample], gpus: Sequence[str]
+    window: Window, idle: Sequence[Sample], gpus: Sequence[str]
 ) -> tuple[Energy | None, tuple[str, ...]]:
     """Energy of the board where it has monitors, else of these GPUs; and what is missing of it.
 
@@ -203,25 +198,25 @@ def energy(
     if not parts or len(parts) < len(wanted) or window.duration_s <= 0:
         return None, missing
     total = sum(parts.values())
-    found = Energy(
+    spent = Energy(
         joules=total,
         mean_w=total / window.duration_s,
         source=_source(window, rails, gpus),
         parts=parts,
         under=_parts(window, within)[0] if rails else {},
     )
-    if len(rest) > 1:
-        before = replace(window, samples=rest, begin_ns=rest[0].at_ns, end_ns=rest[-1].at_ns)
-        idle, _ = _parts(before, wanted)
-        if len(idle) == len(wanted) and before.duration_s > 0:
-            found = found.model_copy(update={"idle_w": sum(idle.values()) / before.duration_s})
-    return found, ()
+    if len(idle) > 1:
+        before = replace(window, samples=idle, begin_ns=idle[0].at_ns, end_ns=idle[-1].at_ns)
+        idle_parts, _ = _parts(before, wanted)
+        if len(idle_parts) == len(wanted) and before.duration_s > 0:
+            spent = spent.model_copy(update={"idle_w": sum(idle_parts.values()) / before.duration_s})
+    return spent, ()
 
 
 def _parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
-    found = {where: joules(window, where, quantities) for where, quantities in wanted.items()}
-    known = {where: said for where, said in found.items() if not isinstance(said, str)}
-    return known, tuple(said for said in found.values() if isinstance(said, str) and said)
+    results = {where: joules(window, where, quantities) for where, quantities in wanted.items()}
+    known = {where: energy_j for where, energy_j in results.items() if not isinstance(energy_j, str)}
+    return known, tuple(why for why in results.values() if isinstance(why, str) and why)
 
 
 def _source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:

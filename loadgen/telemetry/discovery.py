@@ -9,30 +9,30 @@ from loadgen.protocol import untrusted
 from loadgen.telemetry.jetson import board
 from loadgen.telemetry.nvml import Gpus, gpus
 from loadgen.telemetry.process_memory import Processes, System
-from loadgen.telemetry.sensor import Absent, Sensor, guarded, named
+from loadgen.telemetry.sensor import Absent, Sensor, guarded, name_of
 
 
 def found(root: Path = Path("/")) -> list[Sensor]:
-    """What can be read here; in place of GPUs that are not there, or cannot be asked, stands what says so."""
+    """The sensors of this machine; an Absent in place of GPUs that are not there, or cannot be read."""
     devices = guarded("NVML", gpus, Absent)
     own = guarded("the board's sensors", lambda: board(root), Absent)
     return [devices, *([] if own is None else [own]), Processes(), System()]
 
 
 def facts(sensors: Sequence[Sensor]) -> dict[str, str]:
-    """What they say of this machine, for the environment."""
-    return {name: said for sensor in sensors for name, said in _facts(sensor).items()}
+    """What they report of this machine, for the environment."""
+    return {name: text for sensor in sensors for name, text in _facts(sensor).items()}
 
 
 def _facts(sensor: Sensor) -> dict[str, str]:
     """One sensor's facts; none where it fails."""
-    said = guarded(named(sensor), sensor.facts, lambda why: {})
-    return {name: untrusted.text(value) for name, value in said.items()}
+    facts = guarded(name_of(sensor), sensor.facts, lambda _: {})
+    return {name: untrusted.text(value) for name, value in facts.items()}
 
 
 def device_memory_bytes() -> int | None:
-    """GPU memory in use by everybody, over all GPUs; None where there is none, or one does not tell."""
-    return guarded("NVML", _device_memory_bytes, lambda why: None)
+    """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
+    return guarded("NVML", _device_memory_bytes, lambda _: None)
 
 
 def _device_memory_bytes() -> int | None:

@@ -1,4 +1,4 @@
-"""Hwmon: power rails, heat and clocks of a Jetson, from its INA monitors and other files of sysfs."""
+"""Jetson: power rails, heat and clocks from its INA monitors and other files of sysfs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from loadgen.protocol import untrusted
-from loadgen.telemetry.sensor import Absent, Key, Questions, Reading
+from loadgen.telemetry.environment import system_text
+from loadgen.telemetry.sensor import Absent, Key, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
 # A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.
@@ -26,10 +27,10 @@ _MEMORY_CLOCK = "bwmgr"
 
 
 class Rail(msgspec.Struct, frozen=True):
-    """One channel of a monitor; `label` is the board's name for what it measures."""
+    """One channel of a monitor; `label` is the board's name of what it measures."""
 
     label: str
-    known: bool  # the label is the board's; else it only says which chip it is
+    known: bool  # the label is the board's; else it only names the chip
     power: Path | None  # µW
     voltage: Path  # mV
     current: Path  # mA
@@ -43,10 +44,10 @@ class Rail(msgspec.Struct, frozen=True):
 
 def board(root: Path = Path("/")) -> Board | Absent | None:
     """The Jetson's own sensors; Absent where it is one and shows none; None on another machine."""
-    found = Board(root)
-    if found.rails or found.clocks or (found.zones and found.model):
-        return found
-    return Absent(f"{found.model} shows no sensor under /sys") if "Jetson" in found.model else None
+    here = Board(root)
+    if here.rails or here.clocks or (here.zones and here.model):
+        return here
+    return Absent(f"{here.model} shows no sensor under /sys") if "Jetson" in here.model else None
 
 
 class Board:
@@ -54,10 +55,10 @@ class Board:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self.model = _text(root / "proc/device-tree/model")
+        self.model = system_text(root / "proc/device-tree/model")
         self.rails = _rails(root / "sys/class/hwmon")
         zones = _children(root / "sys/class/thermal", "thermal_zone*")
-        self.zones = {kind: zone / "temp" for zone in zones if (kind := _text(zone / "type")) in _ZONES}
+        self.zones = {kind: zone / "temp" for zone in zones if (kind := system_text(zone / "type")) in _ZONES}
         clocks = _children(root / "sys/class/devfreq", "*")
         self.clocks = {
             clock.name: clock / "cur_freq" for clock in clocks if _GPU_CLOCKS.fullmatch(clock.name)
@@ -67,16 +68,16 @@ class Board:
         self.alerts = {
             kind: cooler / "cur_state"
             for cooler in coolers
-            if (kind := _text(cooler / "type")).endswith("throttle-alert")
+            if (kind := system_text(cooler / "type")).endswith("throttle-alert")
         }
-        known = {rail.label for rail in self.rails if rail.known}
-        whole = [label for label in _TOTALS if label in known][:1]
-        self.total = whole or sorted(known - {under for under, over in _UNDER.items() if over in known})
+        labels = {rail.label for rail in self.rails if rail.known}
+        whole = [label for label in _TOTALS if label in labels][:1]
+        self.total = whole or sorted(labels - {under for under, over in _UNDER.items() if over in labels})
 
     def facts(self) -> dict[str, str]:
         """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
-        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", _text(self.root / "etc/nv_tegra_release"))
-        packages = _text(self.root / "var/lib/dpkg/status")
+        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", system_text(self.root / "etc/nv_tegra_release"))
+        packages = system_text(self.root / "var/lib/dpkg/status")
         jetpack = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (.+)$", packages, re.M)
         facts = {
             "jetson": self.model,
@@ -85,47 +86,45 @@ class Board:
             "jetson_power_mode": self._power_mode(),
             "power_rails": " + ".join(self.total),
         }
-        return {name: untrusted.text(said) for name, said in facts.items() if said}
+        return {name: untrusted.text(text) for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """One look: a file each; the monitors' are read over I²C."""
-        asked = Questions("the board", OSError, ValueError)
+        """The values now: a file each; the monitors' are read over I²C."""
+        queries = Queries("the board", OSError, ValueError)
         values: dict[Key, float] = {}
         for rail in self.rails:
-            watts = asked.ask(f"rail {rail.label}", rail.watts)
+            watts = queries.get(f"rail {rail.label}", rail.watts)
             if watts is not None:
                 values["board_w" if rail.label in self.total else "rail_w", rail.label] = watts
         if self.rails and not self.total:
-            asked.refuse("its total power", "its monitors do not say which rails they are on")
+            queries.refuse("its total power", "its monitors do not name their rails")
         if not self.rails:
-            asked.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
+            queries.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
         for zone, path in self.zones.items():
-            temperature = asked.ask(f"temperature {zone}", partial(_number, path))
+            temperature = queries.get(f"temperature {zone}", partial(_number, path))
             if temperature is not None:
                 values["temperature_c", zone] = temperature / 1e3
         for name, path in self.clocks.items():
-            hertz = asked.ask(f"clock {name}", partial(_number, path))
+            hertz = queries.get(f"clock {name}", partial(_number, path))
             if hertz is not None:
                 values["sm_mhz", name] = hertz / 1e6
         for path in self.memory_clocks:
-            hertz = asked.ask("memory clock", partial(_number, path))
+            hertz = queries.get("memory clock", partial(_number, path))
             if hertz is not None:
                 values["memory_mhz", _MEMORY_CLOCK] = hertz / 1e6
-        states = {kind: asked.ask(kind, partial(_number, path)) for kind, path in self.alerts.items()}
-        told = [
-            (kind.removesuffix("-throttle-alert"), state)
-            for kind, state in states.items()
-            if state is not None
+        states = {kind: queries.get(kind, partial(_number, path)) for kind, path in self.alerts.items()}
+        alerts = {kind: state for kind, state in states.items() if state is not None}
+        held = [
+            (kind.removesuffix("-throttle-alert"), "throttle alert") for kind in alerts if alerts[kind] > 0
         ]
-        held = tuple((where, "throttle alert") for where, state in told if state > 0) if told else None
-        return Reading(values, held, asked.missing)
+        return Reading(values, tuple(held) if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
-        number = re.search(r"pmode:(\d{1,9})\b", _text(self.root / "var/lib/nvpmodel/status"))
+        number = re.search(r"pmode:(\d{1,9})\b", system_text(self.root / "var/lib/nvpmodel/status"))
         if number is None:
             return ""
-        modes = _text(self.root / "etc/nvpmodel.conf")
+        modes = system_text(self.root / "etc/nvpmodel.conf")
         name = re.search(rf"POWER_MODEL\s+ID={int(number[1])}\s+NAME=(\S+)", modes)
         return f"{name[1]} ({int(number[1])})" if name else str(int(number[1]))
 
@@ -134,18 +133,20 @@ def _rails(hwmon: Path) -> list[Rail]:
     """Every channel of every INA chip that has a current; a sum of shunt voltages has none."""
     rails = []
     for chip in _children(hwmon, "hwmon*"):
-        name = _text(chip / "name")
+        name = system_text(chip / "name")
         if not name.startswith("ina"):
             continue
         labels = {
-            m[1]: _text(path) for path in _children(chip, "in*_label") if (m := _LABEL.fullmatch(path.name))
+            m[1]: system_text(path)
+            for path in _children(chip, "in*_label")
+            if (m := _LABEL.fullmatch(path.name))
         }
         # The INA238 and others of one channel bear their label themselves, and in0 is their shunt's.
-        own = _text(chip / "label")
+        own = system_text(chip / "label")
         for channel, label in (labels or {"1": own}).items():
             paths = [chip / f"{kind}{channel}_input" for kind in ("power", "in", "curr")]
             power = paths[0] if paths[0].exists() else None
-            used = label != "NC" and _text(chip / f"in{channel}_enable") != "0"
+            used = label != "NC" and system_text(chip / f"in{channel}_enable") != "0"
             if used and (power or paths[2].exists()):
                 rails.append(Rail(label or f"{name} {chip.name}", bool(label), power, *paths[1:]))
     return rails
@@ -154,13 +155,6 @@ def _rails(hwmon: Path) -> list[Rail]:
 def _children(directory: Path, pattern: str) -> list[Path]:
     """Sorted, as sysfs is not: the same rails in the same order in every run."""
     return sorted(directory.glob(pattern))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip().strip("\0")
-    except (OSError, ValueError):
-        return ""
 
 
 def _number(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Calibration: how true this client was on this machine, as its self-test measured it, and its cache."""
+"""Calibration: how accurate this client was on this machine, by its self-test, and the cache of it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Error(BaseModel):
     p99_percent: NotNegative  # of the true value's median
 
     @classmethod
-    def of(cls, said_ns: Int64, true_ns: Int64) -> Self:
+    def of(cls, measured_ns: Int64, true_ns: Int64) -> Self:
         """The error of these pairs, at least one; a true median under 1 ns counts as 1 ns."""
-        off_us = np.abs(said_ns - true_ns) / 1e3
+        off_us = np.abs(measured_ns - true_ns) / 1e3
         median_us, p99_us = percentiles(off_us, (50, 99))
         percent = 100 * p99_us / (max(float(median(true_ns)), 1.0) / 1e3)
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
@@ -64,7 +64,7 @@ class Sent(msgspec.Struct):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a client said of a run beside what was sent; times in nanoseconds, as (said, true)."""
+    """A run as the client measured it and as it was; times in nanoseconds, as (measured, true)."""
 
     requests: int
     failed: int
@@ -78,7 +78,7 @@ class Seen(msgspec.Struct, frozen=True):
     gap: tuple[Int64, Int64]
     later_gap: tuple[Int64, Int64]  # without each answer's first
     e2e: tuple[Int64, Int64]
-    trouble: str = ""  # what the first failure said
+    first_error: str = ""  # of the first request that failed
 
     @property
     def events_per_read(self) -> float:
@@ -86,7 +86,7 @@ class Seen(msgspec.Struct, frozen=True):
         return self.messages / max(1, self.messages - self.shared_reads)
 
     def held(self, streams: int) -> bool:
-        """Whether all streams were there at once and whole, and their gaps as true as asked.
+        """Whether all streams ran at once and were whole, and their gaps were accurate enough.
 
         An answer's first gap is left out: in an answer of a hundred messages it is beyond P99, and in
         the short ones of a self-test it would be most of what P99 sees.
@@ -103,7 +103,7 @@ def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
         if ok[i] and row is not None and len(row.wrote_ns) == records.start[i + 1] - records.start[i]:
             alike.append(i)
             rows.append(row)
-    said = [records.arrival_ns[records.start[i] : records.start[i + 1]] for i in alike]
+    measured = [records.arrival_ns[records.start[i] : records.start[i + 1]] for i in alike]
     wrote = [np.array(row.wrote_ns, np.int64) for row in rows]
     received_ns = np.array([row.received_ns for row in rows], np.int64)
     first_ns, last_ns = (np.array([times[at] for times in wrote], np.int64) for at in (0, -1))
@@ -115,15 +115,15 @@ def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
         failed=len(failures),
         unlike=int(ok.sum()) - len(alike),
         tokens=tokens,
-        messages=sum(map(len, said)),
+        messages=sum(map(len, measured)),
         shared_reads=int(records.shared_reads[alike].sum()),
         tokens_per_s=tokens / span_s if span_s else 0.0,
         streams=peak_concurrency(received_ns, last_ns),
-        ttft=(np.array([times[0] for times in said], np.int64) - sent_ns, first_ns - received_ns),
-        gap=(_gaps(said), _gaps(wrote)),
-        later_gap=(_gaps([times[1:] for times in said]), _gaps([times[1:] for times in wrote])),
-        e2e=(np.array([times[-1] for times in said], np.int64) - sent_ns, last_ns - received_ns),
-        trouble=f"{failures[0].kind}: {failures[0].detail}" if failures else "",
+        ttft=(np.array([times[0] for times in measured], np.int64) - sent_ns, first_ns - received_ns),
+        gap=(_gaps(measured), _gaps(wrote)),
+        later_gap=(_gaps([times[1:] for times in measured]), _gaps([times[1:] for times in wrote])),
+        e2e=(np.array([times[-1] for times in measured], np.int64) - sent_ns, last_ns - received_ns),
+        first_error=f"{failures[0].kind}: {failures[0].detail}" if failures else "",
     )
 
 
@@ -137,7 +137,7 @@ class Calibration(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     measured: datetime
-    environment: str  # a digest of machine and software: another one makes it void
+    environment: str  # a digest of machine and software: valid for this one only
     transport: str
     streams: int = Field(ge=1)
     interval_ms: Positive  # between messages of a stream
@@ -153,15 +153,15 @@ class Calibration(BaseModel):
 
     @property
     def capacity_messages_per_s(self) -> float:
-        """The capacity in what costs the client: messages, whatever they hold."""
+        """The capacity in what costs the client: messages, however many tokens they hold."""
         return self.capacity_tokens_per_s / self.tokens_per_message
 
     def headroom(self, messages_per_s: float) -> float:
-        """How often a run of this rate fits into the capacity; 0 where no load was held."""
+        """The capacity as a multiple of a run's rate; 0 if no load was held."""
         return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
 
     def share(self, messages_per_s: float) -> float:
-        """The share of the capacity that a run of this rate takes; infinite where no load was held."""
+        """The share of the capacity that a run's rate takes; infinite if no load was held."""
         if messages_per_s <= 0:
             return 0.0
         capacity = self.capacity_messages_per_s
@@ -190,33 +190,33 @@ def cache_path() -> Path:
 
 
 def remembered(transport: str, environment: str) -> Calibration | None:
-    """The last self-test of a transport in this environment; None where there is none to be read."""
+    """The last self-test of a transport in this environment; None if it cannot be read."""
     wanted = (transport, environment)
-    found = (one for one in _read().calibrations if (one.transport, one.environment) == wanted)
-    return next(found, None)
+    stored = _read().calibrations
+    return next((each for each in stored if (each.transport, each.environment) == wanted), None)
 
 
-def remember(found: Iterable[Calibration]) -> bool:
-    """Keep these in place of older ones of their kind; False, and a line of why, where that fails."""
+def remember(measured: Iterable[Calibration]) -> bool:
+    """Store these in place of older ones of their kind; False, and a line of why, if that fails."""
     path = cache_path()
-    fresh = {(one.transport, one.environment): one for one in found}
-    older = {(one.transport, one.environment): one for one in _read().calibrations}
+    fresh = {(each.transport, each.environment): each for each in measured}
+    older = {(each.transport, each.environment): each for each in _read().calibrations}
     cache = _Cache(calibrations=tuple({**older, **fresh}.values()))
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside.write_text(cache.model_dump_json(indent=1), "utf-8")
-        beside.replace(path)
+        temporary.write_text(cache.model_dump_json(indent=1), "utf-8")
+        temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            beside.unlink()
-        _LOG.warning("the self-test is not kept: %s: %s", path, error.strerror)
+            temporary.unlink()
+        _LOG.warning("the self-test's result is not stored: %s: %s", path, error.strerror)
         return False
     return True
 
 
 def _read() -> _Cache:
-    """The cache; empty, and a line of why, where the file is damaged."""
+    """The cache; empty, and a line of why, if the file is damaged."""
     path = cache_path()
     try:
         return _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))

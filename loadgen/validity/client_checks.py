@@ -1,16 +1,18 @@
-"""Client findings: signs that this machine, not the server, made the figures."""
+"""Client checks: this machine, not the server, made the figures."""
 
 from __future__ import annotations
 
 import math
-from urllib.parse import urlsplit
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
+from loadgen.protocol.address import is_this_machine
 from loadgen.validity.calibration import HELD_PERCENT
-from loadgen.validity.evidence import RunEvidence, percent
+from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
+from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
 
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
@@ -19,127 +21,202 @@ HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
 STOPPED_S = 1.0  # no scheduler keeps a process that can run waiting for so long
-_UNRELIABLE = "median and percentiles of ITL are of reads"
+_UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
+_CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
+_STOPPED_REMEDY = "run again on a machine that stays awake; pause neither the client nor its container"
 
 
-def reads_late(case: RunEvidence) -> str:
-    """Messages shared a read because the client came late, or nobody knows why."""
-    health, harms = case.metrics.health, _harms(case)
+@suspect(
+    "reads-late",
+    f"more than {percent(SHARED)} of the messages were coalesced into a read, or enough that mean TTFT or "
+    "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
+    f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
+    "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0",
+)
+def reads_late(run: RunEvidence) -> Evidence | None:
+    """Messages were coalesced because the client read late, or may have."""
+    health, harms = run.metrics.health, _harms(run)
     if not harms:
-        return ""
-    late = f"read {health.shared_lag_ms:.3g} ms late on average, all reads {health.lag_mean_ms:.3g} ms"
-    why = f"{late} (worst {health.lag_max_ms:.3g})" if case.stamped else "without kernel stamps"
+        return None
+    lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
+    why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
     return (
-        f"{percent(health.shared_share)} of messages shared a read, {why}{_starved(case)}: {', '.join(harms)}"
+        f"{percent(health.shared_share)} of messages coalesced into a read, {why}{_starved(run)}: "
+        f"{', '.join(harms)}"
     )
 
 
-def _harms(case: RunEvidence) -> list[str]:
-    """What is wrong by more than SHARED if messages that shared a read came a gap apart."""
-    metrics, health, harms = case.metrics, case.metrics.health, []
-    late = _late(case)
-    away = late or health.lag_max_ms > metrics.itl.mean_ms  # for a gap or more, once: what came then met
+def _harms(run: RunEvidence) -> list[str]:
+    """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
+    metrics, health, harms = run.metrics, run.metrics.health, []
+    late = _late(run)
+    away = (
+        late or health.lag_max_ms > metrics.itl.mean_ms
+    )  # for a gap or more, once: what came then coalesced
     excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
     if late and excess_ms > SHARED * metrics.ttft.mean_ms:
-        harms.append(f"TTFT is some {excess_ms:.3g} ms too long (mean)")
+        harms.append(f"mean TTFT is about {excess_ms:.3g} ms too long")
     if late and health.shared_share > SHARED:
         harms.append(_UNRELIABLE)
     elif away and health.p99_gap_excess > SHARED:
-        harms.append(f"P99 ITL is some {percent(health.p99_gap_excess)} too long")
+        harms.append(f"P99 ITL is about {percent(health.p99_gap_excess)} too long")
     return harms
 
 
-def messages_together(case: RunEvidence) -> str:
-    """Messages shared a read because they were sent so."""
-    share = case.metrics.health.shared_share
-    if share <= SHARED or _late(case):
+@note(
+    "messages-together",
+    f"more than {percent(SHARED)} of the messages were coalesced into a read and the client was not late: "
+    "the server writes several at once",
+    "read TPOT instead of ITL",
+)
+def messages_together(run: RunEvidence) -> Evidence | None:
+    """Messages were coalesced because they were sent so."""
+    share = run.metrics.health.shared_share
+    if share <= SHARED or _late(run):
+        return None
+    return f"{percent(share)} of messages coalesced into a read, and the client was not late: {_UNRELIABLE}"
+
+
+def _late(run: RunEvidence) -> bool:
+    """Whether the client read late, or may have."""
+    return run.reads_late or not run.stamped
+
+
+def _starved(run: RunEvidence) -> str:
+    """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
+    environment = run.facts.environment
+    if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
-    return f"{percent(share)} of messages shared a read, and the client was not late: {_UNRELIABLE}"
+    return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
 
 
-def _late(case: RunEvidence) -> bool:
-    """Whether the client came late, or nobody knows."""
-    return case.reads_late or not case.stamped
+@suspect(
+    "client-busy",
+    f"without kernel timestamps, the client used {CORES} of a core or more: one loop is one core, and reads "
+    "wait for it",
+    "use --transport wire, or spread the load over several clients",
+)
+def client_busy(run: RunEvidence) -> Evidence | None:
+    """The client was busy and its timestamps include the delay."""
+    if run.stamped or run.client_cores < CORES:
+        return None
+    busy = f"{run.client_cores:.2f} of a core busy"
+    return f"user-space timestamps and {busy}: latencies include the client's delay"
 
 
-def _starved(case: RunEvidence) -> str:
-    """The likely cause on one machine: the scheduler shares by session, not by need."""
-    environment = case.facts.environment
-    local = (urlsplit(case.facts.server.url).hostname or "").startswith(("127.", "localhost", "::1"))
-    if not local or environment.get("sched_autogroup") != "1":
-        return ""
-    return f"; client and server share {environment.get('cpus', 'few')} CPUs, by session (sched_autogroup)"
+@note(
+    "busy-loop",
+    f"kernel timestamps, and {CORES} of a core busy or a mean read lag over {percent(LAG_GAPS)} of the mean "
+    "gap: figures stay true until messages are coalesced (reads-late)",
+    "leave the client a core, or spread the load over several clients",
+)
+def busy_loop(run: RunEvidence) -> Evidence | None:
+    """The client was busy, and its timestamps do not include the delay."""
+    health, gap_ms = run.metrics.health, run.metrics.itl.mean_ms
+    if not run.stamped or not (run.client_cores >= CORES or health.lag_mean_ms > LAG_GAPS * gap_ms):
+        return None
+    return f"{run.client_cores:.2f} of a core busy, mean read lag {health.lag_mean_ms:.3g} ms"
 
 
-def client_busy(case: RunEvidence) -> str:
-    """The client was busy and its stamps show it."""
-    if case.stamped or case.client_cores < CORES:
-        return ""
-    busy = f"{case.client_cores:.2f} of a core busy"
-    return f"user-space stamps and {busy}: every latency holds the client's delay"
-
-
-def busy_loop(case: RunEvidence) -> str:
-    """The client was busy, and its stamps do not show it."""
-    health, gap_ms = case.metrics.health, case.metrics.itl.mean_ms
-    if not case.stamped or not (case.client_cores >= CORES or health.lag_mean_ms > LAG_GAPS * gap_ms):
-        return ""
-    return f"{case.client_cores:.2f} of a core busy, reads {health.lag_mean_ms:.3g} ms after their stamps"
-
-
-def unstamped(case: RunEvidence) -> str:
+@note(
+    "unstamped",
+    "more reads lack a kernel timestamp than 1 % and one per request (a response's end may): latencies "
+    "include the client's delay, which `loadgen selftest` measures",
+    "use --transport wire on Linux",
+)
+def unstamped(run: RunEvidence) -> Evidence | None:
     """The kernel did not time the reads."""
-    health = case.metrics.health
-    if case.stamped:
-        return ""
-    return f"{health.unstamped_reads} of {health.reads} reads carry the client's own stamp, not the kernel's"
+    health = run.metrics.health
+    if run.stamped:
+        return None
+    return (
+        f"{health.unstamped_reads} of {health.reads} reads have the client's own timestamp, not the kernel's"
+    )
 
 
-def late_bodies(case: RunEvidence) -> str:
+@note(
+    "late-bodies",
+    f"more than {percent(LATE_BODIES)} of the request bodies were not built when due; concurrency-not-held "
+    "and sends-late show what it cost",
+    "shorten the prompts, lower --request-rate, or give the client a core",
+)
+def late_bodies(run: RunEvidence) -> Evidence | None:
     """Requests were not built when they were due."""
-    late = case.facts.client.late_bodies
-    return f"{late} requests were not ready when due" if late > LATE_BODIES * case.metrics.requests else ""
+    late = run.facts.client.late_bodies
+    return (
+        f"{late} request bodies were not built when due"
+        if late > LATE_BODIES * run.metrics.requests
+        else None
+    )
 
 
-def beyond_capacity(case: RunEvidence) -> str:
-    """The load is more than the client could measure truly."""
-    return _load(case, 1.0, math.inf)
-
-
-def headroom(case: RunEvidence) -> str:
-    """The load is near what the client can measure truly."""
-    return _load(case, 1 / HEADROOM, 1.0)
-
-
-def _load(case: RunEvidence, above: float, most: float) -> str:
-    """Where a self-test found no load too high, beyond its highest nothing is known."""
-    measured, rate_per_s = case.calibration, case.metrics.messages_per_s
+def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Where no load of the self-test was too high, nothing is known beyond its highest."""
+    measured, rate_per_s = run.calibration, run.metrics.messages_per_s
     share = measured.share(rate_per_s) if measured else 0.0
     if measured is None or not above < share <= most or (share > 1 and not measured.capacity_bounded):
-        return ""
+        return None
     if not measured.capacity_tokens_per_s:
-        held = f"no load that it tried had a P99 gap error under {HELD_PERCENT:g} %"
-        return f"{rate_per_s:.0f} messages/s; {held} (self-test)"
-    capacity = f"{measured.capacity_messages_per_s:.0f} the most at a P99 gap error under {HELD_PERCENT:g} %"
-    return f"{rate_per_s:.0f} messages/s, {capacity} (self-test)"
+        return (
+            f"{rate_per_s:.0f} messages/s; no load of the self-test had a P99 gap error under "
+            f"{HELD_PERCENT:g} %"
+        )
+    return (
+        f"{rate_per_s:.0f} messages/s; the self-test kept the P99 gap error under {HELD_PERCENT:g} % up to "
+        f"{measured.capacity_messages_per_s:.0f}"
+    )
 
 
-def clock_unusable(case: RunEvidence) -> str:
-    """The wall clock, which stamps the reads, went so wrong that no latency can be believed."""
-    clock = _clock(case)
-    return "; ".join(filter(None, (clock.step, clock.contradiction))) if clock.unusable else ""
+beyond_capacity = suspect(
+    "beyond-capacity",
+    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
+    "use --transport wire, a machine with more cores, or several clients",
+    Source.SELFTEST,
+)(partial(_load, above=1.0, most=math.inf))
+headroom = note(
+    "headroom",
+    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
+    "see `loadgen selftest` for the error at this load",
+    Source.SELFTEST,
+)(partial(_load, above=1 / HEADROOM, most=1.0))
 
 
-def impossible_timestamps(case: RunEvidence) -> str:
-    """A few reads have timestamps that cannot be."""
-    clock = _clock(case)
-    return "" if clock.unusable else clock.contradiction
+@invalid(
+    "clock-unusable",
+    f"the wall clock stepped by more than {FAR_STEP_MS / 1000:.0f} s, or over {percent(IMPOSSIBLE)} of the "
+    "reads have an impossible kernel timestamp (later than the client's read, or long before it), or in over "
+    f"{percent(IMPOSSIBLE)} of the answers a token precedes its request or the token before it",
+    _CLOCK_REMEDY,
+)
+def clock_unusable(run: RunEvidence) -> Evidence | None:
+    """The wall clock, which timestamps the reads, was so wrong that no latency can be believed."""
+    clock = _clock(run)
+    return joined((clock.step, clock.contradiction)) if clock.unusable else None
 
 
-def clock_stepped(case: RunEvidence) -> str:
-    """The wall clock jumped, and kernel timestamps with it."""
-    clock = _clock(case)
-    return "" if clock.unusable else clock.step
+@suspect(
+    "impossible-timestamps",
+    f"up to {percent(IMPOSSIBLE)} of the reads have an impossible kernel timestamp, or of the answers a "
+    "token before its request or the token before it: the wall clock stepped, and other reads near them may "
+    "be off undetected",
+    _CLOCK_REMEDY,
+)
+def impossible_timestamps(run: RunEvidence) -> Evidence | None:
+    """A few reads have impossible timestamps."""
+    clock = _clock(run)
+    return None if clock.unusable else clock.contradiction
+
+
+@suspect(
+    "clock-stepped",
+    f"the wall clock stepped against the monotonic clock by more than {STEP_MS:.0f} ms; kernel timestamps "
+    "are wall-clock time, so latencies across the step are off by it",
+    _CLOCK_REMEDY,
+)
+def clock_stepped(run: RunEvidence) -> Evidence | None:
+    """The wall clock stepped, and kernel timestamps with it."""
+    clock = _clock(run)
+    return None if clock.unusable else clock.step
 
 
 class _Clock(msgspec.Struct, frozen=True):
@@ -158,75 +235,91 @@ class _Clock(msgspec.Struct, frozen=True):
         return many or abs(self.step_ms) > FAR_STEP_MS
 
     @property
-    def step(self) -> str:
+    def step(self) -> Evidence | None:
         if abs(self.step_ms) <= STEP_MS:
-            return ""
+            return None
         far = abs(self.step_ms) >= FAR_STEP_MS
         by = f"{self.step_ms / 1000:.3g} s" if far else f"{self.step_ms:.3g} ms"
-        return f"the wall clock stepped by {by} in the run"
+        return f"the wall clock stepped by {by} during the run"
 
     @property
-    def contradiction(self) -> str:
-        said = []
+    def contradiction(self) -> Evidence | None:
+        parts = []
         if self.impossible:
             share = percent(self.impossible / max(self.reads, 1))
-            said.append(
-                f"{self.impossible} of {self.reads} reads ({share}) had a kernel timestamp that cannot be "
-                "and carry the client's own"
+            parts.append(
+                f"{self.impossible} of {self.reads} reads ({share}) had an impossible kernel timestamp and "
+                "use the client's own"
             )
         if self.backwards:
             of = f"in {self.backwards} of {self.answers} answers"
-            said.append(f"{of} a token has a time before its request's or the token's before it")
-        return "; ".join(said)
+            parts.append(f"{of} a token precedes its request or the token before it")
+        return joined(parts)
 
 
-def _clock(case: RunEvidence) -> _Clock:
-    records, least_ns = case.records, int(STEP_MS * 1e6)
+def _clock(run: RunEvidence) -> _Clock:
+    records, least_ns = run.records, int(STEP_MS * 1e6)
     impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
-    begun = case.each.first_ns != UNKNOWN
-    early = case.each.first_ns[begun] < records.sent_ns[begun] - least_ns
+    begun = run.per_request.first_ns != UNKNOWN
+    early = run.per_request.first_ns[begun] < records.sent_ns[begun] - least_ns
     wrong = {*np.flatnonzero(begun)[early].tolist()}
     for block in records.blocks():
         late = np.flatnonzero(np.diff(block.arrival_ns) < -least_ns)  # from message i to i + 1
         late = late[~np.isin(late + 1, block.start)]  # not from one answer to the next
         wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
     return _Clock(
-        step_ms=case.facts.client.clock_step_ms,
+        step_ms=run.facts.client.clock_step_ms,
         impossible=0 if impossible is None else int(impossible.clip(0).sum()),
-        reads=case.metrics.health.reads,
+        reads=run.metrics.health.reads,
         backwards=len(wrong),
         answers=int(np.count_nonzero(begun)),
     )
 
 
-def client_stopped(case: RunEvidence) -> str:
-    """The client did not run for a while; the kernel timed what came meanwhile."""
-    return _stopped(case) if case.stamped else ""
-
-
-def stopped_unstamped(case: RunEvidence) -> str:
-    """The client did not run for a while, and nobody timed what came meanwhile."""
-    return "" if case.stamped else _stopped(case)
-
-
-def _stopped(case: RunEvidence) -> str:
-    stopped_s = case.facts.client.stopped_s
-    if stopped_s <= STOPPED_S:
-        return ""
+def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
+    stopped_s = run.facts.client.stopped_s
+    if stopped_s <= STOPPED_S or run.stamped is not stamped:
+        return None
     harm = (
-        "the kernel timed what arrived, and nothing was sent meanwhile: the load asked for was not held"
-        if case.stamped
-        else "every latency of what was under way then is too long by up to that"
+        "the kernel timed what arrived, but nothing was sent: the requested load was not held"
+        if stamped
+        else "latencies of the requests in flight are too long by up to that"
     )
-    return f"the client itself did not run for {stopped_s:.1f} s: {harm}"
+    return f"the client process did not run for {stopped_s:.1f} s: {harm}"
 
 
-def journal(case: RunEvidence) -> str:
-    """What had finished was not safe on disk while the run went on."""
-    said = case.facts.journal_error
-    return f"the journal could not be written in full: {said}" if said else ""
+client_stopped = suspect(
+    "client-stopped",
+    f"the client did not run for more than {STOPPED_S:.0f} s (suspended, or its container paused): kernel "
+    "timestamps stay true, but nothing was sent meanwhile",
+    _STOPPED_REMEDY,
+)(partial(_stopped, stamped=True))
+stopped_unstamped = invalid(
+    "stopped-unstamped",
+    f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, or its "
+    "container paused): latencies include that time",
+    _STOPPED_REMEDY,
+)(partial(_stopped, stamped=False))
 
 
-def throttled(case: RunEvidence) -> str:
-    """Something held this machine back."""
-    return "; ".join(case.facts.throttled)
+@note(
+    "journal",
+    "the journal of finished requests could not be written in full during the run: had the client been "
+    "killed, they would have been lost",
+    "give --run-dir a writable disk with free space",
+)
+def journal(run: RunEvidence) -> Evidence | None:
+    """Finished requests were not safe on disk during the run."""
+    error = run.facts.journal_error
+    return f"the journal could not be written in full: {error}" if error else None
+
+
+@suspect(
+    "throttled",
+    "this machine, which also runs the server, was throttled: a governor or power mode below its best, or a "
+    "throttling counter that rose during the run",
+    "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
+)
+def throttled(run: RunEvidence) -> Evidence | None:
+    """Something throttled this machine."""
+    return joined(run.facts.throttled)

@@ -1,11 +1,10 @@
-"""Evidence: what a run's records show of how it went, as figures; what is doubtful is decided elsewhere."""
+"""Evidence: figures of how a run went, from its records; the rules decide what is doubtful."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +21,7 @@ from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Unsteady
 from loadgen.transport.failure import FailureKind
 from loadgen.validity.calibration import Calibration
+from loadgen.validity.rule import Source
 from loadgen.validity.run_metadata import Facts
 
 LEAST_GAUGES = 5
@@ -29,7 +29,7 @@ LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
 _LEAST_LATER = 5
 _SECOND_NS, _MS_NS = 1e9, 1e6
-_UNSTAMPED = 0.01  # a read of a response's end alone has no stamp, so one a request is no matter either
+_UNSTAMPED = 0.01  # the read of a response's end has no timestamp, so one per request is normal
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 class FirstWave(msgspec.Struct, frozen=True):
-    """The requests sent first beside those in the middle of a run."""
+    """The first requests of a run compared with those in its middle."""
 
     size: int
     first_ms: float  # median
@@ -71,7 +71,7 @@ def least_samples(percentile: float) -> tuple[int, int]:
     """How many samples a percentile needs for a point, and for an upper bound that holds in 95 % of runs.
 
     1 / (1 − q): one sample is expected beyond it; ln 0.05 / ln q: the largest sample lies beyond it
-    in 95 % (Wilks 1941). Below the median the same holds of the other end; extremes need no more than one.
+    in 95 % (Wilks 1941). Below the median the same holds for the other end; extremes need one.
     """
     q = max(percentile, 100 - percentile) / 100
     if q >= 1:
@@ -80,12 +80,12 @@ def least_samples(percentile: float) -> tuple[int, int]:
 
 
 def percent(share: float) -> str:
-    """A share as people read it."""
+    """A share in percent, to three digits."""
     return f"{100 * share:.3g} %"
 
 
 def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> float:
-    """How many of these intervals hold at once, on average over a window (Little's law)."""
+    """The mean number of these intervals open at once over a window (Little's law)."""
     low, high = window
     inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
     return float(total(inside.clip(0))) / (high - low)
@@ -104,48 +104,38 @@ def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
 
 
 def wave_medians(values: Float64, size: int) -> Float64:
-    """The median of each `size` successive values; what is left over at the end is not used.
+    """The median of each `size` successive values; an incomplete last wave is left out.
 
-    Requests that ran together are alike, so they are one observation, not many.
+    Requests that ran together are alike, so they count as one observation.
     """
     whole = len(values) // size
     return median(values[: whole * size].reshape(whole, size))
 
 
-class EvidenceSource(StrEnum):
-    """What a doubt is judged by, beside the records."""
-
-    RECORDS = "the records"
-    COUNTERS = "the server's /metrics"
-    GAUGES = "samples of the server's gauges"
-    SELFTEST = "a self-test of this client"
-    ROOFLINE = "a roofline"
-
-
 @dataclass(frozen=True)
 class RunEvidence:
-    """A run to be judged: what is known of it, and what follows from that."""
+    """A run to be judged, and the figures that the rules judge it by."""
 
     facts: Facts
     records: Records
     metrics: Metrics
 
     @cached_property
-    def each(self) -> PerRequest:
+    def per_request(self) -> PerRequest:
         """What every request contributes."""
         return PerRequest.of(self.records, self.facts.ask())
 
     @property
-    def sources(self) -> set[EvidenceSource]:
+    def sources(self) -> set[Source]:
         """What this run can be judged by."""
-        known = {
-            EvidenceSource.RECORDS: True,
-            EvidenceSource.COUNTERS: self.window is not None,
-            EvidenceSource.GAUGES: len(self.samples) >= LEAST_GAUGES,
-            EvidenceSource.SELFTEST: self.calibration is not None,
-            EvidenceSource.ROOFLINE: self.facts.ceiling is not None,
+        available = {
+            Source.RUN: True,
+            Source.COUNTERS: self.window is not None,
+            Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
+            Source.SELFTEST: self.calibration is not None,
+            Source.ROOFLINE: self.facts.ceiling is not None,
         }
-        return {source for source, there in known.items() if there}
+        return {source for source, present in available.items() if present}
 
     @property
     def calibration(self) -> Calibration | None:
@@ -155,47 +145,47 @@ class RunEvidence:
 
     @cached_property
     def sent(self) -> Bool:
-        """Which requests left, bool[requests]."""
-        return self.records.sent_ns > 0
+        """Which requests were sent, bool[requests]."""
+        return self.records.sent
 
     @property
     def window(self) -> ServerWindow | None:
-        """What the server said of the run, where it said anything."""
+        """The server's counters over the run; None if they could not be scraped."""
         window = self.facts.window
         return None if window is None or window.trouble else window
 
     @property
     def samples(self) -> tuple[ServerSample, ...]:
-        """The server's gauges in the run, where both running and waiting are known."""
-        every = self.window.samples if self.window else ()
-        return tuple(one for one in every if one.running is not None and one.waiting is not None)
+        """The samples of the server's gauges that have both running and waiting requests."""
+        samples = self.window.samples if self.window else ()
+        return tuple(each for each in samples if each.running is not None and each.waiting is not None)
 
     @property
-    def closed(self) -> bool:
+    def closed_loop(self) -> bool:
         """Whether a slot's next request waits for its last answer, and for nothing else."""
         return self.facts.profile.held_concurrency is not None
 
     @property
     def paced(self) -> bool:
-        """Whether requests are due at times of their own, at a finite rate."""
+        """Whether requests are scheduled, at a finite rate."""
         return math.isfinite(self.facts.profile.request_rate)
 
     @property
-    def asked(self) -> int:
-        """How many requests were to be under way at once: where nothing limits them, how many were."""
+    def target(self) -> int:
+        """The requested concurrency; without a limit, the mean that was reached."""
         limit = self.facts.profile.held_concurrency or round(self.metrics.mean_concurrency)
         return max(1, min(limit, self.facts.requests))
 
     @property
     def ignores_eos(self) -> bool:
-        """Whether the server was told to let no answer end early."""
-        return self.facts.profile.ignore_eos and not any("ignore_eos" in note for note in self.facts.notes)
+        """Whether the server was asked to let no answer end early."""
+        return self.facts.profile.ignore_eos and not self.facts.ignore_eos_refused
 
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
-        """The window between ramp and drain, as the steady state has it untrimmed."""
-        found = steady_state.held_ns(self.records, self.asked if self.closed else None)
-        return None if isinstance(found, Unsteady) else found
+        """The window between ramp and drain: the steady state, untrimmed."""
+        held = steady_state.held_ns(self.records, self.target if self.closed_loop else None)
+        return None if isinstance(held, Unsteady) else held
 
     @property
     def held_share(self) -> float:
@@ -206,7 +196,7 @@ class RunEvidence:
 
     @property
     def held_concurrency(self) -> float | None:
-        """Requests under way on average between ramp and drain."""
+        """Mean concurrency between ramp and drain."""
         if self.held_ns is None:
             return None
         return overlap_mean(self.records.sent_ns[self.sent], self.records.end_ns[self.sent], self.held_ns)
@@ -216,49 +206,51 @@ class RunEvidence:
         """Which requests were sent after the first wave and ended before the drain, bool[requests]."""
         order = np.argsort(self.records.sent_ns[self.sent], kind="stable")
         later = np.zeros(len(self.records), np.bool_)
-        later[np.flatnonzero(self.sent)[order[self.asked :]]] = True
+        later[np.flatnonzero(self.sent)[order[self.target :]]] = True
         finish = self.held_ns[1] if self.held_ns else 0
         within: Bool = later & (self.records.end_ns <= finish)
         return within
 
     def tpot_trend(self) -> Trend | None:
         """The trend of TPOT over waves of as many requests as ran at once."""
-        which = np.flatnonzero(self.middle & self.each.has_tpot)
+        which = np.flatnonzero(self.middle & self.per_request.has_tpot)
         ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
-        return Trend.of(wave_medians(self.each.tpot_ns()[ordered], self._wave(len(ordered))))
+        return Trend.of(wave_medians(self.per_request.tpot_ns()[ordered], self._wave(len(ordered))))
 
     def throughput_trend(self) -> Trend | None:
         """The trend of output tokens per second, over the time that each wave of answers took."""
-        if not self.closed or self.held_ns is None:
+        if not self.closed_loop or self.held_ns is None:
             return None
         begin, finish = self.held_ns
-        ended = np.flatnonzero(self.each.ok & (self.records.end_ns > begin) & (self.records.end_ns <= finish))
+        ended = np.flatnonzero(
+            self.per_request.ok & (self.records.end_ns > begin) & (self.records.end_ns <= finish)
+        )
         ended = ended[np.argsort(self.records.end_ns[ended], kind="stable")]
         wave = self._wave(len(ended))
-        tokens = np.cumsum(self.each.output_tokens[ended])[wave - 1 :: wave]
+        tokens = np.cumsum(self.per_request.output_tokens[ended])[wave - 1 :: wave]
         taken_ns = np.diff(self.records.end_ns[ended][wave - 1 :: wave])
         return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * _SECOND_NS)
 
     def _wave(self, requests: int) -> int:
-        """How many requests make a wave: as many as ran at once, more where there are very many."""
-        return max(self.asked, math.ceil(requests / _MOST_WAVES))
+        """Requests in a wave: the target concurrency, more if there would be very many waves."""
+        return max(self.target, math.ceil(requests / _MOST_WAVES))
 
     def first_ttft(self) -> FirstWave | None:
         """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
-        of = np.flatnonzero(self.each.has_ttft)
-        weight = self.each.input_tokens[of].clip(1)
-        together = awaited(self.records.sent_ns[of], self.each.first_ns[of], weight)
-        return self._first_wave(of, self.each.ttft_ns[of], together)
+        of = np.flatnonzero(self.per_request.has_ttft)
+        weight = self.per_request.input_tokens[of].clip(1)
+        together = awaited(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
+        return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
-        """TPOT: in the first wave as in any other, a request sees the prefills of its fellows once."""
-        of = np.flatnonzero(self.each.has_tpot)
-        return self._first_wave(of, self.each.tpot_ns()[of], np.ones(len(of), np.int64))
+        """TPOT: in the first wave as in any other, a request waits once for the prefills of the others."""
+        of = np.flatnonzero(self.per_request.has_tpot)
+        return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
     def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
-        first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.asked]
+        first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.target]
         later = self.middle[of]
-        if later.sum() < max(_LEAST_LATER, self.asked):
+        if later.sum() < max(_LEAST_LATER, self.target):
             return None
         (usual,) = percentiles((values_ns / per)[later], (90,))
         return FirstWave(
@@ -270,7 +262,7 @@ class RunEvidence:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, without those that a signal, a rule or our own end cut off."""
+        """Requests that failed, without those that a signal, a stop rule or the client's own end cut off."""
         ended = (FailureKind.CANCELLED, FailureKind.LOST)
         return sum(failure is not None and failure.kind not in ended for failure in self.records.failures)
 
@@ -288,16 +280,17 @@ class RunEvidence:
 
     @property
     def reads_late(self) -> bool:
-        """Whether the client's own lag explains that messages shared a read.
+        """Whether the client's read lag explains that messages were coalesced into a read.
 
         Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %).
-        Where it only stalls now and then, reads met in the stalls: their stamp is that of the last message,
-        anywhere in the last gap, so they waited half a gap on average; what a server writes at once does not.
+        Where the client only stalls now and then, messages coalesce during the stalls: they get the timestamp
+        of the last one, anywhere in the last gap, so they waited half a gap on average; messages that a
+        server writes at once do not.
         """
         health = self.metrics.health
         return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
-    def under_way(self, at_ns: int) -> int:
-        """How many requests had been sent and not ended at a moment."""
+    def in_flight(self, at_ns: int) -> int:
+        """How many requests were in flight at a moment."""
         sent_ns, end_ns = self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
         return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())

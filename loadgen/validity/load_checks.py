@@ -1,238 +1,310 @@
-"""Load findings: signs that the load was not the one asked for, or too little of it to speak of."""
+"""Load checks: the run ended early, requests failed, the load was not the one requested, or too small."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from loadgen.metrics import steady_state
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.validity.evidence import RunEvidence, least_samples, percent
+from loadgen.validity.rule import Evidence, invalid, note, suspect
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
-ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens asked for
+ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens requested
 IDS_OFF, TEXT_OFF = (0.01, 2), (0.1, 100)  # of the prompt: a share and tokens, both exceeded
-HELD, RATE = 0.95, 0.95  # of what was asked
-LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and at all
+HELD, RATE = 0.95, 0.95  # of what was requested
+LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
-CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
+_FIX_FAILURES = "fix the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
+_KEEP_ALIVE = (
+    "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
+    "--timeout-keep-alive), or that of the proxy before it"
+)
 
 
-def cut_short(case: RunEvidence) -> str:
-    """The run ended before its plan, not because it was asked to."""
-    asked = case.facts.interrupted or case.facts.stop_rule
-    return _partial(case) if case.facts.partial and not asked else ""
+@invalid(
+    "cut-short",
+    "the run ended before all planned requests were done, and neither Ctrl-C nor a stop rule ended it",
+    "run again; if it happens again, lower the load",
+)
+def cut_short(run: RunEvidence) -> Evidence | None:
+    """The run ended before its plan, and nothing requested that."""
+    requested = run.facts.interrupted or run.facts.stop_rule
+    return _partial(run) if run.facts.partial and not requested else None
 
 
-def interrupted(case: RunEvidence) -> str:
-    """The run was asked to end before its plan."""
-    return _partial(case) if case.facts.interrupted else ""
+@suspect(
+    "interrupted",
+    "Ctrl-C ended the run: slow requests had less time to finish, so latencies are too low",
+    "let it run to its end, or plan fewer requests (--num-prompts)",
+)
+def interrupted(run: RunEvidence) -> Evidence | None:
+    """Ctrl-C or a signal ended the run before its plan."""
+    return _partial(run) if run.facts.interrupted else None
 
 
-def _partial(case: RunEvidence) -> str:
-    return f"{case.facts.partial}: {case.metrics.completed} of {case.facts.requests} requests ended well"
+def _partial(run: RunEvidence) -> Evidence:
+    return f"{run.facts.partial}: {run.metrics.completed} of {run.facts.requests} requests succeeded"
 
 
-def stopped_by_rule(case: RunEvidence) -> str:
-    """A rule that was given ended the run before its plan."""
-    return _partial(case) if case.facts.stop_rule and not case.facts.interrupted else ""
+@suspect(
+    "stopped-by-rule",
+    "a stop rule (--max-failures, --max-consecutive-failures, --max-duration) ended the run: slow requests "
+    "had less time to finish",
+    "fix the errors listed under `failed:`, or relax the rule",
+)
+def stopped_by_rule(run: RunEvidence) -> Evidence | None:
+    """A stop rule ended the run before its plan."""
+    return _partial(run) if run.facts.stop_rule and not run.facts.interrupted else None
 
 
-def many_failures(case: RunEvidence) -> str:
-    """So many failed that the rest says nothing."""
-    return _failures(case, MANY_FAILED, 1.0)
+def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    sent = max(run.metrics.requests, 1)
+    if not above < run.failed / sent <= most:
+        return None
+    kinds = ", ".join(f"{tally.count} × {kind}" for kind, tally in run.metrics.failures.items())
+    return f"{run.failed} of {sent} requests failed ({percent(run.failed / sent)}): {kinds}"
 
 
-def failures(case: RunEvidence) -> str:
-    """Some failed: the slowest, most likely."""
-    return _failures(case, FAILED, MANY_FAILED)
+many_failures = invalid(
+    "many-failures",
+    f"more than {percent(MANY_FAILED)} of the requests failed (not counting those cancelled by Ctrl-C): "
+    "percentiles of the surviving requests are not meaningful",
+    _FIX_FAILURES,
+)(partial(_failures, above=MANY_FAILED, most=1.0))
+failures = suspect(
+    "failures",
+    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely "
+    "the slowest ones, so P99 of the others is too low",
+    _FIX_FAILURES,
+)(partial(_failures, above=FAILED, most=MANY_FAILED))
 
 
-def _failures(case: RunEvidence, above: float, most: float) -> str:
-    sent = max(case.metrics.requests, 1)
-    if not above < case.failed / sent <= most:
-        return ""
-    kinds = ", ".join(f"{tally.count} × {kind}" for kind, tally in case.metrics.failures.items())
-    return f"{case.failed} of {sent} requests failed ({percent(case.failed / sent)}): {kinds}"
-
-
-def answer_lengths(case: RunEvidence) -> str:
-    """Answers are not as long as they were made to be."""
-    # Where there is no usage, messages are counted: too few are a cut answer, or tokens that nobody counted.
-    return _answers(case, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if case.ignores_eos else ""
-
-
-def many_resent(case: RunEvidence) -> str:
-    """Many requests met a connection that the server was closing."""
-    return _resent(case, RESENT, 1.0)
-
-
-def resent(case: RunEvidence) -> str:
-    """Some did."""
-    return _resent(case, 0.0, RESENT)
-
-
-def _resent(case: RunEvidence, above: float, most: float) -> str:
-    count, sent = int((case.records.resends > 0).sum()), max(case.metrics.requests, 1)
+def _resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    count, sent = int((run.records.resends > 0).sum()), max(run.metrics.requests, 1)
     if not above < count / sent <= most:
-        return ""
+        return None
     return (
-        f"{count} of {sent} requests ({percent(count / sent)}) were sent again: the server had closed the "
-        "idle connection that they went out on"
+        f"{count} of {sent} requests ({percent(count / sent)}) were retried: the server had closed the "
+        "idle connection they were sent on"
     )
 
 
-def early_ends(case: RunEvidence) -> str:
-    """Answers are shorter than allowed, as they may be."""
-    return "" if case.ignores_eos else _answers(case, ANSWER_SHORT, math.inf, counted=False)
+many_resent = suspect(
+    "many-resent",
+    f"more than {percent(RESENT)} of the requests were retried because the server had closed the idle "
+    "connection: TTFT of each includes a new connection and the lost attempt",
+    _KEEP_ALIVE,
+)(partial(_resent, above=RESENT, most=1.0))
+resent = note(
+    "resent",
+    f"up to {percent(RESENT)} of the requests were retried because the server had closed the idle connection",
+    _KEEP_ALIVE,
+)(partial(_resent, above=0.0, most=RESENT))
 
 
-def _answers(case: RunEvidence, low: float, high: float, counted: bool) -> str:
-    records = case.records
+@suspect(
+    "answer-lengths",
+    "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
+    f"{percent(ANSWER_OFF)} on average (by usage, else by messages); a server that honours it is exact",
+    "check that the server honours ignore_eos, and that prompt and answer fit its context (--max-model-len)",
+)
+def answer_lengths(run: RunEvidence) -> Evidence | None:
+    """Answers do not have the length they were made to have."""
+    # Without usage, messages are counted: too few are a truncated answer, or tokens that were not counted.
+    return _answers(run, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if run.ignores_eos else None
+
+
+@note(
+    "early-ends",
+    f"ignore_eos was not sent and answers average under {percent(ANSWER_SHORT)} of the maximum length",
+    "use --ignore-eos if all answers should have the same length",
+)
+def early_ends(run: RunEvidence) -> Evidence | None:
+    """Answers are shorter than the maximum, as they may be."""
+    return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf, counted=False)
+
+
+def _answers(run: RunEvidence, low: float, high: float, counted: bool) -> Evidence | None:
+    records = run.records
     by_usage = records.usage > 0
-    known = case.each.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
-    known &= by_usage | counted
-    planned, got = records.planned_output[known], records.output_tokens[known]
-    if not len(got) or low <= got.sum() / planned.sum() <= high:
-        return ""
-    reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(known).tolist()]
+    comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
+    comparable &= by_usage | counted
+    planned, received = records.planned_output[comparable], records.output_tokens[comparable]
+    if not len(received) or low <= received.sum() / planned.sum() <= high:
+        return None
+    reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(comparable).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
-    messages = int((known & ~by_usage).sum())
-    how = f"; no usage for {messages} of them, so their messages were counted" if messages else ""
+    messages = int((comparable & ~by_usage).sum())
+    how = f"; {messages} of them without usage, so their messages were counted" if messages else ""
     return (
-        f"{got.mean():.1f} tokens an answer of {planned.mean():.1f} asked "
-        f"({percent(got.sum() / planned.sum())}), {int((got < planned).sum())} of {len(got)} shorter; "
-        f"finish reasons: {ends}{how}"
+        f"{received.mean():.1f} tokens per answer, {planned.mean():.1f} requested "
+        f"({percent(received.sum() / planned.sum())}), {int((received < planned).sum())} of {len(received)} "
+        f"shorter; finish reasons: {ends}{how}"
     )
 
 
-def prompt_lengths(case: RunEvidence) -> str:
+@suspect(
+    "prompt-lengths",
+    f"usage.prompt_tokens differs from the plan on average: ids by more than {percent(IDS_OFF[0])} and "
+    f"{IDS_OFF[1]} tokens (a server may add BOS), text by more than {percent(TEXT_OFF[0])} and "
+    f"{TEXT_OFF[1]} (tokenization and a chat template change it a little)",
+    "use --prompt-format ids, or pass the model's own --tokenizer",
+)
+def prompt_lengths(run: RunEvidence) -> Evidence | None:
     """The server counted other prompts than were planned."""
-    records = case.records
-    known = case.each.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
-    if not known.any():
-        return ""
-    planned, got = float(records.planned_input[known].mean()), float(records.input_tokens[known].mean())
-    share, tokens = IDS_OFF if case.facts.prompt_format == "ids" else TEXT_OFF
-    if abs(got - planned) <= max(tokens, share * planned):
-        return ""
-    return f"{got:.1f} prompt tokens by usage, {planned:.1f} planned (means of {known.sum()})"
+    records = run.records
+    comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
+    if not comparable.any():
+        return None
+    planned, counted = (
+        float(records.planned_input[comparable].mean()),
+        float(records.input_tokens[comparable].mean()),
+    )
+    share, tokens = IDS_OFF if run.facts.prompt_format == "ids" else TEXT_OFF
+    if abs(counted - planned) <= max(tokens, share * planned):
+        return None
+    return f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {comparable.sum()})"
 
 
-def concurrency_not_held(case: RunEvidence) -> str:
-    """Between ramp and drain fewer requests were under way than asked."""
-    held = case.held_concurrency
-    if not case.closed or case.facts.partial or (held is not None and held >= HELD * case.asked):
-        return ""
-    turn = f"{case.metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
+@suspect(
+    "concurrency-not-held",
+    f"closed loop: mean concurrency between ramp and drain (Little's law) is below {percent(HELD)} of "
+    "--max-concurrency; a slot is empty only during its turnaround",
+    "turnaround is the client's time: give it a core, use --transport wire, or request longer answers",
+)
+def concurrency_not_held(run: RunEvidence) -> Evidence | None:
+    """Between ramp and drain fewer requests ran at once than were requested."""
+    held = run.held_concurrency
+    if not run.closed_loop or run.facts.partial or (held is not None and held >= HELD * run.target):
+        return None
+    turnaround = f"turnaround {run.metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
     if held is None:
-        return f"never {case.asked} under way at once, {case.metrics.peak_concurrency} at most; {turn}"
-    return f"{held:.2f} under way between ramp and drain, {case.asked} asked (Little's law); {turn}"
+        return (
+            f"concurrency {run.target} was never reached, peak {run.metrics.peak_concurrency}; {turnaround}"
+        )
+    return f"mean concurrency {held:.2f} between ramp and drain, {run.target} requested; {turnaround}"
 
 
-def sends_late(case: RunEvidence) -> str:
-    """Requests left later than they were due."""
-    late_ns = (case.records.sent_ns - case.records.intended_ns)[case.sent]
-    if not case.paced or not len(late_ns):
-        return ""
-    late_ms, gap_ms = float(late_ns.mean()) / 1e6, 1e3 / case.facts.profile.request_rate
+@suspect(
+    "sends-late",
+    f"at a finite rate, requests were sent later than scheduled by more than {percent(LATE_GAPS)} of the "
+    f"mean gap and {LATE_MS:.0f} ms on average: that is another arrival process",
+    "raise --max-concurrency or lower --request-rate; TTFT from the scheduled time is in the JSON",
+)
+def sends_late(run: RunEvidence) -> Evidence | None:
+    """Requests left later than scheduled."""
+    late_ns = (run.records.sent_ns - run.records.intended_ns)[run.sent]
+    if not run.paced or not len(late_ns):
+        return None
+    late_ms, gap_ms = float(late_ns.mean()) / 1e6, 1e3 / run.facts.profile.request_rate
     if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS):
-        return ""
-    limit = case.facts.profile.max_concurrency
-    capped = limit is not None and case.metrics.peak_concurrency >= limit
+        return None
+    limit = run.facts.profile.max_concurrency
+    capped = limit is not None and run.metrics.peak_concurrency >= limit
     cause = f"--max-concurrency {limit} held them back" if capped else "the client was late"
-    worst_ms = float(late_ns.max()) / 1e6
-    said = f"sent {late_ms:.2f} ms after they were due (mean; worst {worst_ms:.2f})"
-    return f"{said}, {gap_ms:.4g} ms apart: {cause}"
+    delay = f"sent {late_ms:.2f} ms late on average, {float(late_ns.max()) / 1e6:.2f} ms at most"
+    return f"{delay}, scheduled {gap_ms:.4g} ms apart: {cause}"
 
 
-def rate_not_reached(case: RunEvidence) -> str:
-    """Requests left over a longer time than planned."""
-    sent_ns, intended_ns = case.records.sent_ns[case.sent], case.records.intended_ns[case.sent]
-    if not case.paced or len(sent_ns) < 2:
-        return ""
+@suspect(
+    "rate-not-reached",
+    f"the requests were sent at less than {percent(RATE)} of the planned rate",
+    "raise --max-concurrency or lower --request-rate",
+)
+def rate_not_reached(run: RunEvidence) -> Evidence | None:
+    """Sending took longer than planned."""
+    sent_ns, intended_ns = run.records.sent_ns[run.sent], run.records.intended_ns[run.sent]
+    if not run.paced or len(sent_ns) < 2:
+        return None
     planned_s, taken_s = np.ptp(intended_ns) / 1e9, np.ptp(sent_ns) / 1e9
     if not planned_s or planned_s >= RATE * taken_s:
-        return ""
+        return None
     n = len(sent_ns) - 1
     return f"{n / taken_s:.3g} requests/s sent, {n / planned_s:.3g} planned"
 
 
-def overload(case: RunEvidence) -> str:
+@note(
+    "overload",
+    f"at a finite rate, {GROWN} times as many requests were in flight when the last was sent as halfway "
+    f"through, by more than {NOISE:.0f} standard deviations of two Poisson counts: latencies depend on the "
+    "length of the run",
+    "lower --request-rate for a steady state, or read the run as an overload test",
+)
+def overload(run: RunEvidence) -> Evidence | None:
     """Requests pile up while they are sent."""
-    sent_ns = case.records.sent_ns[case.sent]
-    if not case.paced or len(sent_ns) < 2:
-        return ""
-    half = case.under_way(int(sent_ns.min() + np.ptp(sent_ns) // 2))
-    end = case.under_way(int(sent_ns.max()))
+    sent_ns = run.records.sent_ns[run.sent]
+    if not run.paced or len(sent_ns) < 2:
+        return None
+    half = run.in_flight(int(sent_ns.min() + np.ptp(sent_ns) // 2))
+    end = run.in_flight(int(sent_ns.max()))
     if end <= GROWN * half or end - half <= NOISE * math.sqrt(half + end):
-        return ""
-    return f"{half} requests under way when half of the sending was done, {end} at its end"
+        return None
+    return f"{half} requests in flight halfway through sending, {end} when the last was sent"
 
 
-def prefix_cache(case: RunEvidence) -> str:
-    """Prompts were not computed but found."""
-    records, window, profile = case.records, case.window, case.facts.profile
-    told = case.each.ok & (records.cached_tokens >= 0)
-    found = {"usage": (int(records.cached_tokens[told].sum()), int(case.each.input_tokens[told].sum()))}
-    if window is not None and window.prefix_hits is not None and window.prefix_queries is not None:
-        found["the server's counters"] = (window.prefix_hits, window.prefix_queries)
-    source, (hits, queries) = max(found.items(), key=lambda item: item[1][0] / max(item[1][1], 1))
-    expected = profile.prefix_len / (profile.prefix_len + profile.input_len)
-    if not queries or hits <= (expected + CACHED) * queries:  # hits of nothing looked up are no share of it
-        return ""
-    beyond = f", {percent(expected)} shared on purpose" if expected else ""
-    return (
-        f"prefix cache answered: {percent(hits / queries)} of {queries} prompt tokens ({source}{beyond}), "
-        "so TTFT is not of prefill"
-    )
-
-
-def identical_prompts(case: RunEvidence) -> str:
-    """The same was asked more than once."""
-    repeated, requests = case.facts.repeated_prompts, case.facts.requests
-    if case.facts.prompt_replaced and requests > 1:
-        return f"--extra-body replaces the prompt: all {requests} are the same, and a prefix cache knows them"
-    if repeated <= REPEATED * requests:
-        return ""
-    return f"{repeated} of {requests} prompts equal an earlier one: a prefix cache need not compute them"
-
-
-def thin_percentiles(case: RunEvidence) -> str:
+@note(
+    "thin-percentiles",
+    "a percentile q of fewer samples than ln 0.05 / ln q, the number that a 95 % upper bound needs "
+    "(P99: 299); a point estimate needs 1 / (1 - q) (P99: 100)",
+    "raise --num-prompts, or request lower --metric-percentiles",
+)
+def thin_percentiles(run: RunEvidence) -> Evidence | None:
     """A percentile of too few samples."""
-    metrics, shown = case.metrics, case.facts.block().selected
+    metrics, shown = run.metrics, run.facts.block().selected
     thin: dict[tuple[float, int], list[str]] = {}
     for key, distribution in metrics.selectable.items():
         for percentile in distribution.percentiles_ms if key in shown else ():
             if 0 < distribution.n < least_samples(percentile)[1]:
                 thin.setdefault((percentile, distribution.n), []).append(key.upper())
-    said = []
+    parts = []
     for (percentile, n), names in thin.items():
         point, bound = least_samples(percentile)
-        said.append(
+        parts.append(
             f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: "
-            f"{point} at least for a point, {bound} for a 95 % upper bound"
+            f"a point estimate needs {point}, a 95 % upper bound {bound}"
         )
-    return "; ".join(said)
+    return "; ".join(parts) or None
 
 
-def ran_out(case: RunEvidence) -> str:
-    """There was more time than prompts."""
-    return steady_state.ran_out(case.records, case.facts.profile)
+@note(
+    "ran-out",
+    "closed loop with --duration: the last prompt was sent before the time was up",
+    "raise --num-prompts, or leave it out",
+)
+def ran_out(run: RunEvidence) -> Evidence | None:
+    """The prompts ran out before the time was up."""
+    return steady_state.ran_out(run.records, run.facts.profile) or None
 
 
-def ramp_and_drain(case: RunEvidence) -> str:
-    """Much of the duration is not at the asked concurrency."""
-    outside = 1 - case.held_share
-    if not case.closed or outside <= OUTSIDE:
-        return ""
-    return f"{percent(outside)} of the duration is ramp or drain, below the asked {case.asked} at once"
+@note(
+    "ramp-and-drain",
+    f"closed loop: more than {percent(OUTSIDE)} of the duration lies before the requested concurrency is "
+    "reached or after the first request that is not replaced; all rates are over the whole duration",
+    "raise --num-prompts, or read the steady-state figures",
+)
+def ramp_and_drain(run: RunEvidence) -> Evidence | None:
+    """Much of the duration is below the requested concurrency."""
+    outside = 1 - run.held_share
+    if not run.closed_loop or outside <= OUTSIDE:
+        return None
+    return (
+        f"{percent(outside)} of the duration is ramp or drain, below the requested concurrency {run.target}"
+    )
 
 
-def few_per_slot(case: RunEvidence) -> str:
+@note(
+    "few-per-slot",
+    f"closed loop: fewer than {PER_SLOT} requests per slot, so that most of the run is the first and the "
+    "last wave",
+    "raise --num-prompts",
+)
+def few_per_slot(run: RunEvidence) -> Evidence | None:
     """Each slot served only a few requests."""
-    each = case.metrics.requests / case.asked
-    return f"{each:.3g} requests a slot" if case.closed and each < PER_SLOT else ""
+    count = run.metrics.requests / run.target
+    return f"{count:.3g} requests per slot" if run.closed_loop and count < PER_SLOT else None

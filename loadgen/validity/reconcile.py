@@ -1,4 +1,4 @@
-"""Reconcile: the client's figures beside the server's, and why they may differ; docs/reconciliation.md."""
+"""Reconcile: the client's figures next to the server's, and why they may differ; docs/reconciliation.md."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _WIDTHS = (29, 15, 18, 15)  # figure, client, server, difference
 _TITLES = ("Figure", "client", "server", "difference")
 _BRACKETED = ((50.0, "P50"), (90.0, "P90"), (99.0, "P99"))
-# Both means are over the same requests; these are the times between the two clocks' places.
+# Both means are over the same requests; these are the times between the two points of measurement.
 _SLACK_MS, _SLACK_SHARE = 25.0, 0.25
 _EARLY_MS, _EARLY_SHARE = 1.0, 0.02
 _TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
 
 
 class ReconciledFigure(msgspec.Struct, frozen=True):
-    """One figure as the client and as the server has it; None where one of them does not.
+    """One figure as the client and as the server has it; None where one of them lacks it.
 
-    Of a percentile the server knows a bucket alone: `bracket` is its bounds, None for no upper one.
+    Of a percentile the server only knows the bucket: `bracket` is its bounds, None for no upper one.
     """
 
     figure: str
@@ -41,14 +41,15 @@ class Mismatch(msgspec.Struct, frozen=True):
     """A figure in which client and server differ by more than their places explain, and the likely cause."""
 
     figure: str
+    unit: str  # requests, tokens or ms
     client: float
     server: float
     cause: str
 
 
 def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
-    """The figures that at least one side has, the server's over the window."""
-    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *_told(metrics, records)]
+    """The figures that the server has, next to the client's."""
+    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *_per_answer(metrics, records)]
     every += [
         _row("preemptions", "", None, window.preemptions),
         _row("draft tokens accepted", "%", None, _percent(acceptance(window))),
@@ -60,11 +61,11 @@ def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[Recon
 
 
 def render(rows: Sequence[ReconciledFigure]) -> list[str]:
-    """The rows as a table of 77 columns, without brackets that only confirm; nothing of no rows."""
+    """The rows as a table of 77 columns, without brackets that only confirm; empty if there are no rows."""
     if not rows:
         return []
     cells = [_TITLES]
-    for row in filter(_tells, rows):
+    for row in filter(_informative, rows):
         server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
         cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
     left, *right = _WIDTHS
@@ -75,7 +76,7 @@ def render(rows: Sequence[ReconciledFigure]) -> list[str]:
 
 
 def prefix_hit_rate(window: ServerWindow) -> float | None:
-    """Prompt tokens found in the prefix cache, of those looked up, 0 to 1; None where none was."""
+    """The share of queried prompt tokens that the prefix cache had, 0 to 1; None without queries."""
     if window.prefix_hits is None or not window.prefix_queries:
         return None
     return window.prefix_hits / window.prefix_queries
@@ -89,73 +90,62 @@ def acceptance(window: ServerWindow) -> float | None:
 
 
 def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
-    """Requests that the server finished beyond all that this run sent: at least so many were not its."""
+    """Requests that the server finished beyond all that this run sent: the least number from others."""
     return max(0, (window.finished or 0) - metrics.requests)
 
 
-def foreign_tokens(window: ServerWindow, metrics: Metrics) -> int:
-    """Tokens generated beyond all that this run received.
-
-    0 where it cannot be told: a request failed, whose tokens the server made and nobody received, or
-    the client counted messages for want of `usage`.
-    """
-    if metrics.failed or metrics.counted_by_usage < metrics.completed:
-        return 0
-    return max(0, (window.generation_tokens or 0) - metrics.total_output_tokens)
-
-
 def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
-    """What differs, most telling first; empty where the two agree or the server says nothing."""
+    """What differs, the most telling first; empty if the two agree or the server reports nothing."""
     if window.trouble or window.reset:
         return []
     counts = (
-        ("requests finished", metrics.completed, window.finished),
-        ("generated tokens", metrics.total_output_tokens, window.generation_tokens),
-        ("prompt tokens", metrics.total_input_tokens, window.prompt_tokens),
+        ("requests finished", "requests", metrics.completed, window.finished),
+        ("generated tokens", "tokens", metrics.total_output_tokens, window.generation_tokens),
+        ("prompt tokens", "tokens", metrics.total_input_tokens, window.prompt_tokens),
     )
-    found = [
-        Mismatch(figure, client, server, _count_cause(window, metrics, server > client))
-        for figure, client, server in counts
+    counted = [
+        Mismatch(figure, unit, client, server, _count_cause(window, metrics, server > client))
+        for figure, unit, client, server in counts
         if server is not None and client != server
     ]
-    return [*found, *_late(window, metrics)]
+    return [*counted, *_latency_mismatches(window, metrics)]
 
 
 def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
-    """Why the server counts more than the client, or less."""
+    """The likely cause of the server counting more than the client, or less."""
     if more and foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
-            return "requests from before the run, warm-up or another client's, ended in it"
-        return "another client used the server in the run"
+            return "requests from before the run, of the warm-up or another client, finished in it"
+        return "another client used the server during the run"
     if metrics.failed:
-        return f"what the server did for the {metrics.failed} requests that failed was not received"
+        return f"the server's tokens for the {metrics.failed} failed requests were not received"
     if metrics.counted_by_usage < metrics.completed:
         return "without usage the client counts messages and planned prompts, not tokens"
     if window.running_before or window.running_after or not window.settled:
-        return "the server was not at rest before or after the run, and its counters lag"
+        return "the server was not idle before or after the run, and its counters lag"
     if more:
-        return "another client used the server in the run"
-    return "/metrics is of one of several servers that answer at this address"
+        return "another client used the server during the run"
+    return "/metrics is from one of several replicas at this address"
 
 
-def _late(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
+def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
     for figure, ours, theirs in (("TTFT", metrics.ttft, window.ttft), ("E2E", metrics.e2el, window.e2e)):
         if theirs is None or not ours.n:
             continue
         client, server = ours.mean_ms, theirs.mean_ms
         if client > server + max(_SLACK_MS, _SLACK_SHARE * server):
-            cause = "time outside the engine: network, HTTP, or a busy API process before it"
-            yield Mismatch(f"{figure} mean (ms)", client, server, cause)
+            cause = "time outside the engine: network, HTTP, or a busy API process in front of it"
+            yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
         elif client < server - max(_EARLY_MS, _EARLY_SHARE * server):
-            cause = "the server's mean is over other requests too: another client's, or failed ones"
-            yield Mismatch(f"{figure} mean (ms)", client, server, cause)
+            cause = "the server's mean includes other requests: another client's, or failed ones"
+            yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
     if window.itl is None or not metrics.token_time.n:
         return
     client, server = metrics.token_time.mean_ms, window.itl.mean_ms
     if abs(client - server) > max(_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE * server):
-        drafts = "drafted tokens come several a step, and vLLM times steps"
-        cause = drafts if window.draft_tokens else "messages wait on their way, or other requests are in it"
-        yield Mismatch("ITL mean (ms)", client, server, cause)
+        drafts = "speculative decoding gives several tokens per step, and vLLM times steps"
+        cause = drafts if window.draft_tokens else "messages are delayed on their way, or it includes others"
+        yield Mismatch("ITL mean (ms)", "ms", client, server, cause)
 
 
 def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
@@ -165,9 +155,9 @@ def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterato
         received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
         yield _row("  with those of failures", "", received, window.generation_tokens)
     yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
-    told = (records.cached_tokens >= 0) & (records.input_tokens > 0)
-    inputs = int(records.input_tokens[told].sum())
-    cached = int(records.cached_tokens[told].sum()) / inputs if inputs else None
+    reported = (records.cached_tokens >= 0) & (records.input_tokens > 0)
+    inputs = int(records.input_tokens[reported].sum())
+    cached = int(records.cached_tokens[reported].sum()) / inputs if inputs else None
     yield _row("prefix cache hits", "%", _percent(cached), _percent(prefix_hit_rate(window)))
 
 
@@ -184,18 +174,18 @@ def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFig
 
 
 def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
-    known = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
+    measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
     for percentile, name in _BRACKETED:
-        client = known.get(percentile)
-        if percentile in known or ours is None:
+        client = measured.get(percentile)
+        if percentile in measured or ours is None:
             bracket = theirs.brackets_ms[f"{percentile:g}"]
             yield ReconciledFigure(
                 f"{figure}, {name}", "ms", client, None, _outside(client, bracket), bracket
             )
 
 
-def _told(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
-    """What each answer said of its own request (vLLM's `metrics`): TTFT of the same requests, paired."""
+def _per_answer(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    """What each answer reports of its own request (vLLM's `metrics`): TTFT of the same requests, paired."""
     queued = records.ok & (records.server_queue_ns >= 0)
     yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
     each = PerRequest.of(records, MetricOptions(streamed=metrics.streamed))
@@ -225,8 +215,8 @@ def _outside(client: float | None, bracket: tuple[float, float | None]) -> float
     return client - low if client < low else client - high if high is not None and client > high else 0.0
 
 
-def _tells(row: ReconciledFigure) -> bool:
-    """Whether a row says more than that a percentile lies where the mean makes one expect it."""
+def _informative(row: ReconciledFigure) -> bool:
+    """Whether a row shows more than that a percentile lies where the mean suggests."""
     if row.bracket is None:
         return True
     return bool(row.difference) or (row.client is None and row.bracket[0] > 0)

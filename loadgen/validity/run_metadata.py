@@ -1,14 +1,16 @@
-"""Facts: everything about a run that its records do not say."""
+"""Facts: everything about a run that is not in its records."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
@@ -16,7 +18,7 @@ from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.sampler import Sensed
+from loadgen.telemetry.sampler import SensorSummary
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import Profile, check_body
@@ -28,7 +30,7 @@ _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"} 
 
 
 class Server(BaseModel):
-    """Who answered."""
+    """The server that answered."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,11 +54,11 @@ class Launched(BaseModel):
     environment: dict[str, str]  # added to that of the client
     settings: ServerSettings
     ready_s: float  # from its start until it answered
-    owned: str  # how it is known that nobody else answered
+    owned: str  # how it is known that no other process answered
 
 
 class Client(BaseModel):
-    """What the capturing process said of itself."""
+    """What the capturing process reports of itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,8 +71,34 @@ class Client(BaseModel):
     stopped_s: float = 0.0  # the longest time it did not run at all: suspended, or its container paused
 
 
+class LateFacts(TypedDict, total=False):
+    """The fields of Facts that are learned while the run goes on, or after it."""
+
+    finished: datetime
+    client: Client
+    requests: int
+    under_way: bool
+    notes: tuple[str, ...]
+    unknown: tuple[str, ...]
+    cut_short: str
+    interrupted: bool
+    signal: int
+    stop_rule: str
+    recovered: str
+    journal_error: str
+    throttled: tuple[str, ...]
+    traced: str
+    window: ServerWindow | None
+    sensed: SensorSummary | None
+    as_run: EngineConfig | None
+    calibration: Calibration | None
+    fingerprint: Fingerprint | None
+    ceiling: Ceiling | None
+    no_ceiling: str
+
+
 class Facts(BaseModel):
-    """Everything about a run that its records do not say; with them it gives the report again."""
+    """Everything about a run that is not in its records; the two together make the report."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,61 +119,77 @@ class Facts(BaseModel):
     warmup_failures: int = 0
     client: Client
     environment: dict[str, str]
+    ignore_eos_refused: bool = False  # the engine does not accept it, so it was not sent
     notes: tuple[str, ...] = ()
-    cut_short: str = ""  # why the run was not carried to its end
+    cut_short: str = ""  # why the run ended early
     interrupted: bool = False
     signal: int = 0  # which one ended the run, or what followed it; 0: none did
-    under_way: bool = False  # in the journal alone: the run had not ended when this was written
-    unknown: tuple[str, ...] = ()  # what could not be learned after the last request, and why
+    under_way: bool = False  # only in a journal: the run had not ended when this was written
+    unknown: tuple[str, ...] = ()  # what could not be determined after the last request, and why
     stop_rule: str = ""  # which rule (--max-failures, --max-duration, …) ended it, in words
-    recovered: str = ""  # why only its journal is left, where it was not carried to its end
+    recovered: str = ""  # why only its journal is left, if the run ended early
     unfinished: int = 0  # requests under way when the client was killed, of which nothing else is known
     journal_error: str = ""  # why the journal could not be written in full
-    request_id_prefix: str | None = None  # of each x-request-id, its index follows; None: not kept
+    request_id_prefix: str | None = None  # of each x-request-id, followed by its index; None: not stored
     label: str | None = None
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
     repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
-    throttled: tuple[str, ...] = ()  # what held this machine back in the run, in words
-    window: ServerWindow | None = None  # what the server says of the run; None: nobody asked it
-    launched: Launched | None = None  # None: it was there before
-    checkpoint: Checkpoint | None = None  # what the model's files say
-    as_run: AsRun | None = None  # what the engine says it makes of them
-    sensed: Sensed | None = None  # memory, power and heat of this machine; None: the server is elsewhere
-    cache_reset: str = ""  # what became of the prefix cache before the run; "": nobody touched it
+    throttled: tuple[str, ...] = ()  # what throttled this machine during the run, in words
+    window: ServerWindow | None = None  # the server's counters over the run; None: not scraped
+    launched: Launched | None = None  # None: it was running before
+    checkpoint: Checkpoint | None = None  # what the model's files declare
+    as_run: EngineConfig | None = None  # the configuration that the engine reports
+    sensed: SensorSummary | None = (
+        None  # this machine's memory, power and heat; None: the server is elsewhere
+    )
+    cache_reset: str = ""  # how the prefix cache was reset before the run; "": it was not
     traced: str = ""  # where the engine's own profile of the run lies
-    calibration: Calibration | None = None  # how true this client was when it last measured itself
-    cell: Cell | None = None  # where it stands in a campaign
+    calibration: Calibration | None = None  # this client's error when it last measured itself
+    cell: Cell | None = None  # its place in a campaign
     fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
     ceiling: Ceiling | None = None  # what the machine could do at best
     no_ceiling: str = ""  # why that is not known, and what to pass
 
+    @classmethod
+    def stored(cls, ours: Mapping[str, Any]) -> Self:
+        """The facts in a result or journal of any format; raises pydantic's ValidationError."""
+        fields = {key: ours[key] for key in cls.model_fields if key in ours}
+        # Earlier versions had only a note where there is a field now.
+        notes = fields.get("notes")
+        refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
+        return cls.model_validate({"ignore_eos_refused": refused, **fields})
+
+    def learned(self, late: LateFacts) -> Self:
+        """These facts with what was learned later."""
+        return self.model_copy(update=dict(late))
+
     def dumped(self) -> bytes:
-        """All of it as the JSON that a journal holds."""
+        """The facts as the JSON that a journal holds."""
         return json.dumps(self.model_dump(mode="json")).encode()
 
     @property
     def partial(self) -> str:
-        """Why these are not all of the plan's requests, in words; "" where they are."""
+        """Why these are not all of the plan's requests, in words; "" if they are."""
         return self.cut_short or self.stop_rule or self.recovered
 
     @property
     def prompt_replaced(self) -> bool:
-        """Whether --extra-body puts one prompt in the place of every planned one."""
+        """Whether --extra-body replaces every planned prompt by one, as earlier versions allowed."""
         fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
         return bool(fields & set(self.profile.extra_body))
 
     def ask(self) -> MetricOptions:
-        """What the metrics are asked for."""
+        """Which metrics to compute."""
         return asked(self.profile)
 
     def block(self) -> BlockFacts:
-        """What the block shows of the load."""
+        """What the result block shows of the load."""
         return shown(self.profile)
 
 
 def asked(profile: Profile) -> MetricOptions:
-    """What a profile asks of the metrics; raises UsageError where it asks for what cannot be."""
+    """The metrics that a profile requests; raises UsageError if they cannot be computed."""
     return MetricOptions(
         metric_percentiles=parse_percentiles(profile.metric_percentiles),
         goodput_slo_ms=parse_goodput(profile.goodput),
@@ -154,7 +198,7 @@ def asked(profile: Profile) -> MetricOptions:
 
 
 def shown(profile: Profile) -> BlockFacts:
-    """What a profile shows in the block; raises UsageError where it names no metric."""
+    """What a profile shows in the block; raises UsageError if it names an unknown metric."""
     return BlockFacts(
         request_rate_per_s=profile.request_rate,
         max_concurrency=profile.max_concurrency,
@@ -163,8 +207,13 @@ def shown(profile: Profile) -> BlockFacts:
 
 
 def check(profile: Profile) -> None:
-    """Find before a run what could not be reported after it; raises UsageError."""
+    """Find before a run what could not be reported after it, or would be untrue; raises UsageError."""
+    check_reportable(profile)
+    check_body(profile)
+
+
+def check_reportable(profile: Profile) -> None:
+    """Raises UsageError if a run of this profile, new or stored, cannot be reported."""
     asked(profile)
     shown(profile)
     Trim.parse(profile.warmup, profile.cooldown)
-    check_body(profile)

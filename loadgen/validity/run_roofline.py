@@ -1,4 +1,4 @@
-"""Attainable: what a run could have reached at best, from its facts, and its figures beside that."""
+"""Run roofline: what a run could have reached at best, from its facts, and its figures next to that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
 
 
 def subject(facts: Facts) -> ModelIdentity:
-    """What a run's facts tell of its machine and its model."""
+    """The machine and the model of a run, from its facts."""
     server, files, engine = facts.server, facts.checkpoint, facts.as_run
     environment = facts.environment
     return ModelIdentity(
@@ -41,7 +41,7 @@ def subject(facts: Facts) -> ModelIdentity:
 
 
 def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
-    """A run's figures and load as a bound takes them, whatever it was told to print.
+    """A run's figures and load as a bound takes them, whichever metrics the report shows.
 
     Where prompts share tokens on purpose, TTFT is of the rest alone: it is left out.
     """
@@ -56,17 +56,17 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
 
 
 def lines(facts: Facts, metrics: Metrics) -> list[str]:
-    """The roofline as the report has it, or why there is none; to be wrapped."""
+    """The roofline as the report shows it, or why it is missing; to be wrapped."""
     if facts.ceiling is None:
-        return [f"roofline: none: {facts.no_ceiling}"] if facts.no_ceiling else []
+        return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
     return bound.lines(facts.ceiling, *figures(facts, metrics))
 
 
 def _devices(facts: Facts) -> int | None:
-    """How many GPUs share the model, by the engine's word, by its settings, or by where its memory is."""
+    """How many GPUs share the model: as the engine reports, as it was started, or where its memory is."""
     if facts.as_run is not None and facts.as_run.tensor_parallel:
         return facts.as_run.tensor_parallel
     if facts.launched is not None and facts.launched.settings.tensor_parallel:
         return facts.launched.settings.tensor_parallel
-    seen = facts.sensed
-    return len(seen.gpus) or None if seen is not None and seen.gpus_how == WITH_SERVER else None
+    sensed = facts.sensed
+    return len(sensed.gpus) or None if sensed is not None and sensed.gpus_how == WITH_SERVER else None

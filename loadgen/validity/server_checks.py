@@ -1,55 +1,162 @@
-"""Server findings: signs that the server was not at rest, not alone, or counts otherwise."""
+"""Server checks: the server was not idle, not alone, did less work than asked, or counts differently."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from loadgen.endpoint.server_counters import ServerSample
-from loadgen.validity.evidence import LEAST_GAUGES, FirstWave, RunEvidence, Trend, percent
+from loadgen.roofline import bound
+from loadgen.validity import run_roofline
+from loadgen.validity.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
 from loadgen.validity.reconcile import Mismatch, mismatches
 from loadgen.validity.reconcile import foreign_requests as foreign_count
+from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
 
+CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, both exceeded
 TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
 FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
 TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
 WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
+_SETTLE = "check for thermal throttling, other work or a filling KV cache; warm up longer"
 
 
-def counters_reset(case: RunEvidence) -> str:
+@invalid(
+    "counters-reset",
+    "a counter of the server went backwards: the server restarted during the run",
+    "find in the server's log why it restarted, then run again",
+    Source.COUNTERS,
+)
+def counters_reset(run: RunEvidence) -> Evidence | None:
     """The server's counters went backwards."""
-    reset = case.window is not None and case.window.reset
-    return "the server's counters went backwards in the run: it was restarted" if reset else ""
+    reset = run.window is not None and run.window.reset
+    return "the server's counters went backwards during the run: it was restarted" if reset else None
 
 
-def first_wave(case: RunEvidence) -> str:
-    """What was sent first was slower than a burst explains."""
-    seen = (("TTFT", case.first_ttft(), FIRST_TTFT), ("TPOT", case.first_tpot(), FIRST_TPOT))
-    return "; ".join(filter(None, (_slower(name, wave, least) for name, wave, least in seen)))
-
-
-def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> str:
-    if wave is None or wave.ratio <= least[0] or wave.first_ms - wave.later_ms <= least[1]:
-        return ""
+@suspect(
+    "prefix-cache",
+    f"more than {percent(CACHED)} of the prompt tokens were prefix cache hits (by the server's counters or "
+    "cached_tokens), beyond what --random-prefix-len shares; random prompts share nothing, a chat template "
+    "a few tokens",
+    "leave out --seed, reset the cache (vLLM: POST /reset_prefix_cache) or start the server with prefix "
+    "caching off",
+)
+def prefix_cache(run: RunEvidence) -> Evidence | None:
+    """Prompts were found in the cache instead of computed."""
+    records, window, profile = run.records, run.window, run.facts.profile
+    reported = run.per_request.ok & (records.cached_tokens >= 0)
+    queried = int(run.per_request.input_tokens[reported].sum())
+    hits_by = {"usage": (int(records.cached_tokens[reported].sum()), queried)}
+    if window is not None and window.prefix_hits is not None and window.prefix_queries is not None:
+        hits_by["the server's counters"] = (window.prefix_hits, window.prefix_queries)
+    source, (hits, queries) = max(hits_by.items(), key=lambda item: item[1][0] / max(item[1][1], 1))
+    expected = profile.prefix_len / (profile.prefix_len + profile.input_len)
+    if not queries or hits <= (expected + CACHED) * queries:  # hits of no queries are no share
+        return None
+    shared = f", {percent(expected)} shared by --random-prefix-len" if expected else ""
     return (
-        f"{name} of the first {wave.size} was {wave.first_ms:.4g} ms (median), of later requests "
-        f"{wave.later_ms:.4g} ms: {wave.ratio:.1f} × their usual, the burst allowed for"
+        f"prefix cache hits: {percent(hits / queries)} of {queries} prompt tokens ({source}{shared}), "
+        "so TTFT is not of prefill"
     )
 
 
-def tpot_trend(case: RunEvidence) -> str:
+@suspect(
+    "identical-prompts",
+    f"more than {percent(REPEATED)} of the planned prompts equal an earlier one (long random ones never do), "
+    "or --extra-body sets the prompt, which is then the same in every request",
+    "raise --random-input-len or --vocab-size, and leave the prompt out of --extra-body",
+)
+def identical_prompts(run: RunEvidence) -> Evidence | None:
+    """The same prompt was sent more than once."""
+    repeated, requests = run.facts.repeated_prompts, run.facts.requests
+    if run.facts.prompt_replaced and requests > 1:
+        return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"
+    if repeated <= REPEATED * requests:
+        return None
+    return f"{repeated} of {requests} prompts equal an earlier one: a prefix cache need not compute them"
+
+
+@suspect(
+    "beyond-roofline",
+    f"over {percent(bound.TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
+    "engine reports speculative decoding, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
+    "check for speculative decoding, a prefix cache or another model, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def beyond_roofline(run: RunEvidence) -> Evidence | None:
+    """Tokens came faster than memory delivers weights, or a prompt was computed faster than arithmetic is."""
+    ceiling, engine = run.facts.ceiling, run.facts.as_run
+    if ceiling is None:
+        return None
+    speculative = engine is not None and engine.speculative != ""
+    figures, load = run_roofline.figures(run.facts, run.metrics)
+    return bound.impossible(ceiling, figures, load, speculative=speculative)
+
+
+@suspect(
+    "slow-kernel",
+    f"under {percent(bound.SLOW)} of the roofline, by TPOT at concurrency 1, else by median ITL if few "
+    f"steps prefill; not judged where a step takes under {bound.LEAST_MS:.0f} ms at best: healthy small "
+    "models reach 12 to 27 %",
+    "check the server's log for a fallback kernel or eager mode, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def slow_kernel(run: RunEvidence) -> Evidence | None:
+    """Tokens came so slowly that the weights were hardly read at all."""
+    ceiling = run.facts.ceiling
+    if ceiling is None:
+        return None
+    return bound.fallback(ceiling, *run_roofline.figures(run.facts, run.metrics))
+
+
+@suspect(
+    "first-wave",
+    "the first wave's median exceeds the 90th percentile of the requests between it and the drain: TTFT, "
+    f"per prompt token awaited at the same time, {FIRST_TTFT[0]:.0f} times and by {FIRST_TTFT[1]:.0f} ms, or "
+    f"TPOT {FIRST_TPOT[0]:.1f} times and by {FIRST_TPOT[1]} ms; a burst into a warm server stays below 1.1",
+    "warm up: --num-warmups wave",
+)
+def first_wave(run: RunEvidence) -> Evidence | None:
+    """The first requests were slower than a burst explains."""
+    waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
+    return joined(_slower(name, wave, least) for name, wave, least in waves)
+
+
+def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
+    if wave is None or wave.ratio <= least[0] or wave.first_ms - wave.later_ms <= least[1]:
+        return None
+    return (
+        f"median {name} was {wave.first_ms:.4g} ms in the first wave of {wave.size}, {wave.later_ms:.4g} ms "
+        f"later: {wave.ratio:.1f} × the later P90, after allowing for the burst"
+    )
+
+
+@suspect(
+    "tpot-trend",
+    "the medians of TPOT over successive waves, without ramp and drain, have a trend: at least "
+    f"{LEAST_WAVES} waves, Mann-Kendall p < {TREND_CHANCE}, and over {percent(TREND_CHANGE)} in all by the "
+    "Theil-Sen slope, since a drift can be significant and too small to matter",
+    _SETTLE,
+)
+def tpot_trend(run: RunEvidence) -> Evidence | None:
     """TPOT drifted."""
-    return _drift("TPOT", case.tpot_trend())
+    return _drift("TPOT", run.tpot_trend())
 
 
-def throughput_trend(case: RunEvidence) -> str:
+@suspect(
+    "throughput-trend",
+    "closed loop: output tokens per second, over the time each wave of answers took, have such a trend",
+    _SETTLE,
+)
+def throughput_trend(run: RunEvidence) -> Evidence | None:
     """Throughput drifted."""
-    return _drift("output throughput", case.throughput_trend())
+    return _drift("output throughput", run.throughput_trend())
 
 
-def _drift(name: str, trend: Trend | None) -> str:
+def _drift(name: str, trend: Trend | None) -> Evidence | None:
     if trend is None or trend.probability >= TREND_CHANCE or abs(trend.change) <= TREND_CHANGE:
-        return ""
+        return None
     word = "rose" if trend.change > 0 else "fell"
     return (
         f"{name} {word} by {percent(abs(trend.change))} over {trend.n} waves "
@@ -57,115 +164,168 @@ def _drift(name: str, trend: Trend | None) -> str:
     )
 
 
-def foreign_requests(case: RunEvidence) -> str:
+@suspect(
+    "foreign-requests",
+    f"requests were on the server before the run, or it finished more than {percent(FOREIGN)} beyond those "
+    "of this run, or in two samples held more than this run had in flight",
+    "give the run a server without other clients",
+    Source.COUNTERS,
+)
+def foreign_requests(run: RunEvidence) -> Evidence | None:
     """The server had other work."""
-    window, said = case.window, []
+    window, parts = run.window, []
     if window is None:
-        return ""
+        return None
     before = (window.running_before or 0) + (window.waiting_before or 0)
     if before >= 1:
-        said.append(f"{before:.0f} requests were on the server before the run")
-    extra, ours = foreign_count(window, case.metrics), case.metrics.requests
-    if extra > FOREIGN * ours:
-        said.append(f"the server finished {ours + extra} requests, {ours} of them ours")
-    peak = case.metrics.peak_concurrency
-    crowd = [one for sample in case.samples if (one := (sample.running or 0) + (sample.waiting or 0)) > peak]
-    if len(crowd) > 1:
-        said.append(
-            f"in {len(crowd)} samples up to {max(crowd):.0f} requests were there, {peak} ours at most"
+        parts.append(f"{before:.0f} requests were on the server before the run")
+    foreign, ours = foreign_count(window, run.metrics), run.metrics.requests
+    if foreign > FOREIGN * ours:
+        parts.append(f"the server finished {ours + foreign} requests, {ours} of them from this run")
+    peak = run.metrics.peak_concurrency
+    loads = [(sample.running or 0) + (sample.waiting or 0) for sample in run.samples]
+    crowded = [load for load in loads if load > peak]
+    if len(crowded) > 1:
+        parts.append(
+            f"{len(crowded)} samples show up to {max(crowded):.0f} requests on the server, "
+            f"at most {peak} from this run"
         )
-    return "; ".join(said)
+    return joined(parts)
 
 
-def preemptions(case: RunEvidence) -> str:
-    """Requests were thrown out and computed again."""
-    count = case.window.preemptions if case.window else None
-    if not count or count <= PREEMPTED * case.metrics.requests:
-        return ""
-    return f"{count} preemptions in {case.metrics.requests} requests: the KV cache was full"
+@suspect(
+    "preemptions",
+    f"more preemptions than {percent(PREEMPTED)} of the requests: each of these is computed twice, which "
+    "P99 shows",
+    "give the server more KV cache, or lower --max-concurrency or the lengths",
+    Source.COUNTERS,
+)
+def preemptions(run: RunEvidence) -> Evidence | None:
+    """Requests were evicted and computed again."""
+    count = run.window.preemptions if run.window else None
+    if not count or count <= PREEMPTED * run.metrics.requests:
+        return None
+    return f"{count} preemptions in {run.metrics.requests} requests: the KV cache was full"
 
 
-def server_limit(case: RunEvidence) -> str:
-    """The server ran as many as it may, and the others waited."""
-    waited, most = _waiting(case)
-    if not case.closed or not waited or most >= case.asked:
-        return ""
+@suspect(
+    "server-limit",
+    f"closed loop: in most of at least {LEAST_GAUGES} samples requests waited, in more than "
+    f"{percent(PINNED)} of those the server ran exactly its peak number of requests, and that peak is below "
+    "--max-concurrency; where prefill is the bottleneck, the number varies",
+    "raise the server's limit (vLLM: --max-num-seqs, SGLang: --max-running-requests) or its KV cache, or "
+    "lower --max-concurrency",
+    Source.GAUGES,
+)
+def server_limit(run: RunEvidence) -> Evidence | None:
+    """The server ran as many requests as it may, and the others waited."""
+    waited, most = _waiting(run)
+    if not run.closed_loop or not waited or most >= run.target:
+        return None
     pinned = sum(sample.running == most for sample in waited)
     if pinned <= PINNED * len(waited):
-        return ""
+        return None
     return (
-        f"at most {most:.0f} of {case.asked} ran at once; in {len(waited)} of {len(case.samples)} samples "
-        "others waited: TTFT holds their time in the queue"
+        f"the server ran at most {most:.0f} of {run.target} requests at once; in {len(waited)} of "
+        f"{len(run.samples)} samples others waited: TTFT includes their time in the queue"
     )
 
 
-def queued(case: RunEvidence) -> str:
+@note(
+    "queued",
+    f"in most of at least {LEAST_GAUGES} samples requests waited, and the server's own limit is not the "
+    "reason: prefill is the bottleneck, or the KV cache is full",
+    "read TTFT as queue time plus prefill; lower --max-concurrency to measure prefill alone",
+    Source.GAUGES,
+)
+def queued(run: RunEvidence) -> Evidence | None:
     """Requests waited though the server had room."""
-    waited, most = _waiting(case)
-    if not waited or server_limit(case):
-        return ""
+    waited, most = _waiting(run)
+    if not waited or server_limit.find(run) is not None:
+        return None
     full = max((sample.kv_cache_usage or 0.0) for sample in waited)
-    said = f"requests waited in {len(waited)} of {len(case.samples)} samples, at most {most:.0f} ran at once"
+    waits = f"requests waited in {len(waited)} of {len(run.samples)} samples, at most {most:.0f} ran at once"
     kv = f"; KV cache up to {percent(full)} full" if full else ""
-    queue = case.window.queue if case.window else None
-    return said + kv + (f"; {queue.mean_ms:.4g} ms in the queue on average" if queue else "")
+    queue = run.window.queue if run.window else None
+    return waits + kv + (f"; mean queue time {queue.mean_ms:.4g} ms" if queue else "")
 
 
-def _waiting(case: RunEvidence) -> tuple[list[ServerSample], float]:
+def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
     """The samples with requests waiting, if they are most of enough samples, and the most that ran."""
-    samples = case.samples
+    samples = run.samples
     waited = [sample for sample in samples if (sample.waiting or 0) >= 1]
     if len(samples) < LEAST_GAUGES or len(waited) <= WAITED * len(samples):
         return [], 0.0
     return waited, max((sample.running or 0.0) for sample in samples)
 
 
-def tokens_far_off(case: RunEvidence) -> str:
-    """Client and server cannot speak of the same run."""
-    return _token_gap(case, TOKENS_FAR_OFF, math.inf)
-
-
-def tokens_differ(case: RunEvidence) -> str:
-    """Client and server count differently."""
-    return _token_gap(case, TOKENS_OFF, TOKENS_FAR_OFF)
-
-
-def _token_gap(case: RunEvidence, above: float, most: float) -> str:
+def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
-    window, metrics = case.window, case.metrics
+    window, metrics = run.window, run.metrics
     if window is None or not window.settled or metrics.failed:
-        return ""
+        return None
     foreign = foreign_count(window, metrics) > 0
-    for found in mismatches(window, metrics):
-        gap = abs(found.server - found.client) / max(found.client, 1)
-        if (
-            found.figure.endswith("tokens")
-            and above < gap <= most
-            and not (foreign and found.server > found.client)
-        ):
-            return _beside(found)
-    return ""
+    for mismatch in mismatches(window, metrics):
+        gap = abs(mismatch.server - mismatch.client) / max(mismatch.client, 1)
+        explained = foreign and mismatch.server > mismatch.client
+        if mismatch.unit == "tokens" and above < gap <= most and not explained:
+            return _both(mismatch)
+    return None
 
 
-def latencies_differ(case: RunEvidence) -> str:
-    """The server's clocks saw other latencies."""
-    found = mismatches(case.window, case.metrics) if case.window else []
-    return "; ".join(_beside(one) for one in found if one.figure.endswith("(ms)"))
+tokens_far_off = invalid(
+    "tokens-far-off",
+    f"no request failed, and client and server differ by more than {percent(TOKENS_FAR_OFF)} in output or "
+    "prompt tokens, which other clients' requests do not explain",
+    "point --base-url at a single replica and enable usage in its responses",
+    Source.COUNTERS,
+)(partial(_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
+tokens_differ = suspect(
+    "tokens-differ",
+    f"as tokens-far-off, by more than {percent(TOKENS_OFF)}; both counts are equal on a healthy server",
+    "enable usage in the server's responses; check that no other server answers at this address",
+    Source.COUNTERS,
+)(partial(_token_gap, above=TOKENS_OFF, most=TOKENS_FAR_OFF))
 
 
-def _beside(found: Mismatch) -> str:
-    figures = f"{found.client:.7g} by the client, {found.server:.7g} by the server"
-    return f"{found.figure}: {figures}: {found.cause}"
+@note(
+    "latencies-differ",
+    "a mean latency of the server's histograms differs from the client's by more than the two points of "
+    "measurement explain",
+    "use the client's: it is what a user waits for",
+    Source.COUNTERS,
+)
+def latencies_differ(run: RunEvidence) -> Evidence | None:
+    """The server's clocks measured other latencies."""
+    every = mismatches(run.window, run.metrics) if run.window else []
+    return joined(_both(mismatch) for mismatch in every if mismatch.unit == "ms")
 
 
-def several_models(case: RunEvidence) -> str:
+def _both(mismatch: Mismatch) -> Evidence:
+    figures = f"client {mismatch.client:.7g}, server {mismatch.server:.7g}"
+    return f"{mismatch.figure}: {figures}: {mismatch.cause}"
+
+
+@note(
+    "several-models",
+    "counters of more than one model changed on this port",
+    "make sure that no other model has work; server-reported figures are of all of them",
+    Source.COUNTERS,
+)
+def several_models(run: RunEvidence) -> Evidence | None:
     """Another model was at work behind the port."""
-    models = case.window.models if case.window else ()
-    return f"{len(models)} models behind this port moved: {', '.join(models)}" if len(models) > 1 else ""
+    models = run.window.models if run.window else ()
+    return f"{len(models)} models worked on this port: {', '.join(models)}" if len(models) > 1 else None
 
 
-def unsettled(case: RunEvidence) -> str:
-    """The server's last count was not its last."""
-    window = case.window
+@note(
+    "unsettled",
+    "requests were running or counters changing at the last scrape of /metrics",
+    "compare with server-reported figures only after a run that settled",
+    Source.COUNTERS,
+)
+def unsettled(run: RunEvidence) -> Evidence | None:
+    """The server's last count was not final."""
+    window = run.window
     moving = window is not None and not window.settled
-    return "the server's counters still moved after the run: its figures may lack the end" if moving else ""
+    return "the server's counters still changed after the run: they may miss its end" if moving else None

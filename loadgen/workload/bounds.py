@@ -39,7 +39,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text) if len(text) <= _SHOWN else most + 1
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number") from None
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{shown(text)}: give a whole number from {least} to {most}")
         return value
@@ -54,7 +54,7 @@ def real(least: float, most: float) -> Callable[[str], float]:
         try:
             value = float(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is no number") from None
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a number") from None
         if not least <= value <= most:  # false for NaN too
             raise argparse.ArgumentTypeError(f"{shown(text)}: give a number from {least:g} to {most:.12g}")
         return value
@@ -78,8 +78,8 @@ def shown(value: Any) -> str:
     """A value as a message quotes it, of a long one the begin; itself it never recurses far."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
-    said = _REPR.repr(value)
-    return said if len(said) <= 2 * _SHOWN else f"{said[: 2 * _SHOWN]}…"
+    text = _REPR.repr(value)
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
 
 
 def too_deep(value: Any) -> bool:
@@ -88,9 +88,9 @@ def too_deep(value: Any) -> bool:
     for _ in range(DEEPEST + 1):
         level = [
             part
-            for one in level
-            if isinstance(one, dict | list)
-            for part in (one.values() if isinstance(one, dict) else one)
+            for value in level
+            if isinstance(value, dict | list)
+            for part in (value.values() if isinstance(value, dict) else value)
         ]
         if not level:
             return False

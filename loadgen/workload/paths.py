@@ -9,17 +9,21 @@ from loadgen.errors import UsageError
 _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
 
 
-def place(said: str | Path) -> Path:
+def place(path: str | Path) -> Path:
     """The path, with ~ and ~user filled in; raises UsageError of what can be no path."""
-    text = str(said)
+    text = str(path)
     if "\0" in text:
-        raise UsageError(f"{text!r} is no path: it holds a zero byte")
+        raise UsageError(f"{text!r} is not a valid path: it holds a zero byte")
     if len(text.encode("utf-8", "surrogateescape")) > _LONGEST:
-        raise UsageError(f"{text[:60]!r}… is no path: it has {len(text)} characters, {_LONGEST} at most")
+        raise UsageError(
+            f"{text[:60]!r}… is not a valid path: it has {len(text)} characters, {_LONGEST} at most"
+        )
     if any(len(part.encode("utf-8", "surrogateescape")) > _LONGEST_PART for part in text.split("/")):
-        raise UsageError(f"{text[:60]!r}… is no path: a name in it is longer than {_LONGEST_PART} bytes")
+        raise UsageError(
+            f"{text[:60]!r}… is not a valid path: a name in it is longer than {_LONGEST_PART} bytes"
+        )
     try:
         return Path(text).expanduser()
     except RuntimeError:
         user = text.partition("/")[0]
-        raise UsageError(f"{text}: {user} is no user of this machine: write the path out") from None
+        raise UsageError(f"{text}: {user} is not a user of this machine: write the path out") from None

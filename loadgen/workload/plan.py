@@ -1,4 +1,4 @@
-"""Plan: everything that will be asked of the server and when, complete before the first byte."""
+"""Plan: every request to the server and when it is due, complete before the first byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Chat, Completions, Dialect
 from loadgen.protocol.sglang import Generate
-from loadgen.workload.arrival import NS_PER_S, arrival, within
+from loadgen.workload.arrival import NS_PER_S, Arrival, within
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import (
     Prompts,
@@ -39,7 +39,7 @@ _APIS: dict[str, Callable[[], Dialect]] = {
 }
 _BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
 _COMPARED_PROMPTS = 2048
-_NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among so many prompts
+_NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
 
 
 class ModelTarget(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class ModelTarget(msgspec.Struct, frozen=True):
 
     engine: Engine
     model: str  # the name that requests carry
-    model_root: str = ""  # where the server's model lies, if it says
+    model_root: str = ""  # where the server's model lies, if it reports it
     tokenizer: str | None = None
     vocab_size: int | None = None
     endpoint: str | None = None  # None: the dialect's own path
@@ -62,12 +62,12 @@ class Seed(msgspec.Struct, frozen=True):
 
     @classmethod
     def drawn(cls) -> Seed:
-        """A seed nobody chose, so that no two runs share prompts by accident."""
+        """A random seed, so that no two runs share prompts by accident."""
         return cls(secrets.randbits(_SEED_BITS))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Requests 0…n−1 of one profile: prompts, lengths, offsets, and what every body says."""
+    """Requests 0…n−1 of one profile: prompts, lengths, offsets, and the fields of every body."""
 
     profile: Profile
     seed: Seed
@@ -76,16 +76,16 @@ class Plan(msgspec.Struct, frozen=True):
     dialect: Dialect
     path: str
     model: str
-    fields: dict[str, Any]  # of every body, beside prompt and length
+    fields: dict[str, Any]  # of every body, besides prompt and length
     ids_source: str = ""  # where token ids are drawn from; "" for text
-    notes: tuple[str, ...] = ()  # what was asked for and cannot be, in words
+    notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
 
     def __len__(self) -> int:
         return len(self.prompts.input_lens)
 
     @property
     def total(self) -> int | None:
-        """How many requests there will be; None where only the time for sending tells."""
+        """How many requests there will be; None where only the time for sending decides."""
         return None if self.profile.duration is not None and self.offsets_ns is None else len(self)
 
     @property
@@ -161,14 +161,14 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
 
 
 def _schedule(profile: Profile, stream: RandomStream) -> tuple[Int64 | None, int, list[str]]:
-    """When each request is due (None: closed loop), how many there are at most, and what to say of it."""
+    """When each request is due (None: closed loop), how many there are at most, and notes on it."""
     duration, most = profile.duration, profile.most_prompts
     notes = []
     if duration is not None:
-        notes.append(f"requests are sent for {duration:g} s; those under way then are finished")
+        notes.append(f"requests are sent for {duration:g} s; those still running then are finished")
     if profile.held_concurrency is not None:
         return None, most, notes
-    process = arrival(profile.request_rate, profile.burstiness)
+    process = Arrival(profile.request_rate, profile.burstiness)
     if duration is None:
         return process.offsets_ns(most, arrival_rng(stream)), most, notes
     offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
@@ -184,14 +184,14 @@ def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     wanted = _BACKENDS.get(profile.backend)
     path = subject.endpoint or _APIS[wanted or "/completions"]().path
     path = path if path.startswith("/") else f"/{path}"
-    found = next((ending for ending in _APIS if path.endswith(ending)), None)
-    if found is None:
-        raise UsageError(f"--endpoint {path}: ends in none of {', '.join(_APIS)}")
-    if wanted not in (None, found):
+    api = next((ending for ending in _APIS if path.endswith(ending)), None)
+    if api is None:
+        raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_APIS)}")
+    if wanted not in (None, api):
         raise UsageError(f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}")
-    if found == "/chat/completions" and subject.engine.max_tokens_field:
+    if api == "/chat/completions" and subject.engine.max_tokens_field:
         return Chat(limit_field=subject.engine.max_tokens_field), path
-    return _APIS[found](), path
+    return _APIS[api](), path
 
 
 def _prompts(
@@ -220,7 +220,7 @@ def _prompts(
 
 
 def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[str, Any], list[str]]:
-    """What every body says beside prompt and length, and what it cannot say."""
+    """The fields of every body besides prompt and length, and notes on what it cannot hold."""
     sampling, more, notes = profile.sampling, dict[str, Any](), []
     if profile.ignore_eos and engine.takes_ignore_eos:
         sampling["ignore_eos"] = True

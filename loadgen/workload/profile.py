@@ -180,7 +180,7 @@ class Profile(BaseModel):
 
     @property
     def duration_ns(self) -> int:
-        """How long requests are sent; 0: until there are none left."""
+        """How long requests are sent; 0: until the last one."""
         return int((self.duration or 0) * 1e9)
 
     @property
@@ -211,14 +211,16 @@ def check_body(profile: Profile) -> None:
         if name in _OWNED:
             raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
     for name in _SEVERAL:
-        if any(one.get(name) not in (None, False) and repr(one[name]) != "1" for one in (body, sampling)):
+        if any(
+            fields.get(name) not in (None, False) and repr(fields[name]) != "1" for fields in (body, sampling)
+        ):
             raise UsageError(
                 f"--extra-body {name}: one answer a request is measured: raise --max-concurrency instead"
             )
 
 
 def shipped_directory() -> Path:
-    """Where the shipped profiles are: inside the package when installed, beside it in a source tree."""
+    """Where the shipped profiles are: inside the package when installed, next to it in a source tree."""
     package = Path(__file__).parents[1]
     inside = package / "profiles"
     return inside if inside.is_dir() else package.parent / "profiles"
@@ -239,8 +241,8 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
     known = shipped() if known is None else known
     if name_or_path not in known:
         raise UsageError(
-            f"no {kind} {name_or_path!r}{nearest(name_or_path, known)}; "
-            f"there are {', '.join(known)}, or give a path to a .toml file"
+            f"unknown {kind} {name_or_path!r}{nearest(name_or_path, known)}: "
+            f"choose from {', '.join(known)}, or give a path to a .toml file"
         )
     return known[name_or_path]
 
@@ -251,16 +253,18 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
         with path.open("rb") as file:
             raw = file.read(_MOST_TOML_BYTES + 1)
         if len(raw) > _MOST_TOML_BYTES:
-            raise UsageError(f"{kind} {path} is larger than {_MOST_TOML_BYTES >> 10} KiB: no {kind} is")
-        found = {} if _LONG_KEY.search(raw) else tomllib.loads(raw.decode("utf-8").replace("\r\n", "\n"))
+            raise UsageError(
+                f"{kind} {path} is larger than the {_MOST_TOML_BYTES >> 10} KiB that a {kind} may have"
+            )
+        table = {} if _LONG_KEY.search(raw) else tomllib.loads(raw.decode("utf-8").replace("\r\n", "\n"))
     except OSError as error:
         raise UsageError(f"{kind} {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        said = "it is too deep" if isinstance(error, RecursionError) else error
-        raise UsageError(f"{kind} {path} is not TOML: {said}") from None
-    if _LONG_KEY.search(raw) or too_deep(found):
+        why = "it is too deep" if isinstance(error, RecursionError) else error
+        raise UsageError(f"{kind} {path} is not valid TOML: {why}") from None
+    if _LONG_KEY.search(raw) or too_deep(table):
         raise UsageError(f"{kind} {path} is more than {DEEPEST} tables and lists deep")
-    return found
+    return table
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:

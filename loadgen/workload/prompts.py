@@ -1,4 +1,4 @@
-"""Prompts: what is asked, as a function of a seed and of nothing that happens during the run."""
+"""Prompts: a function of a seed and of nothing that happens during the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PromptShape(msgspec.Struct, frozen=True):
 
     Lengths are uniform over the integers floor(L × (1 − r)) … ceil(L × (1 + r)), as
     `vllm bench serve` draws them; `prefix_len` shared tokens come before, on top of `input_len`.
-    Raises UsageError on sizes that are none.
+    Raises UsageError for sizes below their least.
     """
 
     num_prompts: int

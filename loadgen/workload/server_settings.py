@@ -1,4 +1,4 @@
-"""Server settings: what a server that is started here is asked for, in words every engine knows."""
+"""Server settings: the settings of a server that is started here, in words every engine knows."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ class ServerSettings(BaseModel):
     @field_validator("environment")
     @classmethod
     def _names(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        if any(not name or "=" in name or "\0" in name + said for name, said in (value or {}).items()):
-            raise ValueError("a variable's name is not empty and has no = in it, and nothing a zero byte")
+        if any(not name or "=" in name or "\0" in name + value for name, value in (value or {}).items()):
+            raise ValueError(
+                "a variable's name must not be empty or contain =, and neither it nor its value a zero byte"
+            )
         return value
 
     @classmethod
@@ -62,7 +64,7 @@ class ServerSettings(BaseModel):
 
 
 def refusal(error: ValidationError, origin: str, keys: Collection[str]) -> UsageError:
-    """What is wrong with each key of a table; an unknown one is told with the nearest valid one."""
+    """What is wrong with each key of a table; an unknown one with the nearest valid one."""
     return UsageError("; ".join(_explain(item, origin, keys) for item in error.errors()))
 
 
@@ -73,5 +75,5 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str
     key = place[0] if place else ""
     if item["type"] == "extra_forbidden":
         return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
-    said = item["msg"].lower().removeprefix("value error, ")
-    return f"{origin}: {inside}{key} = {shown(item['input'])}: {said}"
+    why = item["msg"].lower().removeprefix("value error, ")
+    return f"{origin}: {inside}{key} = {shown(item['input'])}: {why}"

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, cast
 
+import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
@@ -36,89 +37,76 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
-class TextVllm:
-    """The random texts of vLLM since PR #24937 (September 2025), cut or filled until exact (`text-vllm`).
+class TextPrompts(msgspec.Struct, frozen=True):
+    """Texts that are all made beforehand; `input_lens` is the client's count, int64[num_prompts]."""
 
-    All draws come from one `default_rng(seed)` in this order: input lengths, output lengths, offsets,
-    the prefix, then the filling. `input_lens` is the client's count, exact but for texts that do not
-    settle within ten rounds. The tokens that the tokenizer adds to every prompt are part of input_len.
-    """
-
-    format = "text-vllm"
-
-    def __init__(self, shape: PromptShape, tokenizer: Tokenizer, seed: int) -> None:
-        rng = _generator(seed)
-        n, length = shape.num_prompts, _length_without_special(shape, tokenizer)
-        inner_lens = uniform_lens(rng, n, length, shape.range_ratio_input, least=0)
-        if shape.prefix_len + math.floor(length * (1 - shape.range_ratio_input)) < 1:
-            raise _nothing_left(shape, tokenizer)
-        self.output_lens: Int64 = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
-        offsets = rng.integers(0, tokenizer.vocab_size, n)
-        allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
-        prefix: list[int] = []
-        if shape.prefix_len:
-            drawn = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
-            _, prefix = _fit(tokenizer, drawn, shape.prefix_len, rng)
-        self._texts: list[str] = []
-        counts: list[int] = []
-        for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
-            inner = allowed[(offset + i + np.arange(inner_len)) % len(allowed)].tolist()
-            text, ids = _fit(tokenizer, prefix + inner, shape.prefix_len + inner_len, rng)
-            self._texts.append(text)
-            counts.append(len(ids))
-        self.input_lens: Int64 = np.array(counts, np.int64)
+    format: str
+    texts: list[str]
+    input_lens: Int64
+    output_lens: Int64
 
     def prompt(self, i: int) -> str:
         """Text i."""
-        return self._texts[i]
+        return self.texts[i]
 
 
-class TextVllm09:
+def text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompts:
+    """The random texts of vLLM since PR #24937 (September 2025), cut or filled until exact (`text-vllm`).
+
+    All draws come from one `default_rng(seed)` in this order: input lengths, output lengths, offsets,
+    the prefix, then the filling. `input_lens` is exact but for texts that do not settle within ten rounds.
+    The tokens that the tokenizer adds to every prompt are part of input_len.
+    """
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
+    rng = np.random.default_rng(seed)
+    n, length = shape.num_prompts, _length_without_special(shape, tokenizer)
+    inner_lens = uniform_lens(rng, n, length, shape.range_ratio_input, least=0)
+    _check_room(shape, tokenizer, math.floor(length * (1 - shape.range_ratio_input)))
+    output_lens = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
+    offsets = rng.integers(0, tokenizer.vocab_size, n)
+    allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
+    prefix: list[int] = []
+    if shape.prefix_len:
+        drawn = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
+        _, prefix = _fit(tokenizer, drawn, shape.prefix_len, rng)
+    texts, counts = [], []
+    for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
+        inner = allowed[(offset + i + np.arange(inner_len)) % len(allowed)].tolist()
+        text, ids = _fit(tokenizer, prefix + inner, shape.prefix_len + inner_len, rng)
+        texts.append(text)
+        counts.append(len(ids))
+    return TextPrompts("text-vllm", texts, np.array(counts, np.int64), output_lens)
+
+
+def text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompts:
     """The random texts of vLLM 0.9–0.10.1 (mid-2025), cut to length but never filled (`text-vllm-0.9`).
 
     All draws come from the legacy `RandomState(seed)`, which is what numpy's global generator was, in
     this order: the prefix, input lengths, output lengths, offsets; special ids are not left out. Some
     texts re-encode short and stay short: 100 × 2048 with seed 0 and Qwen's tokenizer make 204169.
     """
-
-    format = "text-vllm-0.9"
-
-    def __init__(self, shape: PromptShape, tokenizer: Tokenizer, seed: int) -> None:
-        if not 0 <= seed < 2**32:
-            raise UsageError(
-                f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does"
-            )
-        state = np.random.RandomState(seed)
-        n, vocab_size = shape.num_prompts, tokenizer.vocab_size
-        length = _length_without_special(shape, tokenizer)
-        if shape.prefix_len + int(length * (1 - shape.range_ratio_input)) < 1:
-            raise _nothing_left(shape, tokenizer)
-        prefix: list[int] = []
-        if shape.prefix_len:
-            prefix = state.randint(0, vocab_size, shape.prefix_len).tolist()
-        inner_lens = _lens_0_9(state, n, length, shape.range_ratio_input, least=0)
-        self.output_lens: Int64 = _lens_0_9(state, n, shape.output_len, shape.range_ratio_output, least=1)
-        offsets = state.randint(0, vocab_size, n)
-        self._texts: list[str] = []
-        counts: list[int] = []
-        for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
-            inner = ((offset + i + np.arange(inner_len)) % vocab_size).tolist()
-            text = tokenizer.decode(prefix + inner)
-            ids = tokenizer.encode(text, add_special_tokens=False)[: shape.prefix_len + inner_len]
-            self._texts.append(tokenizer.decode(ids))
-            counts.append(len(ids))
-        self.input_lens: Int64 = np.array(counts, np.int64)
-
-    def prompt(self, i: int) -> str:
-        """Text i."""
-        return self._texts[i]
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does")
+    state = np.random.RandomState(seed)
+    n, vocab_size = shape.num_prompts, tokenizer.vocab_size
+    length = _length_without_special(shape, tokenizer)
+    _check_room(shape, tokenizer, int(length * (1 - shape.range_ratio_input)))
+    prefix = state.randint(0, vocab_size, shape.prefix_len).tolist()
+    inner_lens = _lens_0_9(state, n, length, shape.range_ratio_input, least=0)
+    output_lens = _lens_0_9(state, n, shape.output_len, shape.range_ratio_output, least=1)
+    offsets = state.randint(0, vocab_size, n)
+    texts, counts = [], []
+    for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
+        inner = ((offset + i + np.arange(inner_len)) % vocab_size).tolist()
+        text = tokenizer.decode(prefix + inner)
+        ids = tokenizer.encode(text, add_special_tokens=False)[: shape.prefix_len + inner_len]
+        texts.append(tokenizer.decode(ids))
+        counts.append(len(ids))
+    return TextPrompts("text-vllm-0.9", texts, np.array(counts, np.int64), output_lens)
 
 
-_FORMATS: dict[str, type[TextVllm] | type[TextVllm09]] = {
-    TextVllm.format: TextVllm,
-    TextVllm09.format: TextVllm09,
-}
-TEXT_FORMATS = tuple(_FORMATS)
+_FORMATS = {"text-vllm": text_vllm, "text-vllm-0.9": text_vllm_0_9}
 
 
 def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> Prompts:
@@ -168,8 +156,8 @@ class _LoadingErrors:
         # comparison by type, which a handler's clause cannot make.
         expected = (OSError, ValueError, LookupError, TypeError, ImportError)
         if kind is Exception or isinstance(error, expected):
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({said})") from error
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({why})") from error
 
 
 @contextmanager
@@ -203,12 +191,6 @@ def _fit(
     return text, ids
 
 
-def _generator(seed: int) -> np.random.Generator:
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
-    return np.random.default_rng(seed)
-
-
 def _lens_0_9(state: np.random.RandomState, n: int, length: int, ratio: float, least: int) -> Int64:
     """Uniform integers with both bounds rounded down, as that version had them."""
     low, high = max(int(length * (1 - ratio)), least), max(int(length * (1 + ratio)), least)
@@ -219,8 +201,9 @@ def _length_without_special(shape: PromptShape, tokenizer: Tokenizer) -> int:
     return max(0, shape.input_len - tokenizer.num_special_tokens_to_add())
 
 
-def _nothing_left(shape: PromptShape, tokenizer: Tokenizer) -> UsageError:
-    return UsageError(
-        f"--random-input-len {shape.input_len}: nothing is left of it beside the "
-        f"{tokenizer.num_special_tokens_to_add()} tokens that this tokenizer adds to every prompt; give more"
-    )
+def _check_room(shape: PromptShape, tokenizer: Tokenizer, shortest: int) -> None:
+    if shape.prefix_len + shortest < 1:
+        raise UsageError(
+            f"--random-input-len {shape.input_len}: no prompt is left after the "
+            f"{tokenizer.num_special_tokens_to_add()} tokens that the tokenizer adds to each: give more"
+        )

@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
+from loadgen.workload import model_files
 
 T = TypeVar("T")
 
@@ -34,11 +35,11 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if len(self.allowed) == 0:
             raise UsageError(f"no token id is left to draw prompts from ({self.source})")
 
-    def below(self, bound: int, said: str) -> Vocabulary:
-        """The same ids under `bound`, with `said` added to the source; itself where all are."""
+    def below(self, bound: int, bounded_by: str) -> Vocabulary:
+        """The same ids under `bound`, with `bounded_by` added to the source; itself where all are."""
         if int(self.allowed[-1]) < bound:
             return self
-        return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {said}")
+        return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {bounded_by}")
 
 
 def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: int | None) -> Vocabulary:
@@ -53,22 +54,24 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
     if vocab_size is not None and vocab_size < 1:
         raise UsageError(f"--vocab-size {vocab_size}: give the number of token ids of the model, at least 1")
     missing: list[str] = []
-    found = _of_tokenizer(tokenizer, vocab_size, missing)
+    vocabulary = _of_tokenizer(tokenizer, vocab_size, missing)
     of_model = _of_model(model_root, vocab_size, missing)
-    if found is None:
-        found = of_model
+    if vocabulary is None:
+        vocabulary = of_model
     elif of_model is not None:
         size = _declared_size(locate(model_root or ""))
-        found = found if size is None else found.below(size, f"below the model's vocab_size {size}")
-    if found is None:
-        found = default_vocabulary() if vocab_size is None else from_vocab_size(vocab_size)
+        vocabulary = (
+            vocabulary if size is None else vocabulary.below(size, f"below the model's vocab_size {size}")
+        )
+    if vocabulary is None:
+        vocabulary = default_vocabulary() if vocab_size is None else from_vocab_size(vocab_size)
     elif vocab_size is not None:
-        found = found.below(vocab_size, f"below --vocab-size {vocab_size}")
-    return Vocabulary(found.allowed, "; ".join([found.source, *missing]))
+        vocabulary = vocabulary.below(vocab_size, f"below --vocab-size {vocab_size}")
+    return Vocabulary(vocabulary.allowed, "; ".join([vocabulary.source, *missing]))
 
 
 def from_vocab_size(vocab_size: int) -> Vocabulary:
-    """Every id under `vocab_size`: which of them are special, nobody said."""
+    """Every id under `vocab_size`, special ones included: they are unknown."""
     return Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
 
 
@@ -84,7 +87,7 @@ def from_directory(directory: Path, vocab_size: int | None = None) -> Vocabulary
     """The ids of the tokenizer or model in `directory`; raises UsageError where it holds none.
 
     Read from tokenizer.json, else vocab.json, else config.json's vocab_size; `vocab_size` stands in for
-    the last beside a tokenizer that only its own library reads. Special and added ids are left out
+    the last next to a tokenizer that only its own library reads. Special and added ids are left out
     wherever a file names them, and ids that config.json's vocab_size does not cover.
     """
     config = _read_object(directory / "config.json")
@@ -255,7 +258,7 @@ def _size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
 
 
 def _read_object(path: Path) -> dict[str, object]:
-    return _read(path, dict[str, object]) if path.is_file() else {}
+    return model_files.read(path)[1] if path.is_file() else {}
 
 
 def _read(path: Path, shape: type[T]) -> T:
@@ -264,4 +267,6 @@ def _read(path: Path, shape: type[T]) -> T:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not the JSON it should be ({error}); is the download complete?") from error
+        raise UsageError(
+            f"{path}: not JSON of the expected form ({error}): check that the download is complete"
+        ) from error

@@ -12,7 +12,7 @@ from loadgen.analysis.run_summary import full_name, of_run, short_name
 from loadgen.metrics.metrics import SELECTABLE
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.telemetry.aggregate import MemoryUse
-from loadgen.telemetry.sampler import Sensed
+from loadgen.telemetry.sampler import SensorSummary
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import Server
 from results.test_run_directory import WHEN, made
@@ -60,7 +60,7 @@ def test_a_run_tells_load_verdict_and_where_it_is_from() -> None:
     assert (known.source, known.told_by, known.engine) == ("runs/r", "loadgen", "vLLM 1")
     assert (known.plan_digest, known.started, known.run) == ("abc", WHEN, run)
     assert known.level == run.verdict.level.value
-    assert known.doubts == tuple(one.doubt.name for one in run.verdict.grave)
+    assert known.doubts == tuple(one.rule.code for one in run.verdict.grave)
 
 
 def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
@@ -144,7 +144,7 @@ SENSED: dict[str, Any] = {"duration_s": 1, "period_s": 1, "samples": 1, "cpu_ms_
 def test_memory_is_the_server_s_peak_and_says_whose(
     sensed: dict[str, Any], engine: str, memory: int | None, remark: str
 ) -> None:
-    known = of_run(HERE, made(sensed=Sensed(**SENSED, **sensed), server=server(engine=engine)))
+    known = of_run(HERE, made(sensed=SensorSummary(**SENSED, **sensed), server=server(engine=engine)))
     assert (known.memory_bytes, known.remarks) == (memory, (remark,) * bool(remark))
 
 

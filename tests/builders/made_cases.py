@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Record, Records
-from loadgen.roofline.bound import ceiling
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import of_bandwidth
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.calibration import Calibration, Error
@@ -108,8 +108,7 @@ def uncounted(rows: Rows, tokens: int) -> Rows:
 def contradicted(reads: int) -> RunEvidence:
     """A run in which so many reads had a kernel timestamp that cannot be."""
     case = run()
-    case.records.columns["impossible_stamps"] = np.zeros(REQUESTS, np.int64)
-    case.records.columns["impossible_stamps"][0] = reads
+    case.records.impossible_stamps[0] = reads
     return case
 
 

@@ -40,7 +40,7 @@ from loadgen.validity import calibration, client_checks
 from loadgen.validity.calibration import Calibration, Error
 from loadgen.validity.run_metadata import Facts
 from loadgen.workload.prompts import TokenIds
-from loadgen_servers.embedded import NULL, Embedded
+from loadgen_servers.process.embedded import NULL, Embedded
 
 Script = Callable[[Asked], Answer]
 Server = Callable[[], AbstractContextManager[str]]

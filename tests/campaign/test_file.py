@@ -23,7 +23,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 LAUNCHED = {"name": "a", "model": "m", "launch": "vllm"}
 BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([], {}, "there is nothing to compare: write a [[checkpoints]] table for each"),
-    ([INSTANT], {"checkpoints": 5}, "is not TOML"),
+    ([INSTANT], {"checkpoints": 5}, "is not valid TOML"),
     ([INSTANT], {"profils": ["x"]}, "c.toml: unknown key 'profils', did you mean 'profiles'?"),
     ([INSTANT], {"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
     ([INSTANT], {"repeats": "3"}, "repeats = '3': input should be a valid integer"),
@@ -31,7 +31,7 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([INSTANT], {"starts": "never"}, "starts = 'never': input should be 'every-repeat' or 'once'"),
     ([INSTANT], {"cool_down": {"to": 50}}, "[cool_down]: unknown key 'to', did you mean 'to_c'?"),
     ([INSTANT], {"profiles": []}, "checkpoint 'instant' has no workload: name some"),
-    ([INSTANT], {"profiles": ["high-laod"]}, "no profile 'high-laod', did you mean 'high-load'?"),
+    ([INSTANT], {"profiles": ["high-laod"]}, "unknown profile 'high-laod', did you mean 'high-load'?"),
     ([INSTANT], {"profiles": ["./absent.toml"]}, "absent.toml: No such file"),
     ([INSTANT], {"profiles": ["./tiny.toml", "./tiny.toml"]}, "profile tiny is there twice"),
     ([INSTANT], {"servers": {"s": 5}}, "servers: write a [servers.NAME] table for each"),
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
 
 
 COMMANDS = [
-    ("nonesuch", "no campaign 'nonesuch'"),
+    ("nonesuch", "unknown campaign 'nonesuch'"),
     ("./absent.toml", "campaign absent.toml: No such file"),
     ("c.toml --repeats 0", "--repeats 0: give 1 or more"),
     ("c.toml --repeats x", "--repeats"),

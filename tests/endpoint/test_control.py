@@ -116,7 +116,7 @@ def test_a_trace_is_begun_and_ended(engine: Engine, body: bytes) -> None:
             r"/start_profile answers 409: A profiling session is already active\.",
         ),
         (SGLANG, [CRASHED], MeasureError, "/start_profile answers 500"),
-        (engines.UNKNOWN, [OK], UsageError, "has no way to trace itself"),
+        (engines.UNKNOWN, [OK], UsageError, "cannot profile itself"),
     ],
 )
 def test_a_server_that_does_not_trace_is_an_error(
@@ -127,7 +127,7 @@ def test_a_server_that_does_not_trace_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (not whole: /stop_profile answers 500")]
+    ("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (incomplete: /stop_profile answers 500")]
 )
 def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said: str) -> None:
     with ScriptedServer(one_by_one(OK, stop)) as server:

@@ -83,13 +83,13 @@ def test_transformers_serve_is_known_by_its_paths_and_needs_the_model_named() ->
 @pytest.mark.parametrize(
     ("script", "model", "told"),
     [
-        pytest.param(site(), None, "pass --model .or is the base URL wrong", id="wrong path"),
+        pytest.param(site(), None, "pass --model, or check --base-url", id="wrong path"),
         pytest.param(site(v1_models=models()), None, "pass --model", id="no models"),
         pytest.param(site(v1_models=whole(b"[1]")), None, "pass --model", id="a list of nothing"),
         pytest.param(site(v1_models=whole(b'{"data":7}')), None, "pass --model", id="no list"),
         pytest.param(site(v1_models=whole(b"", "401 Unauthorized")), "m", "OPENAI_API_KEY", id="401"),
         pytest.param(site(v1_models=whole(b"", "403 Forbidden")), "m", "OPENAI_API_KEY", id="403"),
-        pytest.param(site(health=whole(b"", "503 Busy")), "m", "/health says 503", id="not healthy"),
+        pytest.param(site(health=whole(b"", "503 Busy")), "m", "/health answers 503", id="not healthy"),
         pytest.param(
             site(v1_models=models({"id": "a", "owned_by": "vllm"})),
             "b",

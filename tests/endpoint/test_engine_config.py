@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.endpoint.engine_config import AsRun, from_server_info, merged, parse
+from loadgen.endpoint.engine_config import EngineConfig, from_server_info, merged, parse
 
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
 
@@ -17,7 +17,7 @@ def log(name: str) -> str:
     return (LOGS / f"{name}.log").read_text("utf-8")
 
 
-def said(as_run: AsRun) -> dict[str, Any]:
+def said(as_run: EngineConfig) -> dict[str, Any]:
     """What is said, without the flags and remarks."""
     return {name: value for name, value in as_run if value not in ("", None, ()) and name not in UNREAD}
 
@@ -223,7 +223,7 @@ def test_a_wording_is_read(line: str, field: str, value: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "\x00\xff\ufffd" * 100, "] " * 1000, "x" * 5_000_000])
 def test_a_log_of_anything_says_nothing(text: str) -> None:
-    assert parse(text) == AsRun()
+    assert parse(text) == EngineConfig()
 
 
 def test_no_secret_of_the_flags_is_kept() -> None:
@@ -297,6 +297,8 @@ def test_the_launch_command_is_told_without_its_key() -> None:
 
 
 def test_of_two_sources_the_later_wins_where_both_speak() -> None:
-    first = AsRun(kernel="A", dtype="float16", tensor_parallel=2)
-    assert merged(first, AsRun(dtype="bfloat16")) == AsRun(kernel="A", dtype="bfloat16", tensor_parallel=2)
-    assert merged() == AsRun()
+    first = EngineConfig(kernel="A", dtype="float16", tensor_parallel=2)
+    assert merged(first, EngineConfig(dtype="bfloat16")) == EngineConfig(
+        kernel="A", dtype="bfloat16", tensor_parallel=2
+    )
+    assert merged() == EngineConfig()

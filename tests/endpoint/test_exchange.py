@@ -12,7 +12,7 @@ from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_por
 from loadgen.endpoint import control, exchange
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlAnswer as Exchanged
-from loadgen.endpoint.exchange import shown_url
+from loadgen.endpoint.secrecy import shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines
 
@@ -69,12 +69,12 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
         (
             Answer([whole(b"", "300 X", more="location: http://[::1/\r\n")]),
             300,
-            "redirects to what is no URL",
+            "redirects to an invalid URL",
         ),
         (
             Answer([whole(b"", "302 Found", more="location: http://u:p@elsewhere.example:81/y?k=1\r\n")]),
             302,
-            "redirects to http://elsewhere.example:81 (302): give the URL that answers itself",
+            "redirects to http://elsewhere.example:81 (302): give the final URL",
         ),
         (
             Answer([whole(b"", "307 T", more="location: //elsewhere.example/y\r\n")]),
@@ -92,8 +92,8 @@ def test_an_exchange_ends_in_a_status_or_in_words(answer: Answer, status: int, t
     with ScriptedServer(lambda _: answer) as server:
         found = asked_of(server.base_url)
     assert found.status == status
-    assert found.trouble.startswith(trouble)
-    assert bool(found.trouble) == bool(trouble)
+    assert found.error.startswith(trouble)
+    assert bool(found.error) == bool(trouble)
     assert "\n" not in found.why
 
 
@@ -147,7 +147,7 @@ def test_control_requests_follow_no_redirect_either() -> None:
     ],
 )
 def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
-    assert Exchanged("/x", 500, body).words == words
+    assert Exchanged("/x", 500, body).message == words
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_root_that_is_no_path_is_not_kept(root: str, kept: str) -> None:
 @pytest.mark.parametrize("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
 def test_a_model_whose_name_no_request_can_carry_is_not_taken(name: str) -> None:
     with ScriptedServer(lambda _: Answer([whole(f'{{"data":[{{"id":{name}}}]}}'.encode())])) as server:
-        with pytest.raises(MeasureError, match="names no model that is served: pass --model"):
+        with pytest.raises(MeasureError, match="lists no served model: pass --model"):
             ServerProbe(ServerAddress(server.base_url), None).ask(None, 0.0)
         assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).models == ()
 
@@ -284,4 +284,4 @@ def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
 def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
-    assert asked_of(f"http://{host}").trouble.startswith(("does not answer: ", "cannot be asked: "))
+    assert asked_of(f"http://{host}").error.startswith(("does not answer: ", "cannot be requested: "))

@@ -202,7 +202,7 @@ def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
             [HEAD, chunk(token("a")), LAST],
             "truncated: the stream ended without a finish reason or [DONE], after 1 messages",
         ),
-        ([whole(b'{"choices"')], "not-streamed: one JSON body, where a stream was asked for"),
+        ([whole(b'{"choices"')], "not-streamed: one JSON body where a stream was requested"),
     ],
 )
 def test_a_prompt_that_fails_is_an_answer_that_says_why(reply: list[bytes], failure: str) -> None:

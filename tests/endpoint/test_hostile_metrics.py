@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.endpoint.prometheus import Snapshot, parse, select
+from loadgen.endpoint.prometheus import MetricsSnapshot, parse, select
 from loadgen.endpoint.server_counters import ServerWindow, window
 
 
-def snapshot(*lines: str) -> Snapshot:
+def snapshot(*lines: str) -> MetricsSnapshot:
     return parse(
         select(200, "".join(f"{line}\n" for line in ("vllm:num_requests_running 0", *lines)).encode())
     )
@@ -123,7 +123,7 @@ def test_a_sum_that_fell_gives_no_mean() -> None:
     ids=["a long line", "many lines", "many long lines"],
 )
 def test_what_would_take_long_to_parse_is_not_parsed(text: str, trouble: str) -> None:
-    assert select(200, text.encode()).trouble.startswith(trouble)
+    assert select(200, text.encode()).error.startswith(trouble)
 
 
 def test_models_and_reasons_are_few() -> None:

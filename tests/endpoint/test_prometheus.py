@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.endpoint.prometheus import NAMES, SAMPLED, Selection, Series, Snapshot, parse, select
+from loadgen.endpoint.prometheus import (
+    ENGINE_METRICS,
+    SAMPLED,
+    MetricLines,
+    MetricsSnapshot,
+    Series,
+    parse,
+    select,
+)
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 HISTOGRAMS = ("ttft", "itl", "e2e", "queue")
@@ -16,7 +24,7 @@ def recorded(name: str) -> bytes:
     return (RECORDED / f"{name}.txt").read_bytes()
 
 
-def read(text: str) -> Snapshot:
+def read(text: str) -> MetricsSnapshot:
     return parse(select(200, text.encode()))
 
 
@@ -94,7 +102,7 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
     ],
 )
 def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, trouble: str) -> None:
-    assert parse(select(status, body)) == Snapshot(trouble=trouble)
+    assert parse(select(status, body)) == MetricsSnapshot(error=trouble)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +111,8 @@ def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, troubl
 def test_no_piece_of_a_line_raises(labels: str) -> None:
     line = f"vllm:e2e_request_latency_seconds_bucket{labels} 17.5"
     for end in range(len(line) + 1):
-        snapshot = parse(Selection("vllm", (line[:end],)) if "bucket" in line[:end] else select(200, b""))
-        assert snapshot.trouble or snapshot.names == "vllm"
+        snapshot = parse(MetricLines("vllm", (line[:end],)) if "bucket" in line[:end] else select(200, b""))
+        assert snapshot.error or snapshot.names == "vllm"
 
 
 def test_engines_are_put_together_and_the_fullest_cache_counts() -> None:
@@ -153,6 +161,6 @@ def test_what_is_not_a_number_is_left_out() -> None:
 
 def test_the_docs_name_everything_that_is_read() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text("utf-8")
-    for names in NAMES.values():
+    for names in ENGINE_METRICS.values():
         for name in names.meanings:
             assert f"`{name.removesuffix('_bucket').removesuffix('_sum')}`" in docs

@@ -13,7 +13,7 @@ import pytest
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.endpoint import scraper
 from loadgen.endpoint.discovery import ServerAddress
-from loadgen.endpoint.scraper import Observer
+from loadgen.endpoint.scraper import MetricsScraper
 
 Script = Callable[[Asked], Answer]
 
@@ -29,17 +29,17 @@ def in_turn(*answers: Answer) -> Script:
     return lambda asked: answers[min(asked.number, len(answers) - 1)]
 
 
-def observer(server: ScriptedServer) -> Observer:
-    return Observer(ServerAddress(server.base_url), None)
+def observer(server: ScriptedServer) -> MetricsScraper:
+    return MetricsScraper(ServerAddress(server.base_url), None)
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is waited for comes soon; what may not come is waited for as long as it takes."""
-    soon = {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "LOOKING": 1.0, "_BETWEEN_S": 0.0, "_REST_S": PATIENCE_S}
+    soon = {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "LOOKING": 1.0, "_BETWEEN_S": 0.0, "_IDLE_S": PATIENCE_S}
     for name, value in soon.items():
         monkeypatch.setattr(scraper, name, value)
-    monkeypatch.setattr(scraper, "_LOOKS_PER_S", 1000)
+    monkeypatch.setattr(scraper, "_SCRAPES_PER_S", 1000)
 
 
 def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
@@ -91,13 +91,13 @@ def test_a_server_that_never_stops_talking_is_given_up(monkeypatch: pytest.Monke
 def test_nobody_there_is_words_too() -> None:
     assert (
         "/metrics does not answer"
-        in Observer(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None).before()
+        in MetricsScraper(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None).before()
     )
 
 
 def test_the_window_is_what_moved_and_carries_the_key(often: None) -> None:
     with ScriptedServer(in_turn(exposition(100), exposition(164))) as server:
-        watching = Observer(ServerAddress(server.base_url, {"Authorization": "Bearer k"}), None)
+        watching = MetricsScraper(ServerAddress(server.base_url, {"Authorization": "Bearer k"}), None)
         assert watching.before() == ""
         window = watching.after()
     assert (window.generation_tokens, window.settled, window.models) == (64, True, ("m",))
@@ -118,7 +118,7 @@ def test_it_waits_until_nothing_runs_and_the_counters_stand_still(often: None) -
 def test_a_server_that_others_keep_busy_is_left_unsettled(
     often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scraper, "_REST_S", 0.3)
+    monkeypatch.setattr(scraper, "_IDLE_S", 0.3)
     with ScriptedServer(lambda asked: exposition(asked.number, running=3)) as server:
         watching = observer(server)
         watching.before()
@@ -131,7 +131,7 @@ def test_before_can_wait_for_the_warm_up_to_end(often: None) -> None:
         in_turn(exposition(5, running=1), exposition(9), exposition(9), exposition(73))
     ) as server:
         watching = observer(server)
-        watching.before(rest_s=PATIENCE_S)
+        watching.before(idle_s=PATIENCE_S)
         window = watching.after()
     assert (window.generation_tokens, window.running_before) == (64, 0)
 
@@ -144,7 +144,7 @@ def test_only_the_asked_model_is_counted(often: None) -> None:
         for pair in zip(both, other, strict=True)
     ]
     with ScriptedServer(in_turn(*(Answer([whole(body)]) for body in bodies))) as server:
-        watching = Observer(ServerAddress(server.base_url), None, "other")
+        watching = MetricsScraper(ServerAddress(server.base_url), None, "other")
         watching.before()
         window = watching.after()
     assert (window.generation_tokens, window.models) == (8, ("m", "other"))

@@ -20,8 +20,8 @@ from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import MeasureError, UsageError
 from loadgen.session.credentials import api_key, credentials
 from loadgen.session.options import parse
-from loadgen_servers import child
-from loadgen_servers.embedded import ENGINE, NULL, Embedded
+from loadgen_servers import child_process
+from loadgen_servers.process.embedded import ENGINE, NULL, Embedded
 
 KEY = 'a/b+"c"_0123456789&<='
 BASIC = base64.b64encode(b"me:hush-hush-1").decode()
@@ -212,14 +212,14 @@ def test_children_get_no_key_and_nothing_of_the_current_directory(monkeypatch: p
     }
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert given.keys() & child.inherited(["MINE"]).keys() == {
+    assert given.keys() & child_process.inherited(["MINE"]).keys() == {
         *("VLLM_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "CUDA_VISIBLE_DEVICES", "LC_ALL", "PYTHONPATH")
     }
-    assert given.keys() & child.needed().keys() == {"LC_ALL", "PYTHONPATH"}
-    for environment in (child.environment(), child.needed()):
+    assert given.keys() & child_process.needed().keys() == {"LC_ALL", "PYTHONPATH"}
+    for environment in (child_process.environment(), child_process.needed()):
         _, *rest = environment["PYTHONPATH"].split(os.pathsep)
         assert rest == ["/absolute"]
-    assert child.command("a", "b") == [sys.executable, "-P", "-m", "a", "b"]
+    assert child_process.command("a", "b") == [sys.executable, "-P", "-m", "a", "b"]
 
 
 # What a stranger's directory may hold, named as what Python and we import first.

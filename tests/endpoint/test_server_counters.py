@@ -7,26 +7,28 @@ from typing import Any
 
 import pytest
 
-from loadgen.endpoint.prometheus import Series, Snapshot, parse, select
+from loadgen.endpoint.prometheus import MetricsSnapshot, Series, parse, select
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow, window
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 TOKENS: Series = ("m", "generation_tokens", "")
 
 
-def recorded(name: str) -> Snapshot:
+def recorded(name: str) -> MetricsSnapshot:
     return parse(select(200, (RECORDED / f"{name}.txt").read_bytes()))
 
 
-def counted(names: str = "vllm", **tokens: float) -> Snapshot:
+def counted(names: str = "vllm", **tokens: float) -> MetricsSnapshot:
     """Generated tokens by model."""
-    return Snapshot(names, {(model, "generation_tokens", ""): count for model, count in tokens.items()})
+    return MetricsSnapshot(
+        names, {(model, "generation_tokens", ""): count for model, count in tokens.items()}
+    )
 
 
-def timed(*counts: float, total_s: float) -> Snapshot:
+def timed(*counts: float, total_s: float) -> MetricsSnapshot:
     """A TTFT histogram: counts up to 20 ms, 40 ms and beyond."""
     parts = dict(zip(("0.02", "0.04", "+Inf"), counts, strict=True)) | {"sum": total_s}
-    return Snapshot("vllm", {("m", "ttft", part): value for part, value in parts.items()})
+    return MetricsSnapshot("vllm", {("m", "ttft", part): value for part, value in parts.items()})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_histogram_that_did_not_move_says_nothing() -> None:
 
 
 def test_a_counter_that_appears_starts_from_nothing() -> None:
-    found = window(Snapshot("sglang"), counted("sglang", m=7))
+    found = window(MetricsSnapshot("sglang"), counted("sglang", m=7))
     assert (found.generation_tokens, found.reset) == (7, False)
 
 
@@ -118,19 +120,19 @@ def test_a_counter_that_appears_starts_from_nothing() -> None:
     "snapshots",
     [
         pytest.param([counted(m=10), counted(m=9)], id="went backwards"),
-        pytest.param([counted(m=10), Snapshot("vllm")], id="vanished"),
+        pytest.param([counted(m=10), MetricsSnapshot("vllm")], id="vanished"),
         pytest.param([counted(m=10), counted(m=2), counted(m=30)], id="went backwards in between"),
         pytest.param([counted(m=10), counted(m=20), counted(m=15)], id="went backwards after a sample"),
         pytest.param(
             [
-                Snapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
-                Snapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
+                MetricsSnapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
+                MetricsSnapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
             ],
             id="another process",
         ),
     ],
 )
-def test_a_server_that_began_anew_has_no_figures(snapshots: list[Snapshot]) -> None:
+def test_a_server_that_began_anew_has_no_figures(snapshots: list[MetricsSnapshot]) -> None:
     first, *between, last = snapshots
     found = window(first, last, [(float(i), snapshot) for i, snapshot in enumerate(between)])
     assert (found.reset, found.generation_tokens, found.finished) == (True, None, None)
@@ -154,9 +156,9 @@ def test_of_two_models_the_asked_one_is_counted_and_both_are_named(asked: str, t
 
 
 def test_samples_keep_their_moments_and_peaks() -> None:
-    def sample(running: float, waiting: float | None) -> Snapshot:
+    def sample(running: float, waiting: float | None) -> MetricsSnapshot:
         gauges = {"running": running} | ({} if waiting is None else {"waiting": waiting})
-        return Snapshot("vllm", {}, {("m", name, ""): value for name, value in gauges.items()})
+        return MetricsSnapshot("vllm", {}, {("m", name, ""): value for name, value in gauges.items()})
 
     found = window(counted(m=1), counted(m=2), [(0.5, sample(3, 1)), (1.5, sample(8, None))])
     assert found.samples == (
@@ -169,8 +171,8 @@ def test_samples_keep_their_moments_and_peaks() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "trouble"),
     [
-        (Snapshot(trouble="x"), counted(m=1), "x"),
-        (counted(m=1), Snapshot(trouble="y"), "y"),
+        (MetricsSnapshot(error="x"), counted(m=1), "x"),
+        (counted(m=1), MetricsSnapshot(error="y"), "y"),
         (
             counted(m=1),
             counted("sglang", m=1),
@@ -178,5 +180,7 @@ def test_samples_keep_their_moments_and_peaks() -> None:
         ),
     ],
 )
-def test_without_both_ends_there_is_no_window(before: Snapshot, after: Snapshot, trouble: str) -> None:
+def test_without_both_ends_there_is_no_window(
+    before: MetricsSnapshot, after: MetricsSnapshot, trouble: str
+) -> None:
     assert window(before, after) == ServerWindow(trouble=trouble)

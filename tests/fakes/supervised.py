@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from loadgen_servers.launch import Command
-from loadgen_servers.ownership import alive
+from loadgen_servers.launch.spec import Command
+from loadgen_servers.process.port_owner import alive
 
 MARK = "LOADGEN_STARTED_BY_A_TEST"
 PATIENCE_S = 60.0

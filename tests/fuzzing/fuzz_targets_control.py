@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from fuzzing.fuzz_files import written
 from loadgen.endpoint import engine_config, exchange
-from loadgen.endpoint.prometheus import NAMES, SAMPLED, Selection, parse, select
+from loadgen.endpoint.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse, select
 from loadgen.endpoint.server_counters import window
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
@@ -49,24 +49,24 @@ def metrics(raw: bytes) -> None:
     """Two answers of /metrics, cut at the first null byte, and a sample between."""
     before, _, after = raw.partition(b"\0")
     sample = parse(select(200, after, SAMPLED))
-    samples = [] if sample.trouble else [(0.5, sample)]
+    samples = [] if sample.error else [(0.5, sample)]
     strict(window(parse(select(200, before)), parse(select(200, after)), samples, "m"))
 
 
 def metric_lines(raw: bytes) -> None:
     """Lines as they are selected, each with a name that is known, whatever stands behind it."""
-    names = list(NAMES["vllm"].meanings)
+    names = list(ENGINE_METRICS["vllm"].meanings)
     lines = raw.decode("utf-8", "replace").split("\n")
     known = tuple(f"{names[len(line) % len(names)]}{line}" for line in lines if len(line) < 500)
-    found = parse(Selection("vllm", known))
+    found = parse(MetricLines("vllm", known))
     strict(window(found, found, [(0.5, found)]))
-    strict(window(parse(Selection("vllm")), found))
+    strict(window(parse(MetricLines("vllm")), found))
 
 
 def server_info(raw: bytes) -> None:
     """An answer of /server_info."""
     strict(engine_config.from_server_info(untrusted.json_object(raw)))
-    assert exchange.ControlAnswer("/x", 200, raw).words.isprintable()
+    assert exchange.ControlAnswer("/x", 200, raw).message.isprintable()
 
 
 def log(raw: bytes) -> None:

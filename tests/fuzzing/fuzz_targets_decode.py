@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.metrics.decode import Decoder
+from loadgen.metrics.decode import LONGEST_REASON, Decoder
 from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.metrics.token_counts import SILENT_TOKENS
-from loadgen.protocol.error_text import LONGEST_DETAIL, LONGEST_REASON
 from loadgen.protocol.openai import DIALECTS, MOST, Dialect
 from loadgen.protocol.sglang import Generate
+from loadgen.protocol.untrusted import LONGEST
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -80,7 +80,7 @@ def check(dialect: Dialect, streamed: bool, capture: Capture) -> Record:
     dialect.token_seen(capture.raw)
     _check_counts(record, len(capture.raw))
     _check_times(record, capture)
-    for text, longest in ((record.finish_reason, LONGEST_REASON), (_detail(record), LONGEST_DETAIL)):
+    for text, longest in ((record.finish_reason, LONGEST_REASON), (_detail(record), LONGEST)):
         assert len(text) <= longest
         assert text.isprintable()
     assert _detail(record).strip()

@@ -17,14 +17,13 @@ from loadgen.analysis.comparison import comparison, export, render
 from loadgen.analysis.importers import csv_tables, json_fields, pages, sources
 from loadgen.analysis.run_summary import Reported
 from loadgen.campaign import file as campaigns
-from loadgen.endpoint import prometheus
+from loadgen.endpoint import prometheus, secrecy
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.protocol import http1, printable
 from loadgen.protocol import sse as events
 from loadgen.protocol.printable import json_text
 from loadgen.results import csv_text
-from loadgen.telemetry import environment
 from loadgen.workload import profile as profiles
 
 RESULTS = Path(__file__).parents[1] / "data/results"
@@ -132,7 +131,7 @@ def text(data: bytes) -> None:
 def hide(data: bytes) -> None:
     """Secrets in a line, and in what is known to hold some: none of them is left."""
     line = data.decode("utf-8", "replace")
-    environment.hide(line)
+    secrecy.hide(line)
     known, _, said = line.partition("\n")
     secrets = Secrets.of({"authorization": known}, ({"api_key": known},), known)
     hidden = secrets.hide(f"{said} {known} {said}")

@@ -120,9 +120,13 @@ def test_what_was_recorded_is_read_through_the_same_target(name: str) -> None:
 
 def test_a_target_notices_what_is_not_bounded() -> None:
     from fuzzing.fuzz_targets_control import strict
-    from loadgen.endpoint.engine_config import AsRun
+    from loadgen.endpoint.engine_config import EngineConfig
 
-    bad: list[Any] = [AsRun(version="\x1b"), AsRun(load_s=float("nan")), AsRun(version="x" * 9000)]
+    bad: list[Any] = [
+        EngineConfig(version="\x1b"),
+        EngineConfig(load_s=float("nan")),
+        EngineConfig(version="x" * 9000),
+    ]
     for one in bad:
         with pytest.raises((AssertionError, ValueError)):
             strict(one)

@@ -308,7 +308,7 @@ def test_goodput_pairs_are_read(pairs: list[str], slo_ms: dict[str, float]) -> N
 @pytest.mark.parametrize(
     ("pair", "says"),
     [
-        ("itl:5", "no objective 'itl'; there are ttft, tpot, e2el"),
+        ("itl:5", "unknown objective 'itl': choose from ttft, tpot, e2el"),
         ("ttft", "NAME:MILLISECONDS"),
         ("ttft:fast", "'fast' is not a number"),
         ("ttft:-1", "0 or more"),
@@ -341,5 +341,5 @@ def test_wrong_percentiles_are_refused(text: str, says: str) -> None:
 
 
 def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="no metric 'latency'; there are ttft, tpot"):
+    with pytest.raises(UsageError, match="unknown metric 'latency': choose from ttft, tpot"):
         parse_percentile_metrics("ttft,latency")

@@ -192,6 +192,7 @@ def test_what_is_no_frame_is_refused_in_words(data: bytes) -> None:
         Records.unpack(data)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(deadline=None, max_examples=300)
 def test_a_frame_with_any_bytes_changed_is_refused_or_read(data: st.DataObject) -> None:

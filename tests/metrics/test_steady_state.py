@@ -141,8 +141,8 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
     [
         ([], 1, WHOLE, "no request was sent"),
         ([answer(0, 0, 9, failure=Failure(FailureKind.CONNECT))], 1, WHOLE, "no request was sent"),
-        (TWO, 3, WHOLE, "3 at once were asked for and 2 were reached"),
-        ([answer(0, 1000, 1100), answer(1, 1200, 1300)], 2, WHOLE, "nothing left to send before all 2"),
+        (TWO, 3, WHOLE, "3 were requested at once and 2 were reached"),
+        ([answer(0, 1000, 1100), answer(1, 1200, 1300)], 2, WHOLE, "a slot ran out of requests before all 2"),
         ([answer(0, 1000, 1100), answer(1, 1000, 1300)], None, WHOLE, "at the same moment"),
         (TWO, 2, Trim.parse("2", "2"), "leave nothing"),
         (TWO, 2, Trim.parse("0.4s", "0.4s"), "leave nothing"),
@@ -189,7 +189,7 @@ def test_the_report_says_the_window_in_eighty_columns() -> None:
     said = lines(found(TWO, 2))
     assert said == [
         "steady state: 0.1 to 0.9 s (62 %), 1.96 under way, 11.2 tok/s, 3.75 req/s",
-        "  2 requests wholly in it: mean TTFT 195.00, TPOT 125.00, E2EL 445.00 ms",
+        "  2 requests entirely inside it: mean TTFT 195.00, TPOT 125.00, E2EL 445.00 ms",
     ]
     huge = replace(found(TWO, 2), output_throughput_per_s=1e9, request_throughput_per_s=1e7, end_s=1e6)
     assert max(len(line) for line in lines(huge)) <= 80
@@ -200,7 +200,7 @@ def test_a_window_without_whole_requests_has_rates_alone() -> None:
     assert (window.whole, window.output_tokens, window.ttft.n) == (1, 3, 1)
     window = found([answer(0, 1000, 1500, [1200, 1300]), answer(1, 1100, 1900, [1300])], 2)
     assert (window.whole, window.output_tokens, window.ttft.n) == (0, 3, 0)
-    assert lines(window)[-1] == "  0 requests wholly in it"
+    assert lines(window)[-1] == "  0 requests entirely inside it"
 
 
 def test_the_json_is_strict_and_names_every_figure() -> None:
@@ -218,7 +218,7 @@ TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({**TIMED, "duration": 2.0}, "all 4 prompts were sent, and the load fell, 0.9 s into the 2 s"),
+        ({**TIMED, "duration": 2.0}, "all 4 prompts were sent and the load fell 0.9 s into the 2 s"),
         ({**TIMED, "duration": 0.9}, ""),  # the first slot came free as the time was up
         ({**TIMED, "num_prompts": 5, "duration": 2.0}, ""),
         ({**TIMED}, ""),

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.token_counts import count, spread, weigh
+from loadgen.metrics.token_counts import count, spread, summarize
 from loadgen.protocol.openai import Completions
 
 SAID, EMPTY = {"text": "a"}, {"text": ""}
@@ -163,7 +163,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] =
 def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     sent, tokens, total, has_usage, exact = CASES[name]
     messages = Completions().messages(b"\n".join(map(msgspec.json.encode, sent)))
-    counted = count(messages, weigh(messages))
+    counted = count(messages, summarize(messages))
     assert dict(zip(counted.messages.tolist(), counted.tokens.tolist(), strict=True)) == tokens
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)
 

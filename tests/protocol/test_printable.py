@@ -99,7 +99,7 @@ def test_a_cell_is_no_formula(cell: Any, written: str) -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ("~nobody-here/x.toml", "~nobody-here is no user of this machine"),
+        ("~nobody-here/x.toml", "~nobody-here is not a user of this machine"),
         ("a\0b", "it holds a zero byte"),
         ("a" * 256, "longer than 255 bytes"),
         ("a/" * 3000, "4096 at most"),

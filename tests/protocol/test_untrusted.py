@@ -147,7 +147,7 @@ def test_a_log_is_its_beginning_and_its_end(
     whole = "".join(chr(97 + i % 26) for i in range(size))
     log = tmp_path / "server.log"
     log.write_text(whole, "utf-8")
-    gap = f"\n… {left_out} bytes are left out here …\n" if left_out else ""
+    gap = f"\n… {left_out} bytes left out …\n" if left_out else ""
     assert server_log.text(log) == (whole[:32] + gap + whole[-32:] if size > 32 and left_out else whole)
     assert (server_log.beginning(log), server_log.missing(log)) == (whole[:32], "")
 

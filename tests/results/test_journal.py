@@ -102,7 +102,7 @@ def test_a_damaged_byte_costs_its_frame_and_what_follows(place: float, tmp_path:
 def test_another_kind_of_file_is_refused(begin: bytes, tmp_path: Path) -> None:
     path = tmp_path / "j"
     path.write_bytes(begin)
-    with pytest.raises(ValueError, match="no journal"):
+    with pytest.raises(ValueError, match="not a journal"):
         journal.read(path)
 
 

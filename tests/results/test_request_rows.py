@@ -239,6 +239,7 @@ def test_rows_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     def peak(requests: int) -> int:
         count = np.zeros(requests, np.int64)
@@ -246,7 +247,10 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         columns = dict.fromkeys(one.records.columns, count)
         start, empty = np.zeros(requests + 1, np.int64), np.zeros(0, np.int64)
         nothing: list[Failure | None] = [None] * requests
-        records = Records(columns, start, empty, empty, nothing, [""] * requests, [None] * requests)
+        records = Records(
+            **columns, start=start, arrival_ns=empty, tokens=empty, failures=nothing,
+            finish_reasons=[""] * requests, texts=[None] * requests,
+        )  # fmt: skip
         tracemalloc.start()
         request_rows.write(Result(one.facts, records), FORMS["jsonl"], tmp_path / "x")
         size = tracemalloc.get_traced_memory()[1]

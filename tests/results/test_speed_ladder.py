@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics.record import Record, Records
 from loadgen.results import speed_ladder, speed_tables
 from loadgen.results.run_directory import Result
@@ -21,7 +21,7 @@ from loadgen.results.speed_formulas import OUTPUT, TOTAL
 from loadgen.results.speed_rows import SETTINGS, Memory, Setting, SpeedRow, ThroughputRow
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.telemetry.aggregate import MemoryUse
-from loadgen.telemetry.sampler import Sensed
+from loadgen.telemetry.sampler import SensorSummary
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.run_metadata import Client, Facts, Launched, Server
 from loadgen.workload import profile
@@ -221,19 +221,19 @@ def test_transformers_is_called_as_the_pages_call_it() -> None:
     ("facts", "gpu_num"),
     [
         ({"launched": launched("vllm", settings=ServerSettings(tensor_parallel=4))}, 4),
-        ({"as_run": AsRun(tensor_parallel=2)}, 2),
-        ({"launched": launched("vllm"), "as_run": AsRun()}, 1),
+        ({"as_run": EngineConfig(tensor_parallel=2)}, 2),
+        ({"launched": launched("vllm"), "as_run": EngineConfig()}, 1),
     ],
 )
 def test_gpus_are_those_that_share_the_model(facts: dict[str, Any], gpu_num: int) -> None:
     assert speed_ladder.row(made(**facts), TOTAL).gpu_num == gpu_num
 
 
-def sensed(**peak_mb: int) -> Sensed:
+def sensed(**peak_mb: int) -> SensorSummary:
     levels: dict[str, Any] = {
         name: MemoryUse(peak_bytes=mb << 20, steady_bytes=0, how="so") for name, mb in peak_mb.items()
     }
-    return Sensed(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
+    return SensorSummary(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.roofline import preset
-from loadgen.roofline.bound import ceiling
 from loadgen.roofline.ceiling import Ceiling, Weights
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.machines import machine, of_bandwidth
 from loadgen.roofline.models import models
-from loadgen_servers.engine.model import Age, RooflineTiming, Work
 from loadgen_servers.engine.presets import given
 from loadgen_servers.engine.scheduler import Scheduler
-from loadgen_servers.engine.simulate import closed_loop
+from loadgen_servers.engine.step_times import Age, RooflineTiming, Work
+from loadgen_servers.engine.virtual_time import closed_loop
 
 GB = 10**9
 BOX = Machine(

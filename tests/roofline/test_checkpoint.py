@@ -247,13 +247,13 @@ def test_a_name_that_is_no_path_here_is_none(name: str) -> None:
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        ({}, "is no model: no config.json"),
-        ({"config.json": "{"}, "is no JSON"),
-        ({"config.json": "[" * 100_000}, "is no JSON"),
-        ({"config.json": "[1]"}, "holds no object"),
-        ({"config.json": "{}", "hf_quant_config.json": "\x00"}, "is no JSON"),
-        ({"model.gguf": "GGUF"}, "is no GGUF file"),
-        ({"model.gguf": "0" * 100}, "is no GGUF file"),
+        ({}, "is not a model: it holds neither config.json"),
+        ({"config.json": "{"}, "is not valid JSON"),
+        ({"config.json": "[" * 100_000}, "is not valid JSON"),
+        ({"config.json": "[1]"}, "is not a JSON object"),
+        ({"config.json": "{}", "hf_quant_config.json": "\x00"}, "is not valid JSON"),
+        ({"model.gguf": "GGUF"}, "is not a GGUF file"),
+        ({"model.gguf": "0" * 100}, "is not a GGUF file"),
     ],
 )
 def test_what_is_no_checkpoint_is_said(files: dict[str, str], told: str, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_is_no_checkpoint_is_said(files: dict[str, str], told: str, tmp_pat
 
 def test_a_config_that_may_not_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").symlink_to(tmp_path / "config.json")  # for root there is no permission
-    with pytest.raises(UsageError, match="no model"):
+    with pytest.raises(UsageError, match="is not a model"):
         checkpoint.read(str(tmp_path))
 
 

@@ -97,37 +97,37 @@ def test_the_machine_and_the_model_are_known(
         pytest.param(
             ModelIdentity(model="tiny"),
             {},
-            f"the memory bandwidth of its machine is not known: {PASS}",
+            f"the memory bandwidth of the machine is unknown: {PASS}",
             id="no GPU",
         ),
         pytest.param(
             ModelIdentity(model="tiny", gpu="NVIDIA Vera"),
             {},
-            f"NVIDIA Vera is not in the table: {PASS}",
+            f"NVIDIA Vera is not in the table of machines: {PASS}",
             id="unknown",
         ),
         pytest.param(
             ModelIdentity(model="tiny", gpu="NVIDIA L4, NVIDIA A10"),
             {},
-            f"NVIDIA L4, NVIDIA A10 is not in the table: {PASS}",
+            f"NVIDIA L4, NVIDIA A10 is not in the table of machines: {PASS}",
             id="two kinds",
         ),
         pytest.param(
             replace(H100, gpu="8 × NVIDIA H100 80GB HBM3"),
             {},
-            "how many of the 8 × NVIDIA H100 80GB HBM3 serve is not told: pass --hardware, as 8xh100",
+            "how many of the 8 × NVIDIA H100 80GB HBM3 are in use is unknown: pass --hardware, as 8xh100",
             id="how many",
         ),
         pytest.param(
             replace(H100, partitioned=True),
             {},
-            "of NVIDIA H100 80GB HBM3 only a part serves (MIG): pass --bandwidth GB/s, that of the part",
+            "of NVIDIA H100 80GB HBM3 only a part is in use (MIG): pass --bandwidth GB/s of that part",
             id="MIG",
         ),
         pytest.param(
             ModelIdentity(model="tiny", gpu="NVIDIA L4"),
             {},
-            "the shape of tiny is not known here: pass --model-config, its config.json",
+            "the shape of tiny is unknown: pass --model-config, its config.json",
             id="unknown model",
         ),
         pytest.param(ModelIdentity(model="bench", simulated="bench/1024x50"), {}, "", id="made up"),
@@ -155,7 +155,7 @@ def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: P
     [
         (Flags(hardware="h2000"), "--hardware h2000: unknown, the nearest is h200"),
         (Flags(bandwidth_gb_per_s=0.0), "--bandwidth 0: give the GB/s"),
-        (Flags(model_config="none.json"), "none.json: No such file"),
+        (Flags(model_config="none.json"), "none.json cannot be read: No such file"),
     ],
 )
 def test_flags_are_checked_before_a_run(flags: Flags, said: str) -> None:
@@ -171,5 +171,5 @@ def test_a_checkpoint_that_is_broken_costs_the_roofline_and_nothing_else(tmp_pat
     assert found(subject) == (
         "",
         0.0,
-        f"{tmp_path / 'model.safetensors'} is no safetensors file, or is cut off: copy it again",
+        f"{tmp_path / 'model.safetensors'} is not a safetensors file, or is cut off: copy it again",
     )

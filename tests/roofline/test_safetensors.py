@@ -13,7 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.roofline import safetensors as stored
 from loadgen.roofline import weights
 from loadgen.roofline.architecture import Architecture, parse
-from loadgen.roofline.bound import ceiling
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import machine
 from loadgen.roofline.models import models
 from loadgen.roofline.quantization import Scheme, scheme
@@ -196,18 +196,18 @@ def lying(**said: Any) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        pytest.param(b"", "is no safetensors file, or is cut off", id="empty"),
-        pytest.param(b"GGUF\x03\0\0\0", "is no safetensors file, or is cut off", id="another format"),
-        pytest.param(WHOLE[:30], "is no safetensors file, or is cut off", id="cut in the header"),
-        pytest.param(WHOLE[:-1], "a is not where its header has it", id="cut in the weights"),
-        pytest.param(struct.pack("<Q", 4) + b"{{{{", "its header is no JSON", id="no JSON"),
-        pytest.param(struct.pack("<Q", 2) + b"[]", "its header is no object", id="no object"),
-        pytest.param(lying(shape=[4, 5]), "a is not where its header has it", id="another shape"),
-        pytest.param(lying(data_offsets=[16, 8]), "a is not where its header has it", id="backwards"),
-        pytest.param(lying(data_offsets=[0, 1 << 60]), "a is not where its header has it", id="beyond"),
-        pytest.param(lying(data_offsets=[0]), "says nothing sensible of a", id="half an offset"),
-        pytest.param(lying(shape=[-4, -4]), "says nothing sensible of a", id="a negative shape"),
-        pytest.param(lying(shape="4x4"), "says nothing sensible of a", id="words for a shape"),
+        pytest.param(b"", "is not a safetensors file, or is cut off", id="empty"),
+        pytest.param(b"GGUF\x03\0\0\0", "is not a safetensors file, or is cut off", id="another format"),
+        pytest.param(WHOLE[:30], "is not a safetensors file, or is cut off", id="cut in the header"),
+        pytest.param(WHOLE[:-1], "a is not where its header puts it", id="cut in the weights"),
+        pytest.param(struct.pack("<Q", 4) + b"{{{{", "its header is not valid JSON", id="no JSON"),
+        pytest.param(struct.pack("<Q", 2) + b"[]", "its header is not a JSON object", id="no object"),
+        pytest.param(lying(shape=[4, 5]), "a is not where its header puts it", id="another shape"),
+        pytest.param(lying(data_offsets=[16, 8]), "a is not where its header puts it", id="backwards"),
+        pytest.param(lying(data_offsets=[0, 1 << 60]), "a is not where its header puts it", id="beyond"),
+        pytest.param(lying(data_offsets=[0]), "its header is invalid for a", id="half an offset"),
+        pytest.param(lying(shape=[-4, -4]), "its header is invalid for a", id="a negative shape"),
+        pytest.param(lying(shape="4x4"), "its header is invalid for a", id="words for a shape"),
     ],
 )
 def test_a_header_that_is_cut_off_or_not_true_is_named(tmp_path: Path, raw: bytes, said: str) -> None:
@@ -221,12 +221,12 @@ def test_a_header_that_is_cut_off_or_not_true_is_named(tmp_path: Path, raw: byte
 def test_a_model_half_copied_is_named(tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "m", dense(), shards=3)
     (place / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(UsageError, match=r"00002-of-00003.* is not there: the model is half copied"):
+    with pytest.raises(UsageError, match=r"00002-of-00003.* is missing: the model is half copied"):
         stored.read(place, shape())
 
 
 def test_experts_that_the_config_does_not_know_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"its config\.json knows of none"):
+    with pytest.raises(UsageError, match=r"its config\.json declares none"):
         stored.read(checkpoint(tmp_path / "m", mixture(stacked=False)), shape())
 
 
@@ -307,9 +307,9 @@ def test_only_the_experts_of_gpt_oss_are_in_four_bits() -> None:
 
 
 def test_what_cannot_be_known_says_what_to_pass() -> None:
-    with pytest.raises(UsageError, match=r"the shape of tiny is not known here: pass --model-config"):
+    with pytest.raises(UsageError, match=r"the shape of tiny is unknown: pass --model-config"):
         ceiling("tiny", machine("l4"))
-    with pytest.raises(UsageError, match=r"nobody here knows how many bits quark has"):
+    with pytest.raises(UsageError, match=r"unknown bit width of quark"):
         ceiling("Qwen3-8B", machine("l4"), quantization="quark")
 
 

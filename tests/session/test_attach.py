@@ -151,7 +151,7 @@ def test_what_cannot_be_meant_is_told(
 
 
 def test_nobody_there_is_told(stack: ExitStack) -> None:
-    with pytest.raises(LoadgenError, match=r"is not ready: .*is this the server's address"):
+    with pytest.raises(LoadgenError, match=r"is not ready: .*check the address"):
         attached(stack, "--port", str(closed_port()))
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from builders.serving_scripts import engine_command
 from loadgen import cli
+from loadgen.endpoint.secrecy import command_line
 from loadgen.session.launch_options import Launching
 from loadgen.session.options import parse
-from loadgen.telemetry.environment import command_line
 
 ECHO = "--launch-command 'echo {port}'"
 
@@ -130,10 +130,13 @@ def test_settings_of_the_server_are_no_keys_of_the_workload() -> None:
         ("--launch vllm --tensor-parallel 0", "tensor_parallel = 0: input should be greater than"),
         ("--launch vllm --server-seed=-1", "seed = -1: input should be greater than"),
         ("--launch vllm --quantization ''", "quantization = '': string should have at least"),
-        (f"{ECHO} --context-len 9", "cannot be told context len (9): write it into the command line"),
-        (f"{ECHO} --server-python x", "cannot be told python (x): write it into the command line"),
-        ("--launch transformers --model o/m --memory-fraction 0.5", "cannot be told memory fraction (0.5)"),
-        ("--launch vllm --model o/m --server-python nowhere", "--server-python nowhere is no interpreter"),
+        (f"{ECHO} --context-len 9", "does not support context len (9): write it into the command line"),
+        (f"{ECHO} --server-python x", "does not support python (x): write it into the command line"),
+        ("--launch transformers --model o/m --memory-fraction 0.5", "does not support memory fraction (0.5)"),
+        (
+            "--launch vllm --model o/m --server-python nowhere",
+            "--server-python nowhere is not an interpreter",
+        ),
         ("--launch-container I --model o/m --container-engine none", "none is not on PATH"),
     ],
 )

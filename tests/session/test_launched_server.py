@@ -124,7 +124,7 @@ def test_memory_of_the_server_is_measured_and_what_no_sensor_tells_is_said_with_
     sensed = stored()["sensed"]
     assert sensed["rss"]["peak_bytes"] > 1 << 20
     assert sensed["energy"] is None
-    assert "energy: not known" in said
+    assert "energy: unknown" in said
     assert "not read: no NVIDIA GPU here" in said
 
 
@@ -136,7 +136,7 @@ def test_the_gpus_of_this_machine_are_those_of_the_run(
     known = stored()
     assert "H200" in known["environment"]["gpu"]
     assert known["sensed"]["device"]["peak_bytes"] == 136_000_000_000
-    assert "less the 126.66 GiB before it" in report(capsys)
+    assert "less the 126.66 GiB in use before it" in report(capsys)
 
 
 def test_the_next_start_waits_until_the_gpus_memory_is_back(

@@ -30,14 +30,14 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(
-    held: bool = True, streams: int = 1, failed: int = 0, unlike: int = 0, tokens: int = 10, trouble: str = ""
+    held: bool = True, streams: int = 1, failed: int = 0, unlike: int = 0, tokens: int = 10, error: str = ""
 ) -> Seen:
     """A run at 50 tok/s a stream whose gaps are true, or twice as long."""
     true = np.array([20 * MS])
     gap = (true if held else 2 * true, true)
     rate = 50.0 * streams
     return Seen(
-        4, failed, unlike, tokens, tokens, 0, rate, streams, NOTHING, gap, gap, NOTHING, trouble=trouble
+        4, failed, unlike, tokens, tokens, 0, rate, streams, NOTHING, gap, gap, NOTHING, first_error=error
     )
 
 
@@ -104,7 +104,7 @@ def test_the_search_finds_the_most_that_is_held(
         (seen(tokens=40), "ok"),
         (seen(tokens=39), "39 tokens of 40"),
         (seen(tokens=30, unlike=1), "1 of 4 answers with more or fewer messages than were sent"),
-        (seen(failed=2, trouble="truncated: x"), "2 of 4 failed, the first with truncated: x"),
+        (seen(failed=2, error="truncated: x"), "2 of 4 failed, the first with truncated: x"),
     ],
 )
 def test_what_is_wrong_with_a_mode_is_said(run: Seen, word: str) -> None:
@@ -205,7 +205,7 @@ def test_a_null_server_that_does_not_start_is_one_line(
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     assert cli.main(["selftest"]) == MeasureError.exit_code
     said = capsys.readouterr().err
-    assert said == "loadgen: the null server did not start: it ended without a word\n"
+    assert said == "loadgen: the null server did not start: it ended without output\n"
 
 
 @pytest.mark.realtime

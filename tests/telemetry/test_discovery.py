@@ -9,7 +9,7 @@ import pytest
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.telemetry import discovery
 from loadgen.telemetry.nvml import Gpus
-from loadgen.telemetry.sensor import Absent, Questions, Reading, Sensor
+from loadgen.telemetry.sensor import Absent, Queries, Reading, Sensor
 
 
 def test_a_machine_without_a_gpu_says_so_and_has_memory(
@@ -19,7 +19,7 @@ def test_a_machine_without_a_gpu_says_so_and_has_memory(
     found = discovery.found(tmp_path)
     reading = Reading.merged(sensor.read([]) for sensor in found)
     assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
-    assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are not known")
+    assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are unknown")
     assert reading.held_back is None
     assert list(reading.values) == [("system_bytes", "")]
     assert list(discovery.facts(found)) == ["memory"]
@@ -49,29 +49,29 @@ def test_gpu_memory_in_use_is_one_number(
     ("refused", "missing"),
     [
         ([], ()),
-        ([("a", "why")], ("it does not tell a: why",)),
-        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not tell a and b: why",)),
+        ([("a", "why")], ("it does not report a: why",)),
+        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not report a and b: why",)),
         (
             [("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")],
-            ("it does not tell a, c and d: 1", "it does not tell b: 2"),
+            ("it does not report a, c and d: 1", "it does not report b: 2"),
         ),
     ],
 )
 def test_refusals_are_one_line_a_reason(refused: list[tuple[str, str]], missing: tuple[str, ...]) -> None:
-    asked = Questions("it", OSError)
+    queries = Queries("it", OSError)
     for what, why in refused:
-        asked.refuse(what, why)
-    assert asked.missing == missing
+        queries.refuse(what, why)
+    assert queries.missing == missing
 
 
 def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
     def no(why: str) -> int:
         raise OSError(why)
 
-    asked = Questions("it", OSError)
-    assert asked.ask("a", lambda: no("first"), lambda: 7) == 7
-    assert asked.ask("b", lambda: no("first"), lambda: no("second")) is None
-    assert asked.missing == ("it does not tell b: first",)
+    queries = Queries("it", OSError)
+    assert queries.get("a", lambda: no("first"), lambda: 7) == 7
+    assert queries.get("b", lambda: no("first"), lambda: no("second")) is None
+    assert queries.missing == ("it does not report b: first",)
 
 
 @pytest.mark.realtime

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.endpoint.secrecy import command_line, hide
 from loadgen.telemetry import environment
-from loadgen.telemetry.environment import command_line, git_state, hide
+from loadgen.telemetry.environment import git_state
 
 
 @pytest.mark.parametrize(

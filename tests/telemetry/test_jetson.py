@@ -66,7 +66,7 @@ def test_thor_tells_heat_clocks_and_throttling_and_what_it_does_not_tell(tmp_pat
         ("memory_mhz", "bwmgr"): 4266,
     }
     assert reading.held_back == (("gpu", "throttle alert"),)
-    assert reading.missing == ("the board does not tell temperature gpu-thermal: No data available",)
+    assert reading.missing == ("the board does not report temperature gpu-thermal: No data available",)
 
 
 def test_orin_tells_the_gpu_s_own_heat_and_clock(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_monitor_that_stops_to_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "sys/class/hwmon/hwmon5/curr1_input").write_text("broken\n", "utf-8")
     reading = found.read([])
     assert ("board_w", "VIN") not in reading.values
-    assert reading.missing[0] == "the board does not tell rail VIN: No such file or directory"
-    assert reading.missing[1].startswith("the board does not tell rail VDD_GPU: invalid literal")
+    assert reading.missing[0] == "the board does not report rail VIN: No such file or directory"
+    assert reading.missing[1].startswith("the board does not report rail VDD_GPU: invalid literal")
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_a_monitor_that_stops_to_answer_is_named(tmp_path: Path) -> None:
     [
         pytest.param(
             "sys/class/devfreq/17000000.gpu/cur_freq = 1",
-            "the board does not tell its power: there is no INA monitor under /sys/class/hwmon",
+            "the board does not report its power: there is no INA monitor under /sys/class/hwmon",
             id="no monitor",
         ),
         pytest.param(
             "sys/class/hwmon/hwmon0/name = ina226\nsys/class/hwmon/hwmon0/power1_input = 5000000",
-            "the board does not tell its total power: its monitors do not say which rails they are on",
+            "the board does not report its total power: its monitors do not name their rails",
             id="a monitor without a label",
         ),
     ],

@@ -37,7 +37,7 @@ def test_a_thor_tells_memory_by_process_and_says_what_it_does_not_tell() -> None
         values={("server_bytes", "GPU 0"): 27_595_374_592},
         held_back=None,
         missing=(
-            "GPU 0 does not tell memory in use, energy or power, temperature, SM clock, memory clock and "
+            "GPU 0 does not report memory in use, energy or power, temperature, SM clock, memory clock and "
             "why its clocks are held back: Not Supported",
         ),
     )
@@ -93,7 +93,7 @@ def test_processes_that_no_gpu_lists_are_said_to_be_unlisted() -> None:
     reading = Gpus(RecordedNvml("h200")).read([1234])
     assert ("server_bytes", "GPU 0") not in reading.values
     assert reading.missing == (
-        "no GPU lists a process of the server: its GPU memory is not known by process",
+        "no GPU lists a process of the server, so its GPU memory is unknown by process",
     )
     assert Gpus(RecordedNvml("h200")).read([]).missing == ()
 
@@ -103,7 +103,10 @@ def test_a_list_without_memory_is_not_a_list_of_none() -> None:
     nvml.said["devices"][0]["ComputeRunningProcesses"][0]["usedGpuMemory"] = None
     reading = Gpus(nvml).read([41])
     assert ("server_bytes", "GPU 0") not in reading.values
-    assert reading.missing[0] == "GPU 0 does not tell memory by process: it lists the processes without it"
+    assert (
+        reading.missing[0]
+        == "GPU 0 does not report memory by process: it lists the processes without their memory"
+    )
 
 
 @pytest.mark.parametrize("words", ["GPU is lost", "Insufficient Permissions", "Unknown Error"])
@@ -114,7 +117,7 @@ def test_a_gpu_that_falls_off_is_a_line_and_no_exception(words: str) -> None:
     reading = devices.read([41])
     assert reading.values == {}
     assert reading.missing[0] == (
-        "GPU 0 does not tell memory in use, memory by process, energy or power, temperature, SM clock, "
+        "GPU 0 does not report memory in use, memory by process, energy or power, temperature, SM clock, "
         f"memory clock and why its clocks are held back: {words}"
     )
     assert devices.facts()["gpus"] == "1"
@@ -125,14 +128,14 @@ def test_a_gpu_that_cannot_be_opened_is_named() -> None:
     nvml = RecordedNvml("h200")
     nvml.said["devices"][1] = "GPU is lost"
     reading = Gpus(nvml).read([41])
-    assert reading.missing == ("NVML does not tell of GPU 1: GPU is lost",)
+    assert reading.missing == ("NVML does not report GPU 1: GPU is lost",)
     assert reading.values["server_bytes", "GPU 0"] == 134_000_000_000
 
 
 def test_a_driver_without_a_gpu_says_so() -> None:
     nvml = RecordedNvml("h200")
     nvml.said["devices"] = []
-    assert Gpus(nvml).read([]).missing == ("NVML does not tell of any GPU: it finds none",)
+    assert Gpus(nvml).read([]).missing == ("NVML does not report any GPU: it finds none",)
     assert Gpus(nvml).facts() == {}
 
 

@@ -101,17 +101,17 @@ def test_a_process_of_another_user_is_a_line_and_never_a_part_of_the_sum(memory:
     memory.trouble = psutil.AccessDenied(1)
     reading = Processes(lambda: 0).read([1, 2])
     assert reading.values == {("rss_bytes", ""): 600}
-    assert reading.missing == ("a process of the server does not tell its PSS: it is another user's",)
+    assert reading.missing == ("a process of the server does not report its PSS: it is another user's",)
 
 
 def test_a_platform_without_pss_says_so(memory: Memory) -> None:
     del memory.pss
     reading = Processes(lambda: 0).read([1])
     assert reading.values == {("rss_bytes", ""): 300}
-    assert reading.missing[0].startswith("a process of the server does not tell its PSS: ")
+    assert reading.missing[0].startswith("a process of the server does not report its PSS: ")
 
 
 def test_without_processes_there_is_a_reason() -> None:
     reading = Processes().read([])
     assert reading.values == {}
-    assert reading.missing == ("host memory: the server's processes are not known",)
+    assert reading.missing == ("host memory: the server's processes are unknown",)

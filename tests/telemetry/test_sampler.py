@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window
-from loadgen.telemetry.sampler import Sensed, render, summary
+from loadgen.telemetry.sampler import SensorSummary, render, summary
 from loadgen.telemetry.sensor import Key, Quantity, Reading
 
 S = 1_000_000_000
@@ -36,7 +36,7 @@ def sensed(
     end_s: float,
     rest: dict[Key, Sequence[float | None]] | None = None,
     before_bytes: int | None = None,
-) -> Sensed:
+) -> SensorSummary:
     window = Window(looks(series), int(begin_s * S), int(end_s * S), 1.0)
     return summary(window, looks(rest) if rest else (), before_bytes)
 
@@ -73,7 +73,7 @@ def test_energy_is_of_the_window(
 @pytest.mark.parametrize(
     ("series", "missing"),
     [
-        pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read once",), id="once"),
+        pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read only once",), id="once"),
         pytest.param({GPU: [5, 9, 2, 4]}, ("energy of GPU 0: its counter went backwards",), id="backwards"),
         pytest.param(
             {GPU: [1, 2, 3, None], ("sm_mhz", "GPU 0"): [100] * 20},
@@ -175,12 +175,14 @@ def test_memory_is_the_peak_and_the_median_of_the_second_half_of_the_window() ->
             MemoryUse(
                 peak_bytes=3 * GIB,
                 steady_bytes=2 * GIB,
-                how="NVML, all processes, less the 2.00 GiB before it",
+                how="NVML, all processes, less the 2.00 GiB in use before it",
             ),
         ),
         (
             9 * GIB,
-            MemoryUse(peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB before it"),
+            MemoryUse(
+                peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB in use before it"
+            ),
         ),
     ],
 )
@@ -248,7 +250,7 @@ def test_a_run_between_two_samples_takes_the_one_next_to_it() -> None:
     assert (found.rss.peak_bytes, found.samples, found.missing) == (2, 1, ())
 
 
-FULL = Sensed(
+FULL = SensorSummary(
     duration_s=20.0,
     period_s=0.5,
     samples=40,
@@ -262,7 +264,7 @@ FULL = Sensed(
     sm_mhz={"GPU 0": SampleSpread(min=1900, mean=1980, max=2000)},
     held_back={},
 )
-JETSON = Sensed(
+JETSON = SensorSummary(
     duration_s=10.0,
     period_s=0.5,
     samples=20,
@@ -281,7 +283,7 @@ JETSON = Sensed(
         "gpu-thermal": SampleSpread(min=50, mean=55, max=60),
     },
     held_back={"gpu: throttle alert": 0.25},
-    missing=("GPU 0 does not tell power: Not Supported",),
+    missing=("GPU 0 does not report power: Not Supported",),
 )
 
 
@@ -295,7 +297,7 @@ JETSON = Sensed(
                 "memory: server 12.34 GiB of GPU memory at peak (steady 12.30; NVML, by process), "
                 "host RSS 3.20 GiB",
                 "energy: 1,234 J, 61.2 W mean (idle 18.0), 0.096 J per output token (NVML energy counter)",
-                "GPU: 54 °C at most, SM 1,980 MHz mean; no throttling",
+                "GPU: 54 °C max, SM 1,980 MHz mean; no throttling",
             ],
             id="a server's GPU",
         ),
@@ -303,28 +305,28 @@ JETSON = Sensed(
             JETSON,
             0,
             [
-                "memory: PSS 2.00 GiB, 90.00 GiB of the machine's in use",
+                "memory: PSS 2.00 GiB, 90.00 GiB of the machine in use",
                 "energy: 400 J, 40.0 W mean (rail VIN, sampled every 0.5 s), "
                 "of it VDD_GPU 200 J, VIN_SYS_5V0 50 J",
-                "GPU: 60 °C at most; gpu: throttle alert in 25 % of samples",
-                "not read: GPU 0 does not tell power: Not Supported",
+                "GPU: 60 °C max; gpu: throttle alert in 25 % of samples",
+                "not read: GPU 0 does not report power: Not Supported",
             ],
             id="a Jetson, no token",
         ),
         pytest.param(
-            Sensed(
+            SensorSummary(
                 duration_s=1, period_s=0.5, samples=0, cpu_ms_per_sample=0, missing=("no NVIDIA GPU", "b")
             ),
             10,
-            ["memory: not known", "energy: not known", "not read: no NVIDIA GPU; b"],
+            ["memory: unknown", "energy: unknown", "not read: no NVIDIA GPU; b"],
             id="nothing",
         ),
     ],
 )
-def test_the_report_has_a_line_each(known: Sensed, tokens: int, lines: list[str]) -> None:
+def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: list[str]) -> None:
     assert render(known, tokens) == lines
 
 
 @pytest.mark.parametrize("known", [FULL, JETSON])
-def test_what_was_sensed_comes_back_from_json(known: Sensed) -> None:
-    assert Sensed.model_validate_json(known.model_dump_json()) == known
+def test_what_was_sensed_comes_back_from_json(known: SensorSummary) -> None:
+    assert SensorSummary.model_validate_json(known.model_dump_json()) == known

@@ -1,4 +1,4 @@
-"""Sensing looks beside a run, from a thread of its own, and waits for no sensor that does not answer."""
+"""The sampler reads sensors from a thread of its own, and waits for none that does not answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from loadgen import clock
-from loadgen.telemetry.sampler import Sensing
+from loadgen.telemetry.sampler import Sampler
 from loadgen.telemetry.sensor import Absent, Reading
 
 
@@ -32,7 +32,7 @@ class Counting:
 @pytest.mark.realtime
 def test_looking_begins_at_once_goes_on_and_ends_with_a_last_look() -> None:
     sensor = Counting()
-    sensing = Sensing([sensor, Absent("no GPU")], lambda: [7], period_s=0.0)
+    sensing = Sampler([sensor, Absent("no GPU")], lambda: [7], period_s=0.0)
     assert sensing.period_s == 0.1
     begin_ns = clock.now_ns()
     with sensing.sampling():
@@ -49,10 +49,10 @@ def test_looking_begins_at_once_goes_on_and_ends_with_a_last_look() -> None:
 @pytest.mark.realtime
 def test_rest_is_apart_from_the_run() -> None:
     sensor = Counting()
-    sensing = Sensing([sensor], list)
-    sensing.rest(0.0)
+    sensing = Sampler([sensor], list)
+    sensing.sample_idle(0.0)
     assert sensing.samples == []
-    assert len(sensing.rested) == len(sensor.asked) > 0
+    assert len(sensing.idle) == len(sensor.asked) > 0
 
 
 class Stuck:
@@ -71,9 +71,9 @@ class Stuck:
 
 @pytest.mark.realtime
 def test_a_sensor_that_does_not_answer_does_not_hold_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.telemetry.sampler._LEAVE_S", 0.01)
+    monkeypatch.setattr("loadgen.telemetry.sampler._STOP_S", 0.01)
     stuck = Stuck()
-    sensing = Sensing([stuck], list)
+    sensing = Sampler([stuck], list)
     with sensing.sampling():
         pass
     missing = sensing.sensed(0, 1).missing

@@ -9,15 +9,14 @@ from fnmatch import fnmatch
 
 import pytest
 
+from builders.recorded_sensors import RecordedNvml
 from loadgen.telemetry import environment
+from loadgen.telemetry.nvml import Gpus
+from loadgen.telemetry.sensor import Absent
 from loadgen.telemetry.throttling import HostMachine, HostState, snapshot, throttled
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
-COUNTED = (
-    "--query-gpu=clocks_event_reasons.active,clocks_event_reasons_counters.sw_thermal_slowdown,"
-    "clocks_event_reasons_counters.hw_thermal_slowdown"
-)
 CLOCKS = """SOC family:tegra234  Machine:NVIDIA Jetson AGX Orin Developer Kit
 Online CPUs: 0-11
 cpu0:  Online=1 Governor=schedutil MinFreq=729600 MaxFreq=2201600 CurrentFreq=1190400 IdleStates: WFI=1 c7=1
@@ -28,11 +27,12 @@ NV Power Mode: {}
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(HostMachine):
     """A machine's files and commands as they were once."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    nvml: RecordedNvml | None = None
 
     def paths(self, pattern: str) -> list[str]:
         known = {path for path in self.files if fnmatch(path, pattern)}
@@ -44,6 +44,9 @@ class Recorded:
 
     def run(self, *command: str) -> str:
         return self.outputs.get(command[:2], "")  # type: ignore[arg-type]
+
+    def gpus(self) -> Gpus | Absent:
+        return Absent("none") if self.nvml is None else Gpus(self.nvml)
 
 
 def cpu(governor: str, driver: str, limit: str = "3400000") -> Recorded:
@@ -84,9 +87,9 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
         ),
         pytest.param(cooled("pwm-fan", "3"), (), id="a fan"),
         pytest.param(cooled("cpufreq-cpu0", "0"), (), id="cool"),
-        pytest.param(cooled("Processor", "2"), ("the kernel cools Processor by slowing it",), id="hot"),
+        pytest.param(cooled("Processor", "2"), ("the kernel slows Processor down to cool it",), id="hot"),
         pytest.param(jetson("MAXN_SUPER"), (), id="Jetson at its best"),
-        pytest.param(jetson("30W"), ("Jetson power mode 30W, MAXN is there",), id="Jetson below its best"),
+        pytest.param(jetson("30W"), ("Jetson power mode 30W, below MAXN",), id="Jetson below its best"),
         pytest.param(jetson("20W", known="< POWER_MODEL ID=0 NAME=20W >"), (), id="a Jetson without MAXN"),
         pytest.param(
             jetson("MAXN", 900000000),
@@ -130,39 +133,41 @@ def test_a_count_that_rose_in_the_run_throttled(
     assert throttled(snapshot(before), snapshot(after)) == said
 
 
-def gpus(query: str, answer: str) -> Recorded:
-    return Recorded(outputs={("nvidia-smi", query): answer})
-
-
-ACTIVE, OLDER = "--query-gpu=clocks_event_reasons.active", "--query-gpu=clocks_throttle_reasons.active"
+def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
+    """GPUs that answer a query of clock reasons with these, and a counter of thermal slowdown in ns."""
+    nvml = RecordedNvml("h200")
+    nvml.said["devices"] = [
+        {f"CurrentClocks{query}Reasons": mask, "ViolationStatus": count} for mask, count in devices
+    ]
+    return Recorded(nvml=nvml)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        pytest.param("0x0000000000000004, 10, 0", "0x0000000000000001, 10, 0", (), id="power limit and idle"),
+        pytest.param(gpus((0x04, 10)), gpus((0x01, 10)), (), id="power limit and idle"),
         pytest.param(
-            "0x0000000000000001, 10, 0\n0x0000000000000001, 0, 0",
-            "0x0000000000000001, 10, 0\n0x0000000000000001, 900, 0",
-            ("GPU sw thermal slowdown for 900 µs",),
+            gpus((0x01, 10_000), (0x01, 0)),
+            gpus((0x01, 10_000), (0x01, 900_000)),
+            ("GPU 1: thermal slowdown for 900 µs",),
             id="a count of the second one",
         ),
         pytest.param(
-            "0x0000000000000001, 0, 0",
-            "0x0000000000000060, 0, 0",
+            gpus((0x01, 0)),
+            gpus((0x60, 0)),
             ("GPU 0: software thermal slowdown", "GPU 0: hardware thermal slowdown"),
             id="at this moment",
         ),
-        pytest.param("[N/A], [N/A], [N/A]", "[N/A], [N/A], [N/A]", (), id="not told"),
+        pytest.param(gpus((0x01, "Not Supported")), gpus((0x01, "Not Supported")), (), id="not counted"),
     ],
 )
-def test_a_gpu_says_why_it_was_slow(before: str, after: str, said: tuple[str, ...]) -> None:
-    assert throttled(snapshot(gpus(COUNTED, before)), snapshot(gpus(COUNTED, after))) == said
+def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tuple[str, ...]) -> None:
+    assert throttled(snapshot(before), snapshot(after)) == said
 
 
-@pytest.mark.parametrize("query", [ACTIVE, OLDER])
-def test_a_driver_without_counters_is_asked_for_less(query: str) -> None:
-    after = snapshot(gpus(query, "0x0000000000000080"))
+@pytest.mark.parametrize("query", ["Event", "Throttle"])
+def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
+    after = snapshot(gpus((0x80, "Not Supported"), query=query))
     assert throttled(HostState(), after) == ("GPU 0: power brake",)
 
 

@@ -54,7 +54,7 @@ from loadgen.validity.evidence import RunEvidence
 pytestmark = pytest.mark.realtime
 
 FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
-DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
+DOCS = Path(__file__).parent.parent / "docs" / "reliability.md"
 MANY_FAILURES = "many-failures"
 # The doubts that answers alone raise: the others are of the machine that this runs on, or of few requests.
 ABOUT_ANSWERS = {
@@ -222,7 +222,7 @@ def assert_result_is_strict(played: Played, fault: Fault) -> None:
 
 def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
     verdict = played.result.verdict
-    names = {found.doubt.name for found in verdict.found}
+    names = {found.rule.code for found in verdict.findings}
     expected = fault.doubts | ({MANY_FAILURES} if ending.kind else set())
     unsure = {"many-resent"} if fault.resent is None else set()
     assert names & ABOUT_ANSWERS - unsure == expected - unsure

@@ -269,7 +269,7 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(name: str,
     assert record.usage
     assert (record.text or "")[:3] in ("BUG", "nda")
     streamed = recorded.decode(name.replace("nostream", "asked for a stream"), recorded.reads(name))
-    assert streamed.failure == Failure(K.NOT_STREAMED, "one JSON body, where a stream was asked for")
+    assert streamed.failure == Failure(K.NOT_STREAMED, "one JSON body where a stream was requested")
 
 
 def test_every_recorded_response_is_in_a_table_here_or_with_the_generate_ones() -> None:

@@ -124,7 +124,7 @@ def test_what_differs_from_the_log_is_counted_and_not_measured(
 ) -> None:
     seen = compare(Records.of([found]), logged((MS, [5 * MS, 6 * MS])))
     assert (seen.failed, seen.unlike, seen.messages) == counts
-    assert seen.trouble == ("timeout: late" if seen.failed else "")
+    assert seen.first_error == ("timeout: late" if seen.failed else "")
     assert len(seen.gap[0]) == len(seen.gap[1]) == max(0, seen.messages - 1)
 
 
@@ -226,7 +226,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_no_fault(
 ) -> None:
     cache.parent.parent.write_text("a file where the directory would be")
     assert calibration.remember([calibrated()]) is False
-    assert caplog.text.count("the self-test is not kept: ") == 1
+    assert caplog.text.count("the self-test's result is not stored: ") == 1
 
 
 def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -257,5 +257,5 @@ def test_another_machine_or_software_is_another_environment(change: dict[str, st
     assert (before == after) is same
 
 
-def test_headroom_is_of_messages_however_many_tokens_they_held_in_the_self_test() -> None:
+def test_headroom_counts_messages_not_the_tokens_in_them() -> None:
     assert calibrated(tokens_per_message=4).headroom(50_000.0) == 0.5

@@ -18,7 +18,7 @@ def test_a_percentile_needs_so_many_samples(percentile: float, point: int, bound
     assert least_samples(percentile) == (point, bound)
 
 
-def test_the_bound_is_the_least_n_whose_largest_sample_lies_beyond_it_in_95_percent() -> None:
+def test_the_bound_is_the_least_n_that_covers_a_percentile_in_95_percent() -> None:
     _, n = least_samples(99)
     assert 0.99**n <= 0.05 < 0.99 ** (n - 1)
 

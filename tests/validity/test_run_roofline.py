@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from builders import made_cases as made
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.results import report
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags, ModelIdentity
-from loadgen.telemetry.sampler import WITH_SERVER, Sensed
+from loadgen.telemetry.sampler import WITH_SERVER, SensorSummary
 from loadgen.validity import run_roofline
 from loadgen.validity.run_metadata import Server
 
 SERVER = Server(
     url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
 )
-SENSED = Sensed(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
 
 
 def test_the_facts_say_what_ran_on_what() -> None:
@@ -25,7 +25,7 @@ def test_the_facts_say_what_ran_on_what() -> None:
         server=SERVER,
         environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB", "gpu_mig": "on"},
         checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
-        as_run=AsRun(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
+        as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
     ).facts
     assert run_roofline.subject(facts) == ModelIdentity(
         model="Qwen/Qwen3-8B",
@@ -67,6 +67,6 @@ def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
     text = " ".join(report.render(Result(case.facts, case.records)).split())
     assert "roofline: 700 tok/s at best (15.2 GB a step of 5.33 requests, this machine at 2000 GB/s)" in text
     without = case.facts.model_copy(update={"ceiling": None, "no_ceiling": "pass --hardware KEY"})
-    assert "\nroofline: none: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
+    assert "\nroofline: unknown: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
     silent = without.model_copy(update={"no_ceiling": ""})
     assert "roofline" not in report.render(Result(silent, case.records))

@@ -9,25 +9,26 @@ from itertools import starmap
 import pytest
 
 from loadgen.validity import verdict
-from loadgen.validity.doubts import DOUBTS, Doubt, Severity
-from loadgen.validity.evidence import EvidenceSource
+from loadgen.validity.doubts import DOUBTS
+from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.rule import Finding, Rule, Severity, Source, table
 from loadgen.validity.sections import Broken
-from loadgen.validity.verdict import Finding, Level, Verdict
+from loadgen.validity.verdict import Level, Verdict
 
-BY_NAME = {doubt.name: doubt for doubt in DOUBTS}
-BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is EvidenceSource.SELFTEST)
+BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
+BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
 
 
 ZERO = "ZeroDivisionError: division by zero"
 
 
-def of(*names: str, blind: Sequence[Doubt] = (), failed: dict[str, str] | None = None) -> Verdict:
+def of(*names: str, blind: Sequence[Rule[RunEvidence]] = (), failed: dict[str, str] | None = None) -> Verdict:
     found = tuple(Finding(BY_NAME[name], f"{name} by 7 %") for name in names)
     return Verdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())))
 
 
 def told(name: str) -> str:
-    return f"{name} by 7 %; {BY_NAME[name].remedy}"
+    return f"{name} by 7 %; fix: {BY_NAME[name].remedy}"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def told(name: str) -> str:
         (("counters-reset", "prefix-cache"), Level.INVALID, Level.INVALID),
     ],
 )
-def test_the_worst_severity_decides_and_what_was_not_judged_in_full_is_not_valid(
+def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
     names: tuple[str, ...], level: Level, not_judged: Level
 ) -> None:
     assert of(*names).level is level
@@ -52,7 +53,7 @@ def test_the_worst_severity_decides_and_what_was_not_judged_in_full_is_not_valid
         pytest.param(of(), ["verdict: VALID"], id="nothing"),
         pytest.param(
             of("headroom", "few-per-slot"),
-            ["verdict: VALID; notes: headroom, few-per-slot; --explain tells"],
+            ["verdict: VALID; notes: headroom, few-per-slot; details: --explain"],
             id="notes",
         ),
         pytest.param(of("failures"), [f"verdict: SUSPECT: {told('failures')}"], id="one"),
@@ -61,7 +62,7 @@ def test_the_worst_severity_decides_and_what_was_not_judged_in_full_is_not_valid
             [
                 f"verdict: INVALID: {told('counters-reset')}",
                 f"and: {told('failures')}",
-                "also prefix-cache, first-wave; notes: headroom; --explain tells",
+                "also prefix-cache, first-wave; notes: headroom; details: --explain",
             ],
             id="many",
         ),
@@ -78,7 +79,7 @@ def test_the_worst_severity_decides_and_what_was_not_judged_in_full_is_not_valid
             ),
             [
                 f"verdict: SUSPECT: {told('failures')}",
-                "notes: headroom; --explain tells",
+                "notes: headroom; details: --explain",
                 f"not judged: prefix-cache, overload raised {ZERO}; please report it",
                 "not judged: resent raised KeyError: 1; please report it",
             ],
@@ -100,8 +101,8 @@ def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
         f"  condition: {doubt.condition}",
         f"  remedy: {doubt.remedy}",
         f"not judged: overload raised {ZERO}; please report it",
-        f"looked for and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)",
-        "not looked for, without a self-test of this client: beyond-capacity, headroom",
+        f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)",
+        "not checked, without a self-test of this client: beyond-capacity, headroom",
     ]
 
 
@@ -117,13 +118,14 @@ def test_the_json_has_everything() -> None:
         "condition": BY_NAME["prefix-cache"].condition,
         "remedy": BY_NAME["prefix-cache"].remedy,
     }
-    assert (found["looked_at"], found["not_looked_at"]) == (len(DOUBTS) - 2, [BLIND[0].name])
+    assert (found["looked_at"], found["not_looked_at"]) == (len(DOUBTS) - 2, [BLIND[0].code])
     assert found["not_judged"] == [{"name": "overload", "why": ZERO}]
 
 
 def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
-    sections = verdict.table().split("## ")[1:]
+    severities = (Severity.INVALID, Severity.SUSPECT, Severity.NOTE)
+    sections = table(DOUBTS, "doubt").split("## ")[1:]
     assert [section.splitlines()[0] for section in sections] == ["Invalid", "Suspect", "Note"]
-    for section, severity in zip(sections, sorted(Severity, reverse=True), strict=True):
+    for section, severity in zip(sections, severities, strict=True):
         rows = [line for line in section.splitlines() if line.startswith("| `")]
-        assert [row.split("`")[1] for row in rows] == [d.name for d in DOUBTS if d.severity is severity]
+        assert [row.split("`")[1] for row in rows] == [d.code for d in DOUBTS if d.severity is severity]

@@ -16,7 +16,7 @@ from loadgen import cli
 from loadgen.endpoint import discovery
 from loadgen.results.run_directory import REPORT, RESULT
 from loadgen.session import launched_server, progress, session
-from loadgen_servers import running
+from loadgen_servers.process import running
 
 pytestmark = [
     pytest.mark.realtime,
@@ -106,7 +106,7 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
         pytest.param(HANGS, "/health does not answer: All connection attempts failed", id="never listens"),
         pytest.param(
             "print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
-            "/health says 503",
+            "/health answers 503",
             id="never healthy",
         ),
         pytest.param(
@@ -240,7 +240,7 @@ def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
         pytest.param("./garbage {port}", "./garbage cannot be run, ", id="no program"),
         pytest.param("./plain", "the command has no {port}", id="no port"),
         pytest.param("'./plain {port}", "the command cannot be read (no closing quotation)", id="quoting"),
-        pytest.param("{model} {port}", "the command has {model}, and none is given", id="no model"),
+        pytest.param("{model} {port}", "the command has {model}, and no model is given", id="no model"),
         pytest.param("./plain {port} {gpus}", "the command has {gpus}: only {port}, {host}", id="unknown"),
         pytest.param(" ", "the command has no {port}", id="empty"),
     ],

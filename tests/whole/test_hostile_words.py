@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loadgen.endpoint import engine_logs
-from loadgen.endpoint.engine_config import AsRun, from_server_info, parse, render
+from loadgen.endpoint.engine_config import EngineConfig, from_server_info, parse, render
 from loadgen.errors import UsageError
 from loadgen.roofline import checkpoint, estimate, gguf, safetensors
 from loadgen.session import attach
@@ -66,7 +66,7 @@ def test_a_log_of_one_line_is_read_in_linear_time(piece: str) -> None:
     strict(found)
 
 
-def strict(found: AsRun) -> dict[str, Any]:
+def strict(found: EngineConfig) -> dict[str, Any]:
     """What a result file holds of it; raises where it cannot, or where a text is long or no text."""
     held = dict(json.loads(json.dumps(found.model_dump(), allow_nan=False)))
     for name, value in held.items():
@@ -74,7 +74,7 @@ def strict(found: AsRun) -> dict[str, Any]:
             if isinstance(one, str):
                 assert one.isprintable()
                 assert len(one) <= (8192 if name == "flags" else 300)
-    assert AsRun.model_validate_json(found.model_dump_json()) == found
+    assert EngineConfig.model_validate_json(found.model_dump_json()) == found
     render(found)
     return held
 
@@ -214,9 +214,9 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"[" * 200_000, "is no JSON"),
-        (b"[1]", "holds no object"),
-        (b"\xff\x00", "is no JSON"),
+        (b"[" * 200_000, "is not valid JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b"\xff\x00", "is not valid JSON"),
         (b"x" * (65 << 20), "larger than"),
     ],
     ids=["deep", "a list", "binary", "65 MiB"],
@@ -284,5 +284,5 @@ def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
     head = json.dumps({"a": {"dtype": "F32", "shape": [10**18] * 50_000, "data_offsets": [0, 0]}}).encode()
     place = tmp_path / "a.safetensors"
     place.write_bytes(struct.pack("<Q", len(head)) + head)
-    with pytest.raises(UsageError, match="says nothing sensible of a"):
+    with pytest.raises(UsageError, match="its header is invalid for a"):
         safetensors.header(place)

@@ -49,7 +49,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(throttling, "snapshot", throttling.HostState)
-    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("LOOKING", 1.0), ("_REST_S", 2.0)):
+    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("LOOKING", 1.0), ("_IDLE_S", 2.0)):
         monkeypatch.setattr(scraper, name, value)
 
 
@@ -255,7 +255,7 @@ def doubts(ours: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_doubt_is_provoked_by_a_run() -> None:
-    assert {doubt.name for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
+    assert {doubt.code for doubt in DOUBTS} == set().union(*(one.found for one in PROVOCATIONS.values()))
 
 
 def on_a_machine_that_runs(attempt: Callable[[], Ran], may: Set[str]) -> Ran:

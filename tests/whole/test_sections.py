@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from builders.made_cases import failed, run
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics import steady_state
 from loadgen.results import report, result_block
 from loadgen.results.report import SECTIONS, Section
@@ -20,8 +20,9 @@ from loadgen.results.run_directory import Result
 from loadgen.results.vllm_json import ResultFacts, vllm_result
 from loadgen.telemetry import sampler
 from loadgen.validity import reconcile, run_roofline, verdict
-from loadgen.validity.doubts import DOUBTS, Doubt
+from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.rule import Rule
 from loadgen.validity.sections import Broken, guarded, reason
 from loadgen.validity.verdict import Level
 
@@ -79,25 +80,27 @@ def test_a_part_that_does_not_raise_is_what_it_is_and_ctrl_c_goes_through() -> N
 DOUBTFUL = run(failed(5), throttled=("hot",), journal_error="full", cut_short="died")
 
 
-@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.name)
-def test_a_doubt_that_raises_costs_no_other(doubt: Doubt, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.code)
+def test_a_doubt_that_raises_costs_no_other(
+    doubt: Rule[RunEvidence], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = verdict.judge(DOUBTFUL)
-    assert len(whole.found) > 3
+    assert len(whole.findings) > 3
     others = tuple(replace(one, find=broken_one) if one is doubt else one for one in DOUBTS)
     monkeypatch.setattr(verdict, "DOUBTS", others)
     judged = verdict.judge(DOUBTFUL)
-    assert judged.failed == (Broken(doubt.name, WHY),)
-    assert [(one.doubt.name, one.evidence) for one in judged.found] == [
-        (one.doubt.name, one.evidence) for one in whole.found if one.doubt is not doubt
+    assert judged.failed == (Broken(doubt.code, WHY),)
+    assert [(one.rule.code, one.evidence) for one in judged.findings] == [
+        (one.rule.code, one.evidence) for one in whole.findings if one.rule is not doubt
     ]
-    assert judged.blind == whole.blind
-    assert f"not judged: {doubt.name} raised {WHY}; please report it" in verdict.lines(judged)
-    assert verdict.json(judged)["not_judged"] == [{"name": doubt.name, "why": WHY}]
+    assert judged.unchecked == whole.unchecked
+    assert f"not judged: {doubt.code} raised {WHY}; please report it" in verdict.lines(judged)
+    assert verdict.json(judged)["not_judged"] == [{"name": doubt.code, "why": WHY}]
 
 
-@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.name)
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.code)
 def test_a_clean_run_with_a_doubt_that_raises_is_not_valid(
-    doubt: Doubt, monkeypatch: pytest.MonkeyPatch
+    doubt: Rule[RunEvidence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = run()
     assert verdict.judge(case).level is Level.VALID
@@ -111,7 +114,7 @@ def test_sources_that_raise_cost_what_was_not_looked_at_and_no_doubt(monkeypatch
     whole = verdict.judge(DOUBTFUL)
     monkeypatch.setattr(RunEvidence, "sources", property(broken_one))
     judged = verdict.judge(DOUBTFUL)
-    assert (judged.found, judged.failed) == (whole.found, (Broken("sources", WHY),))
+    assert (judged.findings, judged.failed) == (whole.findings, (Broken("sources", WHY),))
 
 
 # The report.
@@ -120,7 +123,7 @@ FULL = Result(
     DOUBTFUL.facts.model_copy(
         update={
             "notes": ("a note",),
-            "as_run": AsRun(version="1"),
+            "as_run": EngineConfig(version="1"),
             "cache_reset": "emptied before the run",
             "fingerprint": Fingerprint.none("nobody asked"),
         }

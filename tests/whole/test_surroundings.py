@@ -191,7 +191,7 @@ def test_a_stopped_client_blames_itself(service: Service, tmp_path: Path) -> Non
     assert found.code == FIGURES, found
     run = whole(tmp_path)
     assert assert_adds_up(run, 60) == {"completed": 60, "failed": 0, "kinds": set()}
-    assert "client-stopped" in {one.doubt.name for one in run.verdict.found}
+    assert "client-stopped" in {one.rule.code for one in run.verdict.findings}
 
 
 def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_pat
     assert run.records.ok[-10:].all()
     assert 0 < figures["failed"] < planned - 40
     assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
-    assert "many-failures" in {one.doubt.name for one in run.verdict.found}
+    assert "many-failures" in {one.rule.code for one in run.verdict.findings}
     assert run.metrics.e2el.max_ms < 900  # of no request is the second in it
 
 

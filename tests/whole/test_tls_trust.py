@@ -59,9 +59,9 @@ def of_another_host(authority: trustme.CA) -> trustme.LeafCert:
 @pytest.mark.parametrize(
     ("issued", "trusts", "said"),
     [
-        pytest.param(good, False, ["nobody known has signed", "--ca-cert FILE", "--insecure"], id="unknown"),
+        pytest.param(good, False, ["no trusted authority", "--ca-cert FILE", "--insecure"], id="unknown"),
         pytest.param(expired, True, ["out of date", "expired", "--insecure", "--ca-cert"], id="expired"),
-        pytest.param(of_another_host, True, ["another host's", "127.0.0.1", "--insecure"], id="another host"),
+        pytest.param(of_another_host, True, ["is for another host", "--insecure"], id="another host"),
     ],
 )
 def test_a_certificate_that_is_refused_says_why_and_what_to_do(
@@ -89,7 +89,8 @@ def test_a_certificate_that_signed_itself_is_said_to_be_so(tmp_path: Path) -> No
     with ScriptedServer(lambda _: READY, tls=context) as server:
         access = ServerAddress(server.base_url)
         with pytest.raises(
-            MeasureError, match=r"nobody known has signed \(self.signed certificate\): --ca-cert"
+            MeasureError,
+            match=r"no trusted authority has signed \(self.signed certificate\): name .* with --ca-cert",
         ):
             ServerProbe(access, access.tls()).ask("m", 0.0)
 
@@ -158,7 +159,7 @@ def test_a_server_that_asks_for_a_certificate_and_gets_none_is_said(
 
         found = asyncio.run(asked())
         assert server.asked == []
-    assert found.trouble.startswith("does not answer: ")
+    assert found.error.startswith("does not answer: ")
 
 
 @pytest.mark.parametrize("flag", ["--ca-cert", "--client-cert", "--client-key"])

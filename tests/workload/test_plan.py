@@ -105,7 +105,7 @@ def test_a_closed_loop_with_a_duration_plans_what_it_may_need_and_draws_it_when_
     assert (len(timed), timed.total, timed.offsets_ns) == (num_prompts or 1_000_000, None, None)
     assert [timed.body(i) for i in range(6)] == [counted.body(i) for i in range(6)]
     assert counted.total == 6
-    assert timed.notes == ("requests are sent for 60 s; those under way then are finished",)
+    assert timed.notes == ("requests are sent for 60 s; those still running then are finished",)
 
 
 def test_an_open_loop_with_a_duration_has_the_requests_due_in_it() -> None:
@@ -188,7 +188,7 @@ def test_a_whole_answer_is_asked_for_without_stream_options() -> None:
         (UNKNOWN, {"backend": "openai-chat", "prompt_format": "ids"}, None, "the chat API takes text"),
         (UNKNOWN, {"prompt_format": "ids"}, "/v1/chat/completions", "the chat API takes text"),
         (UNKNOWN, {"backend": "openai-chat"}, "/v1/completions", "/chat/completions, not /v1/completions"),
-        (UNKNOWN, {}, "/v1/embeddings", "ends in none of /chat/completions, /completions, /generate"),
+        (UNKNOWN, {}, "/v1/embeddings", "must end in one of /chat/completions, /completions, /generate"),
         (UNKNOWN, {"backend": "sglang"}, "/v1/completions", "needs an endpoint ending in /generate, not"),
         (UNKNOWN, {"backend": "openai-chat"}, "/generate", "ending in /chat/completions, not /generate"),
         (UNKNOWN, {"chat_template_kwargs": {"a": 1}}, None, "use --backend openai-chat"),

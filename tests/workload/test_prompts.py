@@ -212,9 +212,10 @@ def test_the_digest_reads_no_more_than_64_prompts() -> None:
 def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
     script = (
-        "from loadgen.workload.prompts import Shape, Stream, TokenIds, digest\n"
+        "from loadgen.workload.prompts import PromptShape, RandomStream, TokenIds, digest\n"
         "from loadgen.workload.vocabulary import default_vocabulary\n"
-        "p = TokenIds(Shape(10, 64, 16, 0.5, 0.5, 8), default_vocabulary(), Stream(7, 'high-load'))\n"
+        "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
+        "p = TokenIds(shape, default_vocabulary(), stream)\n"
         "print(p.prompt(3)[8:12], digest(p))\n"
     )
     root = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.workload.prompts import PromptShape, digest
 from loadgen.workload.vllm_prompts import (
-    TEXT_FORMATS,
-    TextVllm,
-    TextVllm09,
+    TextPrompts,
     Tokenizer,
     load_tokenizer,
     text_prompts,
+    text_vllm,
+    text_vllm_0_9,
 )
 
 DATA = Path(__file__).parents[1] / "data"
@@ -64,7 +65,7 @@ def test_text_vllm_is_what_vllm_itself_made(case: dict[str, Any], tokenizers: di
         case["range_ratio_output"],
         case["prefix_len"],
     )
-    prompts = TextVllm(shape, tokenizers[case["tokenizer"]], case["seed"])
+    prompts = text_vllm(shape, tokenizers[case["tokenizer"]], case["seed"])
     texts = [prompts.prompt(i) for i in range(shape.num_prompts)]
     assert [text[:80] for text in texts[:2]] == case["first_80_characters"]
     assert [hashlib.blake2b(t.encode(), digest_size=8).hexdigest() for t in texts] == case["blake2b_8"]
@@ -102,7 +103,7 @@ class Letters:
 
 def test_text_vllm_0_9_draws_the_offsets_of_the_published_runs() -> None:
     tokenizer = Letters()
-    prompts = TextVllm09(PromptShape(6, 2048, 128), tokenizer, 0)
+    prompts = text_vllm_0_9(PromptShape(6, 2048, 128), tokenizer, 0)
     starts = [int(prompts.prompt(i).split()[0]) - i for i in range(6)]
     assert starts == [43567, 117952, 95939, 97639, 41993, 122579]
     assert prompts.input_lens.tolist() == [2048] * 6
@@ -113,7 +114,7 @@ def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
     rng = np.random.default_rng(9)
     lens, outs = rng.integers(18, 23, 5), rng.integers(2, 7, 5)  # 20 ± 10 %, 4 ± 50 %
     offsets = rng.integers(0, 151643, 5)
-    prompts = TextVllm(PromptShape(5, 20, 4, 0.1, 0.5), Letters(), 9)
+    prompts = text_vllm(PromptShape(5, 20, 4, 0.1, 0.5), Letters(), 9)
     assert prompts.input_lens.tolist() == lens.tolist()
     assert prompts.output_lens.tolist() == outs.tolist()
     assert [int(prompts.prompt(i).split()[0]) - i for i in range(5)] == offsets.tolist()
@@ -121,13 +122,13 @@ def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
 
 def test_ids_wrap_around_at_the_end_of_the_base_vocabulary() -> None:
     offset = int(np.random.RandomState(0).randint(0, 151643, 1)[0])
-    text = TextVllm09(PromptShape(1, 151644 - offset, 1), Letters(), 0).prompt(0)
+    text = text_vllm_0_9(PromptShape(1, 151644 - offset, 1), Letters(), 0).prompt(0)
     assert text.split()[-2:] == ["151642", "0"]
 
 
 def test_text_vllm_0_9_cuts_what_is_long_and_leaves_short_what_is_short() -> None:
     offset = 43567
-    short = TextVllm09(PromptShape(6, 8, 1), Letters(merged=(offset + 3, offset + 4)), 0)
+    short = text_vllm_0_9(PromptShape(6, 8, 1), Letters(merged=(offset + 3, offset + 4)), 0)
     assert short.input_lens.tolist() == [7, 8, 8, 8, 8, 8]
 
 
@@ -137,7 +138,7 @@ def test_text_vllm_fills_what_is_short_from_the_same_generator() -> None:
     offset = int(rng.integers(0, 151643, 1)[0])
     filling = rng.integers(0, 151643, 1).tolist()
     tokenizer = Letters(merged=(offset + 3, offset + 4))
-    prompts = TextVllm(PromptShape(1, 8, 1), tokenizer, 0)
+    prompts = text_vllm(PromptShape(1, 8, 1), tokenizer, 0)
     o = offset
     assert prompts.prompt(0).split() == [str(t) for t in [o, o + 1, o + 2, 0, o + 5, o + 6, o + 7, *filling]]
     assert prompts.input_lens.tolist() == [8]
@@ -152,24 +153,24 @@ class Doubling(Letters):
 
 def test_text_vllm_gives_up_after_ten_rounds_and_counts_what_it_has() -> None:
     tokenizer = Doubling()
-    prompts = TextVllm(PromptShape(1, 8, 1), tokenizer, 0)
+    prompts = text_vllm(PromptShape(1, 8, 1), tokenizer, 0)
     assert len(tokenizer.decoded) == 11
     assert prompts.input_lens.tolist() == [10]
     assert len(prompts.prompt(0).split()) == 8
 
 
-@pytest.mark.parametrize("prompts", [TextVllm, TextVllm09])
+@pytest.mark.parametrize("prompts", [text_vllm, text_vllm_0_9])
 def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
-    prompts: type[TextVllm] | type[TextVllm09],
+    prompts: Callable[..., TextPrompts],
 ) -> None:
     assert prompts(PromptShape(2, 20, 1), Letters(added=1), 0).input_lens.tolist() == [19, 19]
-    with pytest.raises(UsageError, match="nothing is left"):
+    with pytest.raises(UsageError, match="no prompt is left"):
         prompts(PromptShape(2, 1, 1), Letters(added=1), 0)
 
 
-@pytest.mark.parametrize("prompts", [TextVllm, TextVllm09])
+@pytest.mark.parametrize("prompts", [text_vllm, text_vllm_0_9])
 def test_a_prefix_comes_first_in_every_text_and_on_top_of_the_input_length(
-    prompts: type[TextVllm] | type[TextVllm09],
+    prompts: Callable[..., TextPrompts],
 ) -> None:
     made = prompts(PromptShape(3, 10, 1, prefix_len=4), Letters(), 0)
     assert made.input_lens.tolist() == [14, 14, 14]
@@ -179,22 +180,22 @@ def test_a_prefix_comes_first_in_every_text_and_on_top_of_the_input_length(
 
 def test_text_vllm_leaves_special_ids_out() -> None:
     tokenizer = Letters()
-    offset = int(TextVllm(PromptShape(1, 4, 1), tokenizer, 0).prompt(0).split()[0])
+    offset = int(text_vllm(PromptShape(1, 4, 1), tokenizer, 0).prompt(0).split()[0])
     tokenizer.all_special_ids = [offset + 1, 151644]
-    assert TextVllm(PromptShape(1, 4, 1), tokenizer, 0).prompt(0).split() == [
+    assert text_vllm(PromptShape(1, 4, 1), tokenizer, 0).prompt(0).split() == [
         str(offset + i) for i in (0, 2, 3, 4)
     ]
 
 
-@pytest.mark.parametrize(("prompts", "seed"), [(TextVllm, -1), (TextVllm09, -1), (TextVllm09, 2**32)])
+@pytest.mark.parametrize(("prompts", "seed"), [(text_vllm, -1), (text_vllm_0_9, -1), (text_vllm_0_9, 2**32)])
 def test_a_seed_that_the_generator_does_not_take_is_refused(
-    prompts: type[TextVllm] | type[TextVllm09], seed: int
+    prompts: Callable[..., TextPrompts], seed: int
 ) -> None:
     with pytest.raises(UsageError, match=f"^--seed {seed}: "):
         prompts(PromptShape(1, 4, 1), Letters(), seed)
 
 
-@pytest.mark.parametrize("prompt_format", TEXT_FORMATS)
+@pytest.mark.parametrize("prompt_format", ["text-vllm", "text-vllm-0.9"])
 def test_both_loops_run_on_a_real_tokenizer(prompt_format: str, tokenizers: dict[str, Tokenizer]) -> None:
     shape = PromptShape(200, 20, 8)
     prompts = text_prompts(prompt_format, shape, str(PLAIN), 0)
@@ -259,6 +260,7 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
         load_tokenizer(str(tmp_path / "nothing"), "text-vllm")
 
 
+@pytest.mark.slow
 def test_loading_says_nothing_and_importing_this_module_does_not_import_transformers() -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (

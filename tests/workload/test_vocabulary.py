@@ -261,13 +261,16 @@ def test_the_cache_is_where_the_environment_puts_it(
     [
         ({}, "holds no tokenizer.json"),
         ({"config": {"model_type": "qwen3"}}, "holds no tokenizer.json"),
-        ({"tokenizer": '{"model": {"vocab": {"a": 0'}, "tokenizer.json: not the JSON it should be"),
-        ({"tokenizer": {"model": {"vocab": 3}}}, "tokenizer.json: not the JSON it should be"),
-        ({"tokenizer": {"version": "1.0"}}, "tokenizer.json: not the JSON it should be"),
-        ({"tokenizer": ""}, "tokenizer.json: not the JSON it should be"),
-        ({"vocab": {"a": "b"}}, "vocab.json: not the JSON it should be"),
-        ({"tokenizer": bpe(3), "config": "[]"}, "config.json: not the JSON it should be"),
-        ({"tokenizer": bpe(3), "tokenizer_config": "{"}, "tokenizer_config.json: not the JSON it should be"),
+        ({"tokenizer": '{"model": {"vocab": {"a": 0'}, "tokenizer.json: not JSON of the expected form"),
+        ({"tokenizer": {"model": {"vocab": 3}}}, "tokenizer.json: not JSON of the expected form"),
+        ({"tokenizer": {"version": "1.0"}}, "tokenizer.json: not JSON of the expected form"),
+        ({"tokenizer": ""}, "tokenizer.json: not JSON of the expected form"),
+        ({"vocab": {"a": "b"}}, "vocab.json: not JSON of the expected form"),
+        ({"tokenizer": bpe(3), "config": "[]"}, "config.json is not a JSON object"),
+        (
+            {"tokenizer": bpe(3), "tokenizer_config": "{"},
+            "tokenizer_config.json is not valid JSON",
+        ),
         ({"tokenizer": bpe(2, (0, True), (1, True))}, "no token id is left"),
     ],
 )

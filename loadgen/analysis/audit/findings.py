@@ -1,46 +1,41 @@
-"""Findings: what an audit finds in each of the runs that somebody reports."""
+"""Findings: what an audit finds in each of some published runs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from loadgen.analysis.audit import roofline_checks
-from loadgen.analysis.audit.checks import CHECKS, ROOFLINE, Check
+from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
 from loadgen.analysis.audit.subject import AuditedRun, pages
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
-from loadgen.roofline import bound, machines, models
+from loadgen.roofline import estimate, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machine import Machine
-from loadgen.validity.doubts import DOUBTS, Doubt, Severity
+from loadgen.validity import rule
+from loadgen.validity.doubts import DOUBTS
+from loadgen.validity.rule import Finding, Source
 from loadgen.validity.verdict import Level
 
-_TOLD = "found by the run's own verdict; its directory has the figures"
-_LEVELS = {Severity.NOTE: Level.VALID, Severity.SUSPECT: Level.SUSPECT, Severity.INVALID: Level.INVALID}
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """A doubt that holds, with the figures that show it."""
-
-    doubt: Check | Doubt  # Doubt: of our own verdict
-    evidence: str
+_BY_VERDICT = "found by the run's own verdict; its directory has the figures"
 
 
 class RunFindings(msgspec.Struct, frozen=True):
     """What was found in one run, worst first."""
 
     reported: Reported
-    found: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     ceiling: Ceiling | None = None
     no_ceiling: str = ""  # why there is no roofline, and what to pass
 
     @property
     def level(self) -> Level:
         """The worst severity as a word."""
-        return _LEVELS[max((one.doubt.severity for one in self.found), default=Severity.NOTE)]
+        return Level.of(self.findings)
 
     @property
     def roofline(self) -> float | None:
@@ -51,78 +46,80 @@ class RunFindings(msgspec.Struct, frozen=True):
 def audit(
     reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
 ) -> list[RunFindings]:
-    """Every doubt that the data allow, on each run beside the others of its page.
+    """Every check that the data allow, on each run next to the others of its page.
 
-    `machine` stands over what a run says of its own; None: as the run names it, else no roofline. `model` is
-    read for every run's name; `config` is the shape of the models that the table does not know, of all where
+    `machine` overrides what a run reports of its own; None: as the run names it, else no roofline. `model` is
+    used for every run's name; `config` is the shape of the models that the table does not know, of all where
     they are one model.
     """
-    known: dict[tuple[str, str], Ceiling | str] = {}
-    config_of_all = len({_base(model or one.name) for one in reported}) == 1
-    findings = []
-    for one, page in zip(reported, pages(reported), strict=True):
-        shape = config if config_of_all or models.named(model or one.name) is None else None
-        ceiling, why = _ceiling(one, machine, shape, model, known)
-        found = _found(AuditedRun(one, page, ceiling))
-        findings.append(RunFindings(one, found, ceiling, why))
-    return findings
+    ceilings: dict[tuple[str, str], Ceiling | str] = {}
+    config_of_all = len({_base(model or run.name) for run in reported}) == 1
+    audits = []
+    for run, page in zip(reported, pages(reported), strict=True):
+        shape = config if config_of_all or models.named(model or run.name) is None else None
+        ceiling, why = _ceiling(run, machine, shape, model, ceilings)
+        audits.append(RunFindings(run, _findings(AuditedRun(run, page, ceiling)), ceiling, why))
+    return audits
 
 
-def _found(subject: AuditedRun) -> tuple[Finding, ...]:
+def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
     """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
-    run = subject.reported.run
-    found = list(_of_its_verdict(subject.reported))
-    told = {one.doubt.name for one in found}
-    judged = run is not None and run.facts.ceiling is not None
-    for check in CHECKS:
-        new = check.needs == ROOFLINE and not judged
-        if (run is None or check.of_ours or new) and not {check.name, check.like} & told:
-            found += [Finding(check, evidence)] if (evidence := check.find(subject)) else []
-    return tuple(sorted(found, key=lambda one: -one.doubt.severity))
+    run = audited.reported.run
+    own = list(_by_verdict(audited.reported))
+    codes = {finding.rule.code for finding in own}
+    no_roofline = run is None or run.facts.ceiling is None
+    checks = (
+        check
+        for check in CHECKS
+        if (run is None or check.code in OF_OURS or (check.source is Source.ROOFLINE and no_roofline))
+        and not {check.code, SAME_AS.get(check.code)} & codes
+    )
+    return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))
 
 
-def _of_its_verdict(reported: Reported) -> Iterator[Finding]:
-    """What our own verdict found: with its figures where the arrivals are there, else by name."""
+def _by_verdict(reported: Reported) -> Iterator[Finding]:
+    """The doubts of our own verdict: with their figures where the arrivals are there, else by code."""
     if reported.run is not None:
-        yield from (Finding(one.doubt, one.evidence) for one in reported.run.verdict.found)
+        yield from reported.run.verdict.findings
         return
-    yield from (Finding(doubt, _TOLD) for doubt in DOUBTS if doubt.name in reported.doubts)
+    yield from (Finding(doubt, _BY_VERDICT) for doubt in DOUBTS if doubt.code in reported.doubts)
 
 
 def _base(name: str) -> str:
-    found = models.find(name)
-    return name if found is None else found.key
+    model = models.find(name)
+    return name if model is None else model.key
 
 
 def _ceiling(
-    one: Reported,
+    run: Reported,
     machine: Machine | None,
     config: Path | None,
     model: str,
-    known: dict[tuple[str, str], Ceiling | str],
+    ceilings: dict[tuple[str, str], Ceiling | str],
 ) -> tuple[Ceiling | None, str]:
     """The ceiling, or None and why; a run's own weights are better than any table's."""
-    if one.ceiling is not None and not model:
-        on = machines.meant(machine, one.machine, one.ceiling.machine)
-        return one.ceiling.model_copy(update={"machine": on}), ""
-    at = (one.name, one.machine)
-    if at not in known:
-        known[at] = _looked_up(one, machine, config, model)
-    made = known[at]
+    if run.ceiling is not None and not model:
+        on = machines.meant(machine, run.machine, run.ceiling.machine)
+        return run.ceiling.model_copy(update={"machine": on}), ""
+    key = (run.name, run.machine)
+    if key not in ceilings:
+        ceilings[key] = _computed(run, machine, config, model)
+    made = ceilings[key]
     return (made, "") if isinstance(made, Ceiling) else (None, made)
 
 
-def _looked_up(one: Reported, machine: Machine | None, config: Path | None, model: str) -> Ceiling | str:
-    if machine is None and one.run is not None and one.run.facts.server.simulated:
+def _computed(run: Reported, machine: Machine | None, config: Path | None, model: str) -> Ceiling | str:
+    if machine is None and run.run is not None and run.run.facts.server.simulated:
         return "no model runs in a simulation"
-    on = machines.meant(machine, one.machine)
+    on = machines.meant(machine, run.machine)
     if on is None:
-        told = f"the machine {one.machine!r} is unknown" if one.machine else "no machine is named"
-        return f"{told}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
-    stored = models.suffix(one.name) if model and not models.suffix(model) else ""
+        problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
+        return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
+    name = model or run.name
+    if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
+        return f"the shape of {name} is unknown: pass --model-config, or --model NAME"
+    stored = models.suffix(run.name) if model and not models.suffix(model) else ""
     try:
-        return bound.ceiling(model or one.name, on, quantization=stored, config=config)
+        return estimate.ceiling(name, on, quantization=stored, config=config)
     except UsageError as error:
-        return str(error).replace(
-            "pass --model-config, its config.json", "pass --model-config, or --model NAME"
-        )
+        return str(error)

@@ -1,9 +1,9 @@
-"""Workload: the prompts of a well-known seed, recognised by how many tokens they came out as.
+"""Workload: the prompts of a well-known seed, recognized by how many tokens they came out as.
 
 vLLM's random texts of 2025 are consecutive ids, decoded; encoded again, some of them come out short, and
-which ones follows from the seed alone. So the total of input tokens tells the seed, the length, and which
-prompts they were. `workloads.json` has what each of the first 1000 prompts lacks, by client and length, for
-the tokenizer of Qwen 2 to 3 (151643 ids) and seed 0: derived with its ranks, 204169, 408281 and
+which ones follows from the seed alone. So the total of input tokens identifies the seed, the length, and
+which prompts they were. `workloads.json` has what each of the first 1000 prompts lacks, by client and
+length, for the tokenizer of Qwen 2 to 3 (151643 ids) and seed 0: derived with its ranks, 204169, 408281 and
 1021646 among the totals. A prompt's offset does not depend on how many prompts there are (lengths without a
 range draw nothing), so a smaller run has the first prompts of a greater one.
 """
@@ -18,7 +18,7 @@ from importlib import resources
 import msgspec
 
 PROMPTS = 1000  # derived of each workload
-LEAST_MISSING = 20  # tokens: a total that lacks fewer may be anybody's
+LEAST_MISSING = 20  # tokens: a total that lacks fewer may be of any prompts
 _CLIENTS = {
     "mid-2025": "vLLM of May to August 2025 (0.9 to 0.10.1)",
     "september-2025": "vLLM of August and September 2025",
@@ -45,15 +45,15 @@ class Workload(msgspec.Struct, frozen=True):
         return min(self.requests, other.requests) if alike else 0
 
     def has_first(self, requests: int, total_input_tokens: int) -> bool:
-        """Whether so many requests with so many tokens can be the first of these prompts, by their count."""
-        known = _table().get(self.client, {}).get(self.input_len, {})
-        return requests <= PROMPTS and _total(known, self.input_len, requests) == total_input_tokens
+        """Whether this many requests with this many tokens can be the first of these prompts."""
+        missing = _table().get(self.client, {}).get(self.input_len, {})
+        return requests <= PROMPTS and _total(missing, self.input_len, requests) == total_input_tokens
 
 
 def recognise(requests: int, total_input_tokens: int) -> Workload | None:
-    """The workload of so many requests with so many tokens in all; None where it is no known one.
+    """The workload of this many requests with this many tokens in all; None if it is not a known one.
 
-    A total that lacks fewer than 20 tokens of whole lengths is nobody's mark.
+    A total that lacks fewer than 20 tokens of whole lengths identifies nothing.
     """
     if not 0 < requests <= PROMPTS:
         return None

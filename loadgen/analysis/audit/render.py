@@ -11,9 +11,10 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.analysis.audit.checks import CHECKS
-from loadgen.analysis.audit.findings import Finding, RunFindings
+from loadgen.analysis.audit.findings import RunFindings
 from loadgen.roofline.machine import Machine
-from loadgen.validity.doubts import Severity
+from loadgen.validity import rule
+from loadgen.validity.rule import Finding, Severity
 from loadgen.validity.verdict import Level
 
 FORMAT = 1
@@ -42,7 +43,7 @@ def json(
         "machine": None if machine is None else machine.model_dump(mode="json"),
         "runs": [_run(one) for one in findings],
         "levels": {level.value: sum(one.level is level for one in findings) for level in Level},
-        "looked_for": [check.name for check in CHECKS],
+        "looked_for": [check.code for check in CHECKS],
         "troubles": list(troubles),
         "failed_cells": list(failures),
     }
@@ -70,8 +71,8 @@ def _row(one: RunFindings) -> str:
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     cells = [_number(value) for value in (speed, run.figure("mean_ttft_ms"), run.figure("mean_tpot_ms"))]
     roof = "-" if share is None else f"{100 * share:.0f} %"
-    worst = one.found[0] if one.found else None
-    named = worst.doubt.name if worst and worst.doubt.severity is not Severity.NOTE else ""
+    worst = one.findings[0].rule if one.findings else None
+    named = worst.code if worst and worst.severity is not Severity.NOTE else ""
     load = _cut(plain(run.load.name) or "-", _LOAD)
     figures = "".join(f"{cell:>{_FIGURE}}" for cell in cells)
     return f"  {load:{_LOAD}}{figures}{roof:>6}  {one.level.value:8}{named}".rstrip()
@@ -85,8 +86,8 @@ def _number(value: float | None) -> str:
 
 def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     """What was found in a run; nothing where nothing was."""
-    shown = [found for found in one.found if explain or found.doubt.severity is not Severity.NOTE]
-    notes = [found.doubt.name for found in one.found if found not in shown]
+    shown = [finding for finding in one.findings if explain or finding.rule.severity is not Severity.NOTE]
+    notes = [finding.rule.code for finding in one.findings if finding not in shown]
     remarks = one.reported.remarks if explain else ()
     if not shown and not notes and not remarks:
         return
@@ -94,8 +95,8 @@ def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     title = ", ".join(plain(word) for word in (run.name, run.load.name) if word)
     yield from _wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
     yield from _wrapped(f"  {plain(run.source)}", "    ")
-    for found in shown:
-        yield from _evidence(found, explain)
+    for finding in shown:
+        yield from _evidence(finding, explain)
     if notes:
         yield from _wrapped(f"  notes: {', '.join(notes)}", "    ")
     for remark in remarks:
@@ -103,20 +104,18 @@ def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     yield ""
 
 
-def _evidence(found: Finding, explain: bool) -> Iterator[str]:
-    doubt = found.doubt
-    severity = f"{doubt.severity.name.lower()}: " if explain else ""
-    yield from _wrapped(f"  {severity}{doubt.name}: {plain(found.evidence)}", "    ")
-    if explain:
-        yield from _wrapped(f"    condition: {doubt.condition}", "      ")
-        yield from _wrapped(f"    remedy: {doubt.remedy}", "      ")
+def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
+    short = [f"{finding.rule.code}: {finding.evidence}"]
+    for line in rule.explained(finding) if explain else short:
+        margin = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from _wrapped(f"  {plain(line)}", margin)
 
 
 def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(one.level for one in findings)
     counted = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = _count(len(findings), "run")
-    yield from _wrapped(f"{runs}: {counted}; {len(CHECKS)} doubts looked for (docs/audit.md)")
+    yield from _wrapped(f"{runs}: {counted}; {len(CHECKS)} doubts checked (docs/audit.md)")
     machines = {one.ceiling.machine.name: one.ceiling.machine for one in findings if one.ceiling is not None}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
@@ -127,8 +126,8 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
         yield from _tallied("weights of", map(_assumed, findings))
         return
     yield from _tallied("remark on", (remark for one in findings for remark in one.reported.remarks))
-    if any(one.found for one in findings):
-        yield "--explain tells each doubt's condition and remedy, and what weights were assumed"
+    if any(one.findings for one in findings):
+        yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
 
 
 def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
@@ -170,21 +169,9 @@ def _run(one: RunFindings) -> dict[str, Any]:
         "roofline": one.roofline if one.roofline is None or math.isfinite(one.roofline) else None,
         "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
         "no_roofline": one.no_ceiling or None,
-        "doubts": list(_doubts(one.found)),
+        "doubts": [rule.as_json(finding) for finding in one.findings],
         "remarks": list(run.remarks),
     }
-
-
-def _doubts(found: Iterable[Finding]) -> Iterator[dict[str, str]]:
-    for one in found:
-        doubt = one.doubt
-        yield {
-            "name": doubt.name,
-            "severity": doubt.severity.name.lower(),
-            "evidence": one.evidence,
-            "condition": doubt.condition,
-            "remedy": doubt.remedy,
-        }
 
 
 def _finite(value: Any) -> Any:

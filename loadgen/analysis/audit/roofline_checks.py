@@ -1,102 +1,98 @@
-"""Speed: a run beside what its machine could do at best."""
+"""Roofline checks: a run compared with what its machine could do at best."""
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
-from loadgen.roofline.bound import Decode
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.validity.evidence import percent
+from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
 
-FAR_BEYOND = 1.25  # of the bandwidth; up to here what a name does not tell of the weights may explain
-SHORT_PROMPT = 1 / 8  # of the answer: a speed with the prompt in it is then of decoding
+FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not say of the weights may explain it
+SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
-_GB = 1e9
 
 
-def beyond_roofline(subject: AuditedRun) -> str:
-    """Decoding reads more than the memory bus carries, whatever is stored how."""
-    return _beyond(subject, FAR_BEYOND, float("inf"))
-
-
-def above_roofline(subject: AuditedRun) -> str:
-    """Decoding reads a little more than the memory bus carries."""
-    return _beyond(subject, bound.TOLERANCE, FAR_BEYOND)
-
-
-def beyond_peak(subject: AuditedRun) -> str:
+@suspect(
+    "beyond-peak",
+    "one request at a time: the prompt's arithmetic in mean TTFT exceeds the machine's peak by more than "
+    f"{percent(bound.TOLERANCE - 1)}",
+    "TTFT is not of prefill: a prefix cache, or another model",
+    Source.ROOFLINE,
+)
+def beyond_peak(run: AuditedRun) -> Evidence | None:
     """A prompt's arithmetic exceeds the machine's peak."""
-    ceiling, reported = subject.ceiling, subject.reported
-    if ceiling is None:
-        return ""
-    found, peak = bound.prefill(ceiling, reported.figures, reported.load), ceiling.peak_flop_per_s
-    if found is None or found.share is None or peak is None or found.share <= bound.TOLERANCE:
-        return ""
-    return (
-        f"{found.tokens:.0f} tokens prefilled in {found.ttft_ms:g} ms are {found.flop_per_s / 1e12:.0f} "
-        f"TFLOP/s, {found.share:.1f} × the peak of {peak / 1e12:.4g} ({ceiling.weights.computes}): "
-        f"{found.least_ms:.0f} ms at least"
-    )
+    excess = run.ceiling and bound.prefill_excess(run.ceiling, run.reported.figures, run.reported.load)
+    return excess.text if excess and excess.times > bound.TOLERANCE else None
 
 
-def slow_kernel(subject: AuditedRun) -> str:
-    """So far below the roofline that another kernel ran than the one that is meant."""
-    if subject.ceiling is None:
-        return ""
-    return "; ".join(
-        filter(None, (_slow_decode(subject, subject.ceiling), _slow_prefill(subject, subject.ceiling)))
-    )
+@suspect(
+    "slow-kernel",
+    f"under {percent(bound.SLOW)} of the roofline at concurrency 1 or by the median ITL, where a step takes "
+    f"{bound.LEAST_MS:g} ms at best; or a full load leaves so much time for each prompt that prefill reaches "
+    f"under {percent(SLOW_PREFILL)} of the machine's peak, where it takes {bound.LEAST_MS:g} ms at best",
+    "check the engine's log for the kernel that ran: a fallback for this quantization is likely",
+    Source.ROOFLINE,
+)
+def slow_kernel(run: AuditedRun) -> Evidence | None:
+    """So far below the roofline that a fallback kernel must have run."""
+    if run.ceiling is None:
+        return None
+    return joined((_slow_decode(run, run.ceiling), _slow_prefill(run, run.ceiling)))
 
 
 def share(reported: Reported, ceiling: Ceiling | None) -> float | None:
     """How much of the roofline decoding reached, 1 is all of it; None where that is not known."""
-    found = _decode(reported, ceiling)
-    return None if found is None else found.share
+    step = ceiling and bound.decode(ceiling, reported.figures, reported.load)
+    return step.share if step else None
 
 
-def _decode(reported: Reported, ceiling: Ceiling | None) -> Decode | None:
-    return None if ceiling is None else bound.decode(ceiling, reported.figures, reported.load)
+def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
+    excess = run.ceiling and bound.decode_excess(run.ceiling, run.reported.figures, run.reported.load)
+    if not excess or not above < excess.times <= most:
+        return None
+    if not run.one_token_a_message:
+        return excess.text
+    return f"{excess.text}; one token per message (ITL is TPOT) rules out speculative decoding"
 
 
-def _beyond(subject: AuditedRun, above: float, most: float) -> str:
-    ceiling, found = subject.ceiling, _decode(subject.reported, subject.ceiling)
-    if ceiling is None or found is None:
-        return ""
-    bus = ceiling.machine.bandwidth_bytes_per_s
-    weights = ceiling.weight_bytes()  # of a mixture what one token reads, however many there are
-    cached = found.batch * ceiling.weights.kv_bytes(found.context)
-    needed = 1e3 * (weights + cached) / found.tpot_ms / bus
-    if not above < needed <= most:
-        return ""
-    said = (
-        f"{found.tpot_ms:.4g} ms a token ({found.by}): {weights / _GB:.2f} GB of weights in that time are "
-        f"{1e3 * weights / found.tpot_ms / _GB:.0f} GB/s, {1e3 * weights / found.tpot_ms / bus:.1f} × the "
-        f"bus of {bus / _GB:.0f}"
-    )
-    if cached >= 0.01 * weights:
-        said += f" ({needed:.1f} × with {cached / _GB:.2f} GB of KV cache)"
-    said += f"; {found.tpot_ms * bus / 1e3 / _GB:.3g} GB can be read"
-    if subject.one_token_a_message:
-        said += ", and a token a message (ITL is TPOT) rules out speculative decoding"
-    return said
+beyond_roofline = invalid(
+    "beyond-roofline",
+    f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
+    "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
+    "can, and then a message carries several tokens",
+    "it is another model, another machine, or a client that counts tokens that were not generated",
+    Source.ROOFLINE,
+)(partial(_beyond, above=FAR_BEYOND, most=math.inf))
+above_roofline = suspect(
+    "above-roofline",
+    f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
+    "not say of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
+    "check how the weights are stored (--model-config, or the checkpoint's own headers)",
+    Source.ROOFLINE,
+)(partial(_beyond, above=bound.TOLERANCE, most=FAR_BEYOND))
 
 
-def _slow_decode(subject: AuditedRun, ceiling: Ceiling) -> str:
-    reported, load = subject.reported, subject.reported.load
+def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+    reported, load = run.reported, run.reported.load
     figures = reported.figures
     timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
     if not timed:  # a speed holds the prompt's time, and Transformers' devices wait for one another
         long = (load.input_len or 0.0) > SHORT_PROMPT * (load.output_len or 0.0)
         if long or (ceiling.machine.devices > 1 and "transformers" in reported.engine.lower()):
-            return ""
+            return None
     return bound.fallback(ceiling, figures, load)
 
 
-def _slow_prefill(subject: AuditedRun, ceiling: Ceiling) -> str:
-    left_ms, length = subject.prefill_left_ms, subject.input_len
+def _slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+    left_ms, length = run.prefill_left_ms, run.reported.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
     if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
-        return ""
+        return None
     return (
         f"{left_ms:.0f} ms are left for each prompt's prefill, {100 * least_ms / left_ms:.2g} % of the "
         f"machine's peak ({least_ms:.0f} ms)"

@@ -7,12 +7,12 @@ from decimal import Decimal
 import msgspec
 
 COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens", "num_prompts")
-_WHOLE = 6  # decimals above which a figure is taken as it is
+_WHOLE = 6  # decimals, above which a figure is taken as exact
 _EXACT = 1e-9  # of its own, for figures that were summed in another order
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """All values that a printed figure may stand for; of non-negative figures."""
+    """All values that a printed figure may stand for; for non-negative figures."""
 
     low: float
     high: float
@@ -22,7 +22,7 @@ class Interval(msgspec.Struct, frozen=True):
         """The values that print like this one: one unit of its last decimal either way, cut or rounded.
 
         Trailing zeros are lost with the text, so 23.00 is taken as 23.0: wider, never narrower. Counts and
-        figures of more than six decimals are taken as they are.
+        figures of more than six decimals are taken as exact.
         """
         decimals = -int(Decimal(repr(value)).as_tuple().exponent)
         if count or decimals > _WHOLE:
@@ -35,10 +35,6 @@ class Interval(msgspec.Struct, frozen=True):
 
     def __mul__(self, other: Interval) -> Interval:
         return Interval(self.low * other.low, self.high * other.high)
-
-    def times(self, factor: float) -> Interval:
-        """Each value so many times."""
-        return Interval(self.low * factor, self.high * factor)
 
     def meets(self, other: Interval) -> bool:
         """Whether one value is in both."""

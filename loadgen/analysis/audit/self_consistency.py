@@ -1,7 +1,6 @@
-"""Arithmetic: what one run's figures say of one another, whatever machine and model they are of.
+"""Self-consistency: what one run's figures imply of one another, whatever machine and model they are of.
 
-Each function gives the evidence with its figures, "" where there is none. A printed figure is every value
-that prints so (`printed`), so that no rounding is ever taken for a contradiction.
+A printed figure is every value that prints so (`printed`): no rounding is ever taken for a contradiction.
 """
 
 from __future__ import annotations
@@ -9,11 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 from loadgen.analysis.audit.rounding import Interval
 from loadgen.analysis.audit.subject import SATURATED, AuditedRun
 from loadgen.validity.evidence import least_samples, percent
+from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 SCHEDULE = 1.02  # times the most that a schedule allows
@@ -21,7 +22,7 @@ PER_SLOT = 5  # requests, below which ramp and drain alone empty slots
 BURST = 0.05  # median gap, of the mean time per token
 WHOLE_TOKENS, WHOLE_MS = 16, 0.1  # an answer so long, its tokens so close: it came whole
 STREAMS = 256  # that a client of one loop was seen to time within a few per cent
-RECOUNTED = 0.8  # of the tokens told
+RECOUNTED = 0.8  # of the tokens reported
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 _RATES = {
     "request_throughput": (("completed",), "requests", "req/s"),
@@ -31,41 +32,51 @@ _RATES = {
 }
 
 
-def figures_disagree(subject: AuditedRun) -> str:
+@invalid(
+    "figures-disagree",
+    "a rate is not its count divided by the duration, whatever digits were rounded away",
+    "figures of two runs were mixed, or edited by hand: get the client's own result file",
+)
+def figures_disagree(run: AuditedRun) -> Evidence | None:
     """A rate is not its count over the duration."""
-    duration = subject.interval("duration")
-    if not subject.alike or duration is None or not duration.low:
-        return ""
-    said = []
+    duration = run.interval("duration")
+    if not run.alike or duration is None or not duration.low:
+        return None
+    parts = []
     for key, (counts, noun, unit) in _RATES.items():
-        rate = subject.interval(key)
-        parts = [one for count in counts if (one := subject.interval(count)) is not None]
-        if rate is None or len(parts) < len(counts):
+        rate = run.interval(key)
+        terms = [term for count in counts if (term := run.interval(count)) is not None]
+        if rate is None or len(terms) < len(counts):
             continue
-        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
         if not (rate * duration).meets(total):
-            seconds, told = subject.figure("duration") or 1.0, subject.figure(key)
+            seconds, reported = run.figure("duration") or 1.0, run.figure(key)
             count = (total.low + total.high) / 2
-            said.append(
-                f"{count:.0f} {noun} in {seconds:g} s are {count / seconds:.2f} {unit}, told: {told:g}"
-            )
-    return "; ".join(said)
+            per_s = f"{count / seconds:.2f} {unit}"
+            parts.append(f"{count:.0f} {noun} in {seconds:g} s are {per_s}, reported: {reported:g}")
+    return joined(parts)
 
 
-def impossible_order(subject: AuditedRun) -> str:
+@invalid(
+    "impossible-order",
+    "no sample has such values: a percentile below a lower one, one above the sum of all, a mean below half "
+    "of its median or beyond its extremes, or several values of one request",
+    "get the client's own result file",
+)
+def impossible_order(run: AuditedRun) -> Evidence | None:
     """Mean, median and percentiles that no sample has."""
-    return "; ".join(said for key, word in _METRICS.items() for said in _disorder(subject, key, word))
+    return joined(line for key, word in _METRICS.items() for line in _disorder(run, key, word))
 
 
-def _disorder(subject: AuditedRun, key: str, word: str) -> Iterator[str]:
-    ranks = dict(_ranks(subject, key))
+def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
+    ranks = dict(_ranks(run, key))
     ordered = sorted(ranks.items())
     for (lower, below), (upper, above) in pairwise(ordered):
         if below.low > above.high:
             top_ms = f"P{upper:g} of {word} ({above.high:.2f} ms at most)"
             yield f"{top_ms} is below its P{lower:g} ({below.low:.2f})"
-    mean, n = subject.interval(f"mean_{key}_ms"), subject.requests
-    if mean is None or not ordered or not n or not subject.alike:
+    mean, n = run.interval(f"mean_{key}_ms"), run.requests
+    if mean is None or not ordered or not n or not run.alike:
         return
     top, highest = ordered[-1]
     if key != "itl" and n > 1 and highest.low > n * mean.high:
@@ -74,7 +85,7 @@ def _disorder(subject: AuditedRun, key: str, word: str) -> Iterator[str]:
             f"({mean.high:.2f} ms on average)"
         )
     if n == 1 and key != "itl" and not all(rank.meets(mean) for rank in ranks.values()):
-        yield f"mean and percentiles of {word} differ, of one request"
+        yield f"mean and percentiles of {word} differ for a single request"
     if 50.0 in ranks and mean.high < ranks[50.0].low / 2:
         yield f"mean {word} ({mean.high:.2f} ms) is below half of its median ({ranks[50.0].low:.2f})"
     if 100.0 in ranks and mean.low > ranks[100.0].high:
@@ -83,121 +94,172 @@ def _disorder(subject: AuditedRun, key: str, word: str) -> Iterator[str]:
         yield f"mean {word} ({mean.high:.2f} ms) is below its minimum ({ranks[0.0].low:.2f})"
 
 
-def _ranks(subject: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
+def _ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
     names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
-    for name in subject.reported.figures:
-        found = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
-        rank = float(found[1]) if found else names.get(name)
-        if rank is not None and (value := subject.interval(name)) is not None:
+    for name in run.reported.figures:
+        match = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
+        rank = float(match[1]) if match else names.get(name)
+        if rank is not None and (value := run.interval(name)) is not None:
             yield rank, value
 
 
-def beyond_schedule(subject: AuditedRun) -> str:
-    """The requests' times together are more than were there to be had (Little's law)."""
-    duration, limit, seconds = subject.interval("duration"), subject.limit, subject.least_seconds
-    if not subject.alike or duration is None or not limit or seconds is None:
-        return ""
+@invalid(
+    "beyond-schedule",
+    "the requests' times (E2EL, or TTFT plus the smaller of TPOT and ITL per token) add up to more than "
+    f"{percent(SCHEDULE - 1)} beyond what the concurrency limit allows in the duration (Little's law)",
+    "latencies and duration are of different runs, or more requests ran at once than reported",
+)
+def beyond_schedule(run: AuditedRun) -> Evidence | None:
+    """The requests' times add up to more than the concurrency limit allows (Little's law)."""
+    duration, limit, seconds = run.interval("duration"), run.limit, run.least_seconds
+    if not run.alike or duration is None or not limit or seconds is None:
+        return None
     if seconds <= SCHEDULE * limit * duration.high:
-        return ""
+        return None
     return (
-        f"TTFT and the time of all tokens come to {seconds:.2f} s over {subject.requests:.0f} requests, and "
+        f"TTFT and the time of all tokens add up to {seconds:.2f} s over {run.requests:.0f} requests; "
         f"{limit:.0f} at a time in {duration.high:.2f} s have {limit * duration.high:.2f} s"
     )
 
 
-def concurrency_not_held(subject: AuditedRun) -> str:
+@suspect(
+    "concurrency-not-held",
+    f"closed loop, {PER_SLOT} requests per slot or more: their times ÷ the duration are below "
+    f"{percent(SATURATED)} of --max-concurrency",
+    "the client was slow to send, or waited for something after the last answer",
+)
+def concurrency_not_held(run: AuditedRun) -> Evidence | None:
     """A closed loop in which slots stood empty."""
-    limit, n, held = subject.reported.load.max_concurrency, subject.requests, subject.concurrency
-    if not subject.alike or subject.paced or not limit or not n or held is None:
-        return ""
-    if n < PER_SLOT * limit or held >= SATURATED * limit or subject.figure("failed"):
-        return ""
-    return (
-        f"{held:.2f} requests under way on average of the {limit} asked for (Σ of their times ÷ the duration)"
-    )
+    limit, n, held = run.reported.load.max_concurrency, run.requests, run.concurrency
+    if not run.alike or run.paced or not limit or not n or held is None:
+        return None
+    if n < PER_SLOT * limit or held >= SATURATED * limit or run.figure("failed"):
+        return None
+    return f"mean concurrency {held:.2f} of the requested {limit} (sum of the requests' times ÷ duration)"
 
 
-def nothing_measured(subject: AuditedRun) -> str:
+@invalid(
+    "nothing-measured",
+    "0 requests, 0 s, 0 output tokens, or a mean or median TTFT or E2EL of 0",
+    "the client counts empty answers as successes: check its errors",
+)
+def nothing_measured(run: AuditedRun) -> Evidence | None:
     """No request, no time, or a latency of nothing."""
-    zero = [key for key in ("completed", "duration", "total_output_tokens") if subject.figure(key) == 0]
+    zero = [key for key in ("completed", "duration", "total_output_tokens") if run.figure(key) == 0]
     for key in ("ttft", "e2el"):
-        zero += [f"{name}_{key}_ms" for name in ("mean", "median") if subject.figure(f"{name}_{key}_ms") == 0]
-    return f"{', '.join(zero)}: 0" if zero else ""
+        zero += [f"{name}_{key}_ms" for name in ("mean", "median") if run.figure(f"{name}_{key}_ms") == 0]
+    return f"{', '.join(zero)}: 0" if zero else None
 
 
-def unstreamed(subject: AuditedRun) -> str:
-    """Answers came whole, so that TTFT is the latency of all of it."""
-    tpot, length = subject.figure("mean_tpot_ms"), subject.output_len
+@suspect(
+    "unstreamed",
+    f"answers of {WHOLE_TOKENS} tokens or more, under {WHOLE_MS} ms per token after the first",
+    "TTFT is E2EL, and TPOT is meaningless: enable streaming",
+)
+def unstreamed(run: AuditedRun) -> Evidence | None:
+    """Answers came in one piece, so that TTFT is the latency of all of it."""
+    tpot, length = run.figure("mean_tpot_ms"), run.reported.output_len
     if tpot is None or not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
-        return ""
-    return f"{length:.0f} tokens an answer, {tpot:.2f} ms apart: they came in one message"
+        return None
+    return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
 
 
-def failures(subject: AuditedRun) -> str:
-    """Some requests failed."""
-    return _failed(subject, FAILED, MANY_FAILED)
-
-
-def many_failures(subject: AuditedRun) -> str:
-    """So many failed that the rest says nothing."""
-    return _failed(subject, MANY_FAILED, math.inf)
-
-
-def _failed(subject: AuditedRun, above: float, most: float) -> str:
-    n, asked = subject.requests, subject.reported.load.requests
-    failed = subject.figure("failed")
+def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
+    n, asked = run.requests, run.reported.load.requests
+    failed = run.figure("failed")
     if failed is None and n is not None and asked is not None:
         failed = asked - n
     if n is None or not failed or not above < failed / (n + failed) <= most:
-        return ""
+        return None
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"
 
 
-def single_request(subject: AuditedRun) -> str:
+failures = suspect(
+    "failures",
+    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely the "
+    "slowest ones, so P99 of the others is too low",
+    "fix what failed, then measure again",
+)(partial(_failed, above=FAILED, most=MANY_FAILED))
+many_failures = invalid(
+    "many-failures",
+    f"more than {percent(MANY_FAILED)} of the requests failed: percentiles of the surviving requests are not "
+    "meaningful",
+    "fix what failed, then measure again",
+)(partial(_failed, above=MANY_FAILED, most=math.inf))
+
+
+@suspect(
+    "single-request",
+    "one request was answered; and vLLM's client of 2025 sends the first prompt once before, as a test, so "
+    "that a prefix cache has all of it",
+    "measure at least ten",
+)
+def single_request(run: AuditedRun) -> Evidence | None:
     """One request: no spread, and nothing that was warm or cold before it."""
-    return "mean, median and P99 are of one request" if subject.requests == 1 else ""
+    return "mean, median and P99 are of one request" if run.requests == 1 else None
 
 
-def thin_percentiles(subject: AuditedRun) -> str:
+@note(
+    "thin-percentiles",
+    "a percentile q of fewer requests than 1 / (1 − q)",
+    "read it as the slowest request",
+)
+def thin_percentiles(run: AuditedRun) -> Evidence | None:
     """A percentile of too few requests is its largest value."""
-    n = subject.requests
-    ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _ranks(subject, key) if 50 < rank < 100}
+    n = run.requests
+    ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _ranks(run, key) if 50 < rank < 100}
     thin = sorted(rank for rank in ranks if n and n < least_samples(rank)[0])
     if not n or n == 1 or not thin:
-        return ""
+        return None
     names = ", ".join(f"P{rank:g}" for rank in thin)
     needed = f"P{thin[-1]:g} needs {least_samples(thin[-1])[0]}"
-    return f"{names} of {n:.0f} requests is little but the slowest: {needed}"
+    return f"{names} of {n:.0f} requests is little more than the slowest one: {needed}"
 
 
-def peak_below_mean(subject: AuditedRun) -> str:
+@note(
+    "peak-below-mean",
+    "the peak in every second of the run would not add up to all tokens: vLLM's client counts messages",
+    "ignore the peak; messages carry several tokens, so ITL is not per token either",
+)
+def peak_below_mean(run: AuditedRun) -> Evidence | None:
     """The busiest second held fewer tokens than an average one: messages were counted."""
-    peak, tokens = subject.interval("max_output_tokens_per_s"), subject.figure("total_output_tokens")
-    duration = subject.interval("duration")
-    if not subject.alike or peak is None or not peak.high or not tokens or duration is None:
-        return ""
+    peak, tokens = run.interval("max_output_tokens_per_s"), run.figure("total_output_tokens")
+    duration = run.interval("duration")
+    if not run.alike or peak is None or not peak.high or not tokens or duration is None:
+        return None
     most = peak.high * math.ceil(duration.high)
     if most >= tokens:
-        return ""
+        return None
     return (
-        f"peak {subject.figure('max_output_tokens_per_s'):g} tok/s in any second of {duration.high:.2f} s "
-        f"are {most:.0f} at most, of {tokens:.0f} tokens: {tokens / most:.1f} tokens a message or more"
+        f"a peak of {run.figure('max_output_tokens_per_s'):g} tok/s over {duration.high:.2f} s is at most "
+        f"{most:.0f} of {tokens:.0f} tokens: {tokens / most:.1f} tokens per message or more"
     )
 
 
-def peak_over_limit(subject: AuditedRun) -> str:
+@note(
+    "peak-over-limit",
+    "more requests at once than --max-concurrency: both clients count every request that ran at any time "
+    "of a whole second",
+    "read it as at most the limit",
+)
+def peak_over_limit(run: AuditedRun) -> Evidence | None:
     """More requests at once than were allowed: whole seconds were counted."""
-    peak, limit = subject.figure("max_concurrent_requests"), subject.reported.load.max_concurrency
-    if not peak or not limit or peak <= limit or subject.reported.run is not None:
-        return ""
-    return f"{peak:.0f} at once told, {limit} allowed: the client counts who was there in a whole second"
+    peak, limit = run.figure("max_concurrent_requests"), run.reported.load.max_concurrency
+    if not peak or not limit or peak <= limit or run.reported.run is not None:
+        return None
+    return f"{peak:.0f} at once reported, {limit} allowed: the client counts by whole seconds"
 
 
-def gaps_are_not_tokens(subject: AuditedRun) -> str:
+@note(
+    "gaps-are-not-tokens",
+    "vLLM's client: mean ITL and mean TPOT are more than 10 % apart",
+    "read TPOT",
+)
+def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
     """ITL is of messages, and those do not carry a token each."""
-    itl, tpot = subject.figure("mean_itl_ms"), subject.figure("mean_tpot_ms")
-    if not itl or not tpot or subject.one_token_a_message or subject.reported.told_by not in ("vllm", "page"):
-        return ""
+    itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
+    if not itl or not tpot or run.one_token_a_message or run.reported.told_by not in ("vllm", "page"):
+        return None
     why = (
         "some of them carry several tokens"
         if itl > tpot
@@ -206,29 +268,48 @@ def gaps_are_not_tokens(subject: AuditedRun) -> str:
     return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of messages, and {why}"
 
 
-def bursts(subject: AuditedRun) -> str:
+@note(
+    "bursts",
+    f"the median ITL is under {percent(BURST)} of the mean TPOT: several messages were coalesced into a "
+    "read, or sent at once",
+    "read TPOT; no percentile of ITL below the mean is a time per token",
+)
+def bursts(run: AuditedRun) -> Evidence | None:
     """Messages come many at once."""
-    median, tpot = subject.figure("median_itl_ms"), subject.figure("mean_tpot_ms")
+    median, tpot = run.figure("median_itl_ms"), run.figure("mean_tpot_ms")
     if median is None or not tpot or median >= BURST * tpot:
-        return ""
-    return f"median ITL {median:g} ms of {tpot:g} ms a token: most messages come together with another"
+        return None
+    return f"median ITL {median:g} ms, {tpot:g} ms per token: most messages arrive with another"
 
 
-def client_untold(subject: AuditedRun) -> str:
-    """So many streams that the client's own delay is in the figures, and nothing tells how much."""
-    streams = max(subject.reported.load.max_concurrency or 0.0, subject.concurrency or 0.0)
-    if streams <= STREAMS or subject.reported.run is not None:
-        return ""
+@note(
+    "client-untold",
+    f"more than {STREAMS} requests at once: one Python loop timestamps reads late, and its result does not "
+    "report how late",
+    "measure the client: `loadgen selftest`",
+)
+def client_untold(run: AuditedRun) -> Evidence | None:
+    """Many streams: the client's own delay is in the figures, and its size is not reported."""
+    streams = max(run.reported.load.max_concurrency or 0.0, run.concurrency or 0.0)
+    if streams <= STREAMS or run.reported.run is not None:
+        return None
     return (
-        f"{streams:.0f} streams in one client: its own delay is in TTFT and ITL, and it does not say how much"
+        f"{streams:.0f} streams in one client: TTFT and ITL include its own delay, which it does not report"
     )
 
 
-def tokens_recounted(subject: AuditedRun) -> str:
+@suspect(
+    "tokens-recounted",
+    f"SGLang: the texts hold under {percent(RECOUNTED)} of the reported output tokens: without usage its "
+    "client takes the requested length as the answer's",
+    "use throughput and TPOT by the retokenized count",
+)
+def tokens_recounted(run: AuditedRun) -> Evidence | None:
     """The answers' own tokens are far fewer than were counted."""
-    told, found = subject.figure("total_output_tokens"), subject.figure("total_output_tokens_retokenized")
-    if not told or found is None or found >= RECOUNTED * told:
-        return ""
+    reported, recounted = run.figure("total_output_tokens"), run.figure("total_output_tokens_retokenized")
+    if not reported or recounted is None or recounted >= RECOUNTED * reported:
+        return None
     return (
-        f"{told:.0f} output tokens told, {found:.0f} in the texts: the length asked for was taken for theirs"
+        f"{reported:.0f} output tokens reported, {recounted:.0f} in the texts: the requested length was "
+        "counted instead"
     )

@@ -1,8 +1,7 @@
-"""Subject: a reported run that is looked at, what stands beside it, and what follows from its figures."""
+"""AuditedRun: a published run under audit, the others of its page, and what follows from its figures."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -17,9 +16,9 @@ from loadgen.roofline.ceiling import Ceiling
 
 Value = TypeVar("Value", bound=Hashable)
 Key = TypeVar("Key", bound=Hashable)
-_MOST_BESIDE = 100  # runs that one is held against
+_MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
-SATURATED = 0.85  # of the concurrency asked for
+SATURATED = 0.85  # of the requested concurrency
 _PLACE = re.compile(r"(.+?)(?::\d+|, \w+ \d+)", re.DOTALL)
 # Clients whose keys mean what vLLM's mean, so that one figure follows from another.
 ALIKE = ("loadgen", "vllm", "sglang", "page", "table")
@@ -31,30 +30,30 @@ class Page:
     def __init__(self, runs: Sequence[Reported]) -> None:
         self.runs = tuple(runs)
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
-        self._subjects: dict[int, AuditedRun] = {}
-        self._names = _grouped(runs, lambda one: one.name)
-        self._loads = _grouped(runs, lambda one: one.load.name)
+        self._audited: dict[int, AuditedRun] = {}
+        self._names = _grouped(runs, lambda run: run.name)
+        self._loads = _grouped(runs, lambda run: run.load.name)
 
     def of_name(self, name: str) -> Sequence[Reported]:
         """The runs of a checkpoint."""
         return self._names.get(name, ())
 
     def of_load(self, name: str) -> Sequence[Reported]:
-        """The runs under the load of this name; none where it has no name."""
+        """The runs under the load of this name; empty if it has no name."""
         return self._loads.get(name, ()) if name else ()
 
-    def subject(self, run: Reported) -> AuditedRun:
-        """A run of the page as what another is held against: without its own page, and computed once."""
-        if id(run) not in self._subjects:
-            self._subjects[id(run)] = AuditedRun(run)
-        return self._subjects[id(run)]
+    def audited(self, run: Reported) -> AuditedRun:
+        """A run of the page as what another is compared with: without its own page, and computed once."""
+        if id(run) not in self._audited:
+            self._audited[id(run)] = AuditedRun(run)
+        return self._audited[id(run)]
 
-    def usual(self, load: str, tell: Callable[[Reported], Value | None]) -> Value | None:
-        """What more than half of the runs under a load tell, of three at least; else None."""
-        if (load, tell) not in self._usual:
-            self._usual[load, tell] = usual(tell(one) for one in self.of_load(load))
-        found: Value | None = self._usual[load, tell]
-        return found
+    def usual(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
+        """The value of more than half of the runs under a load, of at least three; else None."""
+        if (load, value) not in self._usual:
+            self._usual[load, value] = usual(value(run) for run in self.of_load(load))
+        most: Value | None = self._usual[load, value]
+        return most
 
     @cached_property
     def alike(self) -> dict[Hashable, list[Reported]]:
@@ -62,9 +61,9 @@ class Page:
         return _grouped(self.runs, fractions)
 
 
-def usual(told: Iterable[Value | None]) -> Value | None:
-    """The value of more than half of them, of three at least; None where there is none."""
-    counted = Counter(told)
+def usual(values: Iterable[Value | None]) -> Value | None:
+    """The value of more than half of them, of at least three; else None."""
+    counted = Counter(values)
     if not counted:
         return None
     value, count = counted.most_common(1)[0]
@@ -74,28 +73,28 @@ def usual(told: Iterable[Value | None]) -> Value | None:
 def fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
     """Duration and latencies above 0, sorted by key."""
     kinds = (*(f"_{key}_ms" for key in ("ttft", "tpot", "itl", "e2el")), "duration")
-    found = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
-    return tuple((key, value) for key, value in found if value)
+    figures = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
+    return tuple((key, value) for key, value in figures if value)
 
 
 def _grouped(runs: Iterable[Reported], by: Callable[[Reported], Key]) -> dict[Key, list[Reported]]:
     groups: dict[Key, list[Reported]] = {}
-    for one in runs:
-        groups.setdefault(by(one), []).append(one)
+    for run in runs:
+        groups.setdefault(by(run), []).append(run)
     return groups
 
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """One run, the page that it stands on, and what its machine could do at best."""
+    """One run, the page it is on, and what its machine could do at best."""
 
     reported: Reported
     page: Page = field(default_factory=lambda: Page(()), repr=False, compare=False)
     ceiling: Ceiling | None = None
 
     def figure(self, key: str) -> float | None:
-        """A figure that is a finite number."""
-        return _finite(self.reported.figure(key))
+        """A figure that is a finite number; None if it is absent."""
+        return self.reported.figure(key)
 
     def interval(self, key: str) -> Interval | None:
         """The values that a printed figure may stand for."""
@@ -116,9 +115,9 @@ class AuditedRun:
 
     @property
     def limit(self) -> float | None:
-        """Requests under way at most: as asked, else all there are."""
-        asked = self.reported.load.max_concurrency
-        return self.requests if asked is None else min(float(asked), self.requests or float(asked))
+        """The most requests at once: the limit, else all there are."""
+        limit = self.reported.load.max_concurrency
+        return self.requests if limit is None else min(float(limit), self.requests or float(limit))
 
     @property
     def paced(self) -> bool:
@@ -126,36 +125,21 @@ class AuditedRun:
         rate = self.reported.load.request_rate_per_s
         return rate is not None and rate != float("inf")
 
-    @cached_property
-    def output_len(self) -> float | None:
-        """Tokens of an answer, mean."""
-        return self._mean("total_output_tokens", self.reported.load.output_len)
-
-    @cached_property
-    def input_len(self) -> float | None:
-        """Tokens of a prompt, mean."""
-        return self._mean("total_input_tokens", self.reported.load.input_len)
-
-    def _mean(self, key: str, told: float | None) -> float | None:
-        """A total's mean over the answered requests, else what the load says."""
-        total, n = self.figure(key), self.requests
-        return total / n if total is not None and n else _finite(told)
-
     @property
     def one_token_a_message(self) -> bool:
-        """Whether messages carry a token each, as far as mean ITL and mean TPOT tell."""
+        """Whether messages carry a token each, as far as mean ITL and mean TPOT show."""
         itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
         return bool(itl and tpot and abs(itl / tpot - 1) <= ONE_TOKEN)
 
     @cached_property
     def workload(self) -> Workload | None:
-        """The known prompts that the input tokens are the mark of."""
+        """The known prompts that the number of input tokens identifies."""
         n, tokens = self.requests, self.figure("total_input_tokens")
         return recognise(int(n), int(tokens)) if n and tokens and not self.figure("failed") else None
 
     @cached_property
     def least_seconds(self) -> float | None:
-        """Σ of all requests' times at the least that the printed figures allow; None where they tell none.
+        """The least sum of all requests' times that the printed figures allow; None where they allow none.
 
         n · E2EL, else n · TTFT + (tokens − n) · the smaller of TPOT and ITL: mean TPOT weighs requests alike,
         mean ITL tokens.
@@ -164,14 +148,14 @@ class AuditedRun:
         if n and (whole := self.interval("mean_e2el_ms")) is not None:
             return n * whole.low / 1e3
         ttft = self.interval("mean_ttft_ms")
-        steps = [one.low for key in ("tpot", "itl") if (one := self.interval(f"mean_{key}_ms")) is not None]
+        steps = [gap.low for key in ("tpot", "itl") if (gap := self.interval(f"mean_{key}_ms")) is not None]
         if not n or tokens is None or ttft is None or not steps:
             return None
         return (n * ttft.low + max(tokens - n, 0.0) * min(steps)) / 1e3
 
     @property
     def concurrency(self) -> float | None:
-        """Requests under way on average: their times ÷ the duration (Little's law)."""
+        """Mean concurrency: the requests' times ÷ the duration (Little's law)."""
         duration = self.figure("duration")
         return self.least_seconds / duration if self.least_seconds and duration else None
 
@@ -202,26 +186,22 @@ class AuditedRun:
 
     def _others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
         """All but itself; of very many the first."""
-        return tuple(self.page.subject(one) for one in runs[:_MOST_BESIDE] if one is not self.reported)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        return tuple(self.page.audited(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 
 def source_file(reported: Reported) -> str:
     """The file that a run stands in, without the place in it."""
-    found = _PLACE.fullmatch(reported.source)
-    return found[1] if found else reported.source
+    match = _PLACE.fullmatch(reported.source)
+    return match[1] if match else reported.source
 
 
 def pages(reported: Sequence[Reported]) -> list[Page]:
     """The page of each run; runs that have a file each are a page together."""
-    files = [source_file(one) for one in reported]
+    files = [source_file(run) for run in reported]
     count = Counter(files)
     keys = [file if count[file] > 1 else "" for file in files]
     runs: dict[str, list[Reported]] = {}
-    for one, key in zip(reported, keys, strict=True):
-        runs.setdefault(key, []).append(one)
-    made = {key: Page(tuple(ones)) for key, ones in runs.items()}
-    return [made[key] for key in keys]
+    for run, key in zip(reported, keys, strict=True):
+        runs.setdefault(key, []).append(run)
+    pages = {key: Page(page) for key, page in runs.items()}
+    return [pages[key] for key in keys]

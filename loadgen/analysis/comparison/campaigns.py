@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from loadgen.analysis.importers import text
+from loadgen.analysis.importers import json_fields, text
 from loadgen.errors import UsageError
 from loadgen.workload.paths import place
 
@@ -33,8 +31,11 @@ def told(places: Iterable[str]) -> CampaignSettings:
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(found, dict):
+            margin = json_fields.number(found.get("margin"))
             return CampaignSettings(
-                _word(found, "baseline") or "", _share(found.get("margin")), _word(found, "hardware")
+                baseline=json_fields.word(found.get("baseline")),
+                margin=margin if margin is not None and 0 < margin < 1 else None,
+                hardware=json_fields.word(found.get("hardware")) or None,
             )
     return CampaignSettings()
 
@@ -44,13 +45,3 @@ def _record(directory: Path) -> Path | None:
         return directory / RECORD
     inside = list(directory.glob(f"*/{RECORD}"))
     return inside[0] if len(inside) == 1 else None
-
-
-def _word(found: dict[str, Any], key: str) -> str | None:
-    value = found.get(key)
-    return value if isinstance(value, str) and value else None
-
-
-def _share(value: Any) -> float | None:
-    valid = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if valid and 0 < value < 1 else None

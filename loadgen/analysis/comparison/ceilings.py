@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
-from loadgen.roofline import architecture, bound, machines, models
+from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
+from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machine import Machine
 
 
@@ -54,14 +55,14 @@ def _own(run: Reported, given: Machine | None) -> Ceiling | None:
 
 def _ceiling(run: Reported, given: Machine | None, config: Path | None) -> Ceiling | str:
     """The ceiling, or why there is none."""
-    if given is None and run.run is not None and run.run.facts.server.simulated:
+    if given is None and run.simulated:
         return "no model runs in a simulation"
     machine = machines.meant(given, run.machine)
     if machine is None:
         told = f"the machine {run.machine!r} is unknown" if run.machine else "the runs name no machine"
         return f"{told}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
     try:
-        return bound.ceiling(run.name, machine, config=config if models.named(run.name) is None else None)
+        return ceiling(run.name, machine, config=config if models.named(run.name) is None else None)
     except UsageError as error:
         return str(error)
 
@@ -69,6 +70,6 @@ def _ceiling(run: Reported, given: Machine | None, config: Path | None) -> Ceili
 def stored(model: str) -> Weights | None:
     """What a checkpoint's weights come to by its name; None where the model is not known here."""
     try:
-        return bound.ceiling(model, machines.of_bandwidth(1.0)).weights
+        return ceiling(model, machines.of_bandwidth(1.0)).weights
     except UsageError:
         return None

@@ -193,17 +193,15 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
     asked = {run.load.asked_output_len for run in runs if run.load.asked_output_len is not None}
     if asked:
         return float(asked.pop()) if len(asked) == 1 else None
-    longest = max(
-        (tokens for run in runs if (tokens := comparability.output_tokens(run)) is not None), default=None
-    )
+    longest = max((tokens for run in runs if (tokens := run.output_len) is not None), default=None)
     return longest if longest is not None and longest == int(longest) else None
 
 
 def _remarks(group: Group, baseline: str, held: Held, found: Sequence[Line]) -> Iterator[str]:
     """What holds for the whole table."""
     every = [run for line in found for run in line.runs]
-    if any(run.run is not None and run.run.facts.server.simulated for run in every):
-        yield f"{lines.SIMULATED}: the embedded engine answered with a preset's timing; no model ran"
+    if any(run.simulated for run in every):
+        yield "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
     if len(found) == 1:
         yield "one row: there is nothing to compare it with under this load; name another run"
     elif held.missing:

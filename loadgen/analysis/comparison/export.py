@@ -128,7 +128,7 @@ def _line(one: Comparison, line: Line) -> dict[str, Any]:
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
-    return {**asdict(effect), "call": effect.call.value}
+    return {**asdict(effect), "call": effect.call.value, "beside": {}}  # held resampled figures once
 
 
 def _run(run: Reported) -> dict[str, Any]:

@@ -79,10 +79,6 @@ def _full(name: str, run: Reported, told: Sequence[set[str]]) -> str:
     return f"{name} ({', '.join(apart)})" if apart else name
 
 
-def _preset(run: Reported) -> str:
-    return "" if run.run is None else run.run.facts.server.simulated
-
-
 def _label(run: Reported) -> str:
     return "" if run.run is None or run.cell is not None else run.run.facts.label or ""
 
@@ -93,7 +89,7 @@ _APART: tuple[Callable[[Reported], str], ...] = (
     lambda run: run.machine,
     lambda run: run.power_mode,
     lambda run: run.engine,
-    _preset,
+    lambda run: run.simulated,
     _label,
 )
 

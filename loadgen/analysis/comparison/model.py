@@ -43,7 +43,7 @@ class Effect(msgspec.Struct, frozen=True):
     paired: bool = False
     detectable: float = float("nan")  # least difference found in 80 % of campaigns of this size: 0.03 is 3 %
     more_runs: int | None = None  # about so many more a side until it is decided; None: decided, or not known
-    beside: Mapping[str, float] = msgspec.field(default_factory=dict)  # permutation p, bootstrap low and high
+    unlike: bool = False  # no verdict: the load or the machine was not the baseline's
     why: str = ""  # of no verdict, or what limits this one
     p_equivalent_adjusted: float = float("nan")  # as p_adjusted
     error: float = float("nan")  # standard error of ln(ratio)

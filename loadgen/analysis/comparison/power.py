@@ -14,7 +14,6 @@ from loadgen.arrays import Bool, Float64
 
 POWER = 0.8  # the share of campaigns that is to find what is there
 MOST_UNITS = 1000  # beyond so many a side nobody is told how many it takes
-_HALVINGS = 60
 
 
 def power(distance: Any, freedom: Any, tail: Any) -> Float64:
@@ -30,16 +29,10 @@ def power(distance: Any, freedom: Any, tail: Any) -> Float64:
 
 
 def separation(freedom: Any, tail: Any, wanted: float = POWER) -> Float64:
-    """The distance in standard errors at which `power` is `wanted`."""
-    shape = np.broadcast_shapes(np.shape(freedom), np.shape(tail))
-    low, high = np.zeros(shape), np.ones(shape)
-    while (short := power(high, freedom, tail) < wanted).any():
-        high = np.where(short, 2 * high, high)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        short = power(middle, freedom, tail) < wanted
-        low, high = np.where(short, middle, low), np.where(short, high, middle)
-    return high
+    """The distance in standard errors at which `power` is `wanted`; `freedom` is 1 or more."""
+    from scipy import special
+
+    return np.asarray(special.nctdtrinc(freedom, 1 - wanted, special.stdtrit(freedom, 1 - np.asarray(tail))))
 
 
 def more_units(

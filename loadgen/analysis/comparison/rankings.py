@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from loadgen.analysis.comparison.model import Comparison, Line
-from loadgen.analysis.comparison.rows import UNLIKE_BASELINE, figure
+from loadgen.analysis.comparison.rows import figure
 from loadgen.results.speed_tables import Column, Table
 from loadgen.roofline import models
 
@@ -112,7 +112,7 @@ def checkpoint(line: Line) -> str:
 def unlike(one: Comparison, line: Line) -> bool:
     """Whether a row was refused: its load or machine was another."""
     effect = line.effects.get(one.headline)
-    return effect is not None and effect.why == UNLIKE_BASELINE
+    return effect is not None and effect.unlike
 
 
 def _beside(line: Line | None, plain: Line | None, key: str) -> str:

@@ -10,13 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import comparability, pairs, statistics
-from loadgen.analysis.comparison.comparability import Severity
 from loadgen.analysis.comparison.model import Call, Effect, Figure, Line, Summary
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.repeats import t_quantile
 from loadgen.roofline import bound
+from loadgen.validity.rule import Severity
 
 FIGURES = (
     Figure("output_throughput", "tok/s", True),
@@ -27,7 +27,6 @@ FIGURES = (
     Figure("memory_bytes", "memory GiB", None),
     Figure("joules_per_token", "J/token", None, 3),
 )
-SIMULATED = "SIMULATED"  # is said of the whole table
 BROKEN = "fast because broken?"
 UNLIKE_BASELINE = "unlike the baseline"
 _INVALID, _SUSPECT = "INVALID", "SUSPECT"
@@ -93,10 +92,12 @@ def line(
     used = [run for run in valid if held.takes(run)]
     shown = used or valid or list(runs)
     why = _why_not(runs, valid, used, held)
+    unlike = bool(valid and not used and not held.missing)
     effects = {}
     for one in () if is_baseline else figures:
         if any(told(run, one.key) is not None for run in shown):
-            effects[one.key] = Effect(Call.NONE, _NAN, why=why) if why else _effect(used, held, one)
+            none = Effect(Call.NONE, _NAN, unlike=unlike, why=why)
+            effects[one.key] = none if why else _effect(used, held, one)
     return Line(
         name,
         tuple(runs),
@@ -131,7 +132,8 @@ def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
 
 
 def _said(run: Reported, like: Reported, severity: Severity) -> list[str]:
-    return [one.said for one in comparability.differences(run, like) if one.item.severity is severity]
+    found = comparability.differences(run, like)
+    return [finding.evidence for finding in found if finding.rule.severity is severity]
 
 
 def _why_not(
@@ -198,7 +200,8 @@ def _marks(
     if suspect:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
     yield from _counted((said for run in valid if (said := _failed(run))), len(valid))
-    remarks = (said for run in valid for said in run.remarks if not said.startswith(SIMULATED))
+    whole = {simulation(run.simulated) for run in valid}  # is said of the whole table
+    remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _counted(remarks, len(valid))
     left = pairs.units(used, held.runs, lambda run: 1.0).left if used and held.runs else 0
     if left:

@@ -13,7 +13,6 @@ from decimal import Decimal
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison import resampling
 from loadgen.analysis.comparison.estimate import CLOCK_ERROR, Estimate, estimate
 from loadgen.analysis.comparison.model import Call, Effect
 from loadgen.analysis.comparison.multiplicity import Family, family, more_runs
@@ -69,7 +68,6 @@ def effect(
         high=math.exp(centre + reach),
         p=float(found.p),
         p_equivalent=float(found.p_equivalent(margin)),
-        beside=resampling.beside(row, baseline, paired=paired, alpha=alpha),
         error=float(found.error),
         freedom=float(found.freedom),
         floor=floor,

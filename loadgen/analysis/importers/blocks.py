@@ -22,7 +22,7 @@ def _any(words: Mapping[str, object]) -> str:
     return "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in sorted(words, key=len, reverse=True))
 
 
-# A label wherever it stands, so that bars, prompts and whole blocks pasted as one line do not matter.
+# A label anywhere in a line, so that bars, prompts and whole blocks pasted as one line can be read.
 _LABEL = re.compile(
     rf"(?<![\w-])(?:(?P<row>{_any(_ROWS)})"
     rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_any(_SECTIONS)})\s+\(ms\):)",
@@ -68,29 +68,29 @@ def parse(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     """The figures of a block's lines; the first of a key counts. What cannot be read is a remark."""
     written: dict[str, _Written] = {}
     for line in lines:
-        for one in _written(line):
-            written.setdefault(one.key, one)
-    sign = numbers.decimal_sign(one.text for one in written.values() if not one.whole)
+        for figure in _written(line):
+            written.setdefault(figure.key, figure)
+    sign = numbers.decimal_sign(figure.text for figure in written.values() if not figure.whole)
     figures: dict[str, Any] = {}
     remarks = []
-    for one in written.values():
+    for figure in written.values():
         try:
-            figures[one.key] = _value(one, sign)
+            figures[figure.key] = _value(figure, sign)
         except AmbiguousError as error:
-            remarks.append(f"{one.label} {error}: left out")
+            remarks.append(f"{figure.label} {error}: left out")
         except ValueError:
-            remarks.append(f"{one.label} {one.text[:_SHOWN]!r} is no number: left out")
+            remarks.append(f"{figure.label} {figure.text[:_SHOWN]!r} is not a number: left out")
     optional = _TPOT if closed and "backend" in figures else set()
-    lacking = [key for key in _ALWAYS if key not in figures and key not in optional]
-    if lacking:
-        remarks.append(f"{'' if closed else 'the block is cut off: '}it has no {', '.join(lacking)}")
+    missing = [key for key in _ALWAYS if key not in figures and key not in optional]
+    if missing:
+        remarks.append(f"{'' if closed else 'the block is cut off: '}missing {', '.join(missing)}")
     return PastedBlock({key: value for key, value in figures.items() if value == value}, tuple(remarks))
 
 
 def key_of(label: str) -> str | None:
     """The key of a label, with its colon or without; None where no layout has it."""
-    found = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
-    return None if found is None else _key(found)[0]
+    match = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
+    return None if match is None else _key(match)[0]
 
 
 def known_keys() -> set[str]:
@@ -100,17 +100,19 @@ def known_keys() -> set[str]:
 
 def _written(line: str) -> Iterator[_Written]:
     labels = [*_LABEL.finditer(line)]
-    for label, end in zip(labels, [*(one.start() for one in labels[1:]), len(line)], strict=False):
+    for label, end in zip(
+        labels, [*(label_match.start() for label_match in labels[1:]), len(line)], strict=False
+    ):
         key, row = _key(label)
         start = _BETWEEN.match(line, label.end())
-        behind = line[start.end() if start is not None else label.end() : end]
-        said = " ".join(label[0].split())
+        rest = line[start.end() if start is not None else label.end() : end]
+        name = " ".join(label[0].split())
         if row is not None and row.text:
-            yield _Written(key, said, behind.split()[0].strip("|") if behind.split() else "", word=True)
+            yield _Written(key, name, rest.split()[0].strip("|") if rest.split() else "", word=True)
             continue
-        found = numbers.PATTERN.match(behind) or _NO_NUMBER.match(behind)
-        text = found[0] if found is not None else (behind.split() or [""])[0]
-        yield _Written(key, said, text, whole=row is not None and not row.spec)
+        match = numbers.PATTERN.match(rest) or _NO_NUMBER.match(rest)
+        text = match[0] if match is not None else (rest.split() or [""])[0]
+        yield _Written(key, name, text, whole=row is not None and not row.spec)
 
 
 def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
@@ -121,23 +123,23 @@ def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
     return f"{label['word'].lower()}_{section}_ms", None
 
 
-def _value(one: _Written, sign: str) -> Any:
-    """The value as the figures have it; NaN of what is said to be none, None of what is not set."""
-    said = one.text.lower()
-    if said == "not set":
+def _value(figure: _Written, sign: str) -> Any:
+    """The value as the figures have it; NaN where none is reported, None where it is not set."""
+    lower = figure.text.lower()
+    if lower == "not set":
         return None
-    if one.word and said.startswith("inf"):
+    if figure.word and lower.startswith("inf"):
         return "inf"
-    if _NO_NUMBER.fullmatch(said):
+    if _NO_NUMBER.fullmatch(lower):
         return float("nan")
-    if one.whole and _GROUPS.fullmatch(one.text):
-        return int(numbers.number(re.sub("[.,]", "", one.text)))
+    if figure.whole and _GROUPS.fullmatch(figure.text):
+        return int(numbers.number(re.sub("[.,]", "", figure.text)))
     try:
-        value = numbers.number(one.text, sign)
+        value = numbers.number(figure.text, sign)
     except ValueError:
-        if one.word and one.text and not one.text[:1].isdigit():
-            return one.text[:_LONGEST_WORD]
+        if figure.word and figure.text and not figure.text[:1].isdigit():
+            return figure.text[:_LONGEST_WORD]
         raise
-    if one.whole and value != int(value):
-        raise ValueError(f"{one.text} is no count")
-    return int(value) if one.whole else value
+    if figure.whole and value != int(value):
+        raise ValueError(f"{figure.text} is not a count")
+    return int(value) if figure.whole else value

@@ -1,4 +1,4 @@
-"""Commands: what the command line above a block says of the load: lengths, seed, concurrency."""
+"""Commands: the load that the command line above a block requests: lengths, seed, concurrency."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _FLAGS = {
 
 
 def asked(lines: Sequence[str]) -> dict[str, str]:
-    """What the last benchmark command in these lines asks for, by our names; empty where there is none."""
-    found: dict[str, str] = {}
-    rest = iter(lines)
-    for line in rest:
+    """What the last benchmark command in these lines requests, by our names; empty without a command."""
+    requested: dict[str, str] = {}
+    remaining = iter(lines)
+    for line in remaining:
         if len(line) > _LONGEST:
             continue
         if (namespace := _namespace(line)) is not None:
-            found = _named({name: value.strip("'\"") for name, value in _PAIR.findall(namespace)})
+            requested = _named({name: value.strip("'\"") for name, value in _PAIR.findall(namespace)})
         elif _BENCHMARK.search(line) is not None:
-            found = _named(_given(_joined(line, rest))) or found
-    return found
+            requested = _named(_given(_joined(line, remaining))) or requested
+    return requested
 
 
-def whole(said: Mapping[str, str], name: str) -> int | None:
-    """A count among what was asked for; None where it is not told, or no count."""
-    return json_fields.written_count(said.get(name, ""))
+def whole(requested: Mapping[str, str], name: str) -> int | None:
+    """A requested count; None if it is not given or not a count."""
+    return json_fields.written_count(requested.get(name, ""))
 
 
 def _namespace(line: str) -> str | None:
     """What Python's argparse shows of a command line between its parentheses."""
-    _, found, inside = line.rstrip().partition(_NAMESPACE)
-    return inside.removesuffix(")") if found and inside.endswith(")") else None
+    _, marker, inside = line.rstrip().partition(_NAMESPACE)
+    return inside.removesuffix(")") if marker and inside.endswith(")") else None
 
 
 def _joined(line: str, rest: Iterator[str]) -> str:
@@ -69,7 +69,9 @@ def _joined(line: str, rest: Iterator[str]) -> str:
 def _given(command: str) -> dict[str, str]:
     """The flags of a command and their values."""
     given = {}
-    for word, following in pairwise([*_split(command), "--"]):  # no words: a comment sign where a command was
+    for word, following in pairwise(
+        [*_split(command), "--"]
+    ):  # without words: a comment sign where a command was
         if not word.startswith("--"):
             continue
         name, equals, value = word[2:].partition("=")
@@ -88,9 +90,9 @@ def _split(command: str) -> list[str]:
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    named = {}
     for name, flags in _FLAGS.items():
         value = next((given[flag] for flag in flags if given.get(flag, "None") != "None"), None)
         if value is not None:
-            found[name] = value
-    return found
+            named[name] = value
+    return named

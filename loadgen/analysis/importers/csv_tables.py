@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def marked(head: bytes) -> bool:
 
 
 def is_ours(text: str) -> bool:
-    """Whether a table is one that `loadgen report` wrote of runs: they are there already."""
+    """Whether a table was written by `loadgen report`: its runs are read from their directories."""
     return {"told_by", "plan_digest"} <= set(_header(text)[0])
 
 
@@ -45,21 +45,22 @@ def tells(text: str) -> bool:
 
 
 def read(text: str, path: Path) -> list[Reported]:
-    """A run a row; raises UsageError naming file and line of what is none."""
+    """A run for each row; raises UsageError that names file and line."""
     header, delimiter = _header(text)
     if _kind(header) == SPEEDS and SPEED in header:
-        return [_speed(row, f"{path}:{line}") for line, row in enumerate(_speeds(path), 2) if row.speed_tok_s]
+        speeds = enumerate(map(_with_formula, speed_rows.read_csv(path)), 2)
+        return [_speed(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
-    found = []
+    runs = []
     try:
         for cells in reader:
             source = f"{path}:{reader.line_num}"
             if None in cells or None in cells.values():
-                raise UsageError(f"{source} has not as many cells as the table has columns")
-            found.append(_row({str(key): str(cell) for key, cell in cells.items()}, source))
+                raise UsageError(f"{source} has a different number of cells than the table has columns")
+            runs.append(_row({str(key): str(cell) for key, cell in cells.items()}, source))
     except csv.Error as error:
-        raise UsageError(f"{path}:{reader.line_num}: no table: {error}") from None
-    return found
+        raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
+    return runs
 
 
 def _header(text: str) -> tuple[list[str], str]:
@@ -86,12 +87,12 @@ def _kind(header: Sequence[str]) -> str:
 def _figure(column: str) -> str | None:
     """The key of a column: a label of the block, or a key itself."""
     name = column.strip()
-    known = name in blocks.known_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
-    return name if known else blocks.key_of(name)
+    is_key = name in blocks.known_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
+    return name if is_key else blocks.key_of(name)
 
 
 def _row(cells: Mapping[str, str], source: str) -> Reported:
-    """A row of figures; an empty cell is none."""
+    """A row of figures; an empty cell is no figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     columns = {name: _figure(name) or (SPEED if name.strip().lower() in _SPEEDS else None) for name in cells}
     written = {key: cells[name].strip() for name, key in columns.items() if key and cells[name].strip()}
@@ -101,19 +102,20 @@ def _row(cells: Mapping[str, str], source: str) -> Reported:
         if (value := _value(text, sign, source)) is not None:
             figures[key] = value
     figures, empty = json_fields.checked(figures, source)
-    completed, name = figures.get("completed"), next((plain[one] for one in _NAMES if plain.get(one)), "")
-    remarks = [*empty, *(["lengths, batch and formula of the speed are not told"] * (SPEED in figures))]
+    name = next((plain[key] for key in _NAMES if plain.get(key)), "")
+    remarks = [*empty, *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures))]
     return Reported(
         name=json_fields.word(name) or "unnamed",
         figures=figures,
-        load=Load(
-            name=json_fields.word(plain.get("load", "")),
-            requests=_count(plain.get("requests", "")),
-            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
-            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
-            asked_output_len=_count(plain.get("asked_output_len", "")),
-            max_concurrency=json_fields.count(figures.get("max_concurrency")),
-            request_rate_per_s=json_fields.rate(figures.get("request_rate")),
+        load=json_fields.loaded(
+            Load(
+                name=json_fields.word(plain.get("load", "")),
+                requests=json_fields.written_count(plain.get("requests", "")),
+                asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")),
+                max_concurrency=json_fields.count(figures.get("max_concurrency")),
+                request_rate_per_s=json_fields.rate(figures.get("request_rate")),
+            ),
+            figures,
         ),
         source=source,
         told_by=SPEEDS if SPEED in figures else TABLE,
@@ -132,26 +134,18 @@ def _value(text: str, sign: str, source: str) -> float | str | None:
         raise UsageError(f"{source}: {error}") from None
 
 
-def _count(text: str) -> int | None:
-    return json_fields.written_count(text)
-
-
-def _speeds(path: Path) -> list[SpeedRow]:
-    """The rows of a ladder; those of a published page have its formula, which its file does not tell."""
-    return [*map(_with_formula, speed_rows.read_csv(path))]
-
-
 def _with_formula(row: SpeedRow) -> SpeedRow:
-    known = (one for one in speed_rows.shipped() if replace(one, formula=row.formula) == row)
-    return next(known, row)
+    """The row of a published page with its formula, which its file does not have; any other unchanged."""
+    published = (one for one in speed_rows.shipped() if replace(one, formula=row.formula) == row)
+    return next(published, row)
 
 
 def _speed(row: SpeedRow, source: str) -> Reported:
-    speed, memory = row.speed_tok_s, row.gpu_memory
-    assert speed is not None
+    speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
+    output = converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)
     return Reported(
         name=full_name(row.model, row.quantization),
-        figures=dict(_figures(row, float(speed))),
+        figures={SPEED: speed, "output_throughput": output},
         load=Load(
             name=f"input {row.input_length}",
             input_len=row.input_length,
@@ -165,11 +159,6 @@ def _speed(row: SpeedRow, source: str) -> Reported:
         engine=row.backend,
         machine=row.gpu if (row.gpu_num or 1) == 1 else f"{row.gpu_num} × {row.gpu}",
         memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
+        speed_formula=row.formula,
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )
-
-
-def _figures(row: SpeedRow, speed: float) -> Iterator[tuple[str, float]]:
-    """The speed, and output tokens over the same time."""
-    yield SPEED, speed
-    yield "output_throughput", converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)

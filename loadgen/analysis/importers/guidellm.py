@@ -1,4 +1,4 @@
-"""guidellm: its JSON report, a run for each of its benchmarks; its words for latencies are not vLLM's."""
+"""guidellm: its JSON report, a run for each of its benchmarks; its names of latencies are not vLLM's."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadgen.analysis.importers import json_fields
 from loadgen.analysis.importers.json_fields import inside
 from loadgen.analysis.run_summary import Load, Reported, short_name
+from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "guidellm"
 MARKS = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
-_RANKS = (90, 95, 99)
 _SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
 _FROM_REQUESTS = (
-    "guidellm: TPOT is (last - first token) / (tokens - 1), which it calls ITL; its TPOT holds the TTFT"
+    "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"
 )
-_NO_REQUESTS = "guidellm: from its summary, whose percentiles are of the nearest rank"
+_NO_REQUESTS = "guidellm: from its summary, whose percentiles are by nearest rank"
 _UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths differ"
 
 
 def tells(document: Mapping[str, Any]) -> bool:
     """Whether a document is such a report."""
-    found = json_fields.listed(document.get("benchmarks"))
-    return any(isinstance(inside(one, "metrics", "time_to_first_token_ms"), dict) for one in found)
+    benchmarks = listed(document.get("benchmarks"))
+    return any(
+        isinstance(inside(benchmark, "metrics", "time_to_first_token_ms"), dict) for benchmark in benchmarks
+    )
 
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """A run for each benchmark of a report: a sweep has many."""
-    benchmarks = json_fields.listed(document.get("benchmarks"))
+    benchmarks = listed(document.get("benchmarks"))
     for number, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
-        yield _reported(document, json_fields.mapping(benchmark), where, source)
+        yield _reported(document, mapping(benchmark), where, source)
 
 
-def _reported(document: Mapping[str, Any], one: Mapping[str, Any], where: str, source: str) -> Reported:
-    metrics = json_fields.mapping(one.get("metrics"))
-    requests = [r for r in json_fields.listed(inside(one, "requests", "successful")) if isinstance(r, dict)]
-    told = _totals(one, metrics)
-    whole = bool(requests) and len(requests) == told["completed"]  # a sample of them is not all
+def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str, source: str) -> Reported:
+    metrics = mapping(benchmark.get("metrics"))
+    requests = [r for r in listed(inside(benchmark, "requests", "successful")) if isinstance(r, dict)]
+    totals = _totals(benchmark, metrics)
+    whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
     if whole:
         latencies, remarks = _from_requests(requests), [_FROM_REQUESTS]
     else:
         latencies, remarks = _from_summary(metrics)
     if _one_token_a_message(metrics):  # then its mean over tokens is that of the gaps
         latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
-    figures, empty = json_fields.checked({**told, **latencies}, where)
+    figures, empty = json_fields.checked({**totals, **latencies}, where)
     incomplete = json_fields.count(inside(metrics, "request_totals", "incomplete"))
     if incomplete:
-        remarks.append(f"guidellm: {incomplete} requests were still under way at the end and count nowhere")
+        remarks.append(f"guidellm: {incomplete} requests were unfinished at the end and are not counted")
     return Reported(
-        name=_model(document, one) or Path(source).stem,
+        name=_model(document, benchmark) or Path(source).stem,
         figures=figures,
-        load=_load(document, one, figures),
+        load=json_fields.loaded(_load(document, benchmark), figures),
         source=where,
         told_by=CLIENT,
-        started=_started(one.get("start_time")),
+        started=_started(benchmark.get("start_time")),
         remarks=(*remarks, *empty),
     )
 
 
-def _totals(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Counts and rates of the requests that succeeded, over the window that it measured."""
     rates = ("requests_per_second", "output_tokens_per_second", "tokens_per_second")
     request, output, total = (_summary(metrics, rate).get("mean") for rate in rates)
@@ -73,7 +73,7 @@ def _totals(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any
     return {
         "completed": json_fields.count(inside(metrics, "request_totals", "successful")),
         "failed": json_fields.count(inside(metrics, "request_totals", "errored")),
-        "duration": _duration(one),
+        "duration": _duration(benchmark),
         "total_input_tokens": _sum(metrics, "prompt_token_count"),
         "total_output_tokens": _sum(metrics, "output_token_count"),
         "request_throughput": request,
@@ -83,18 +83,20 @@ def _totals(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _duration(one: Mapping[str, Any]) -> float | None:
-    said, begin, end = (json_fields.number(one.get(key)) for key in ("duration", "start_time", "end_time"))
-    return end - begin if said is None and begin is not None and end is not None else said
+def _duration(benchmark: Mapping[str, Any]) -> float | None:
+    reported, begin, end = (
+        json_fields.number(benchmark.get(key)) for key in ("duration", "start_time", "end_time")
+    )
+    return end - begin if reported is None and begin is not None and end is not None else reported
 
 
 def _from_requests(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
-    several = [one for one in requests if (json_fields.number(one.get("output_tokens")) or 0) > 1]
+    several = [request for request in requests if (json_fields.number(request.get("output_tokens")) or 0) > 1]
     return {
-        **_statistics("ttft", [one.get("time_to_first_token_ms") for one in requests]),
-        **_statistics("tpot", [one.get("inter_token_latency_ms") for one in several]),
-        **_statistics("e2el", [_e2el_ms(one) for one in requests]),
+        **_statistics("ttft", [request.get("time_to_first_token_ms") for request in requests]),
+        **_statistics("tpot", [request.get("inter_token_latency_ms") for request in several]),
+        **_statistics("e2el", [_e2el_ms(request) for request in requests]),
     }
 
 
@@ -110,37 +112,34 @@ def _e2el_ms(request: Mapping[str, Any]) -> float | None:
 
 
 def _statistics(key: str, values: Sequence[object]) -> dict[str, float]:
-    each = np.array([found for value in values if (found := json_fields.number(value)) is not None])
-    if not len(each):
-        return {}
-    told = {f"mean_{key}_ms": each.mean(), f"median_{key}_ms": np.median(each), f"std_{key}_ms": each.std()}
-    told |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in _RANKS}
-    return {name: float(value) for name, value in told.items()}
+    return json_fields.statistics(
+        key, (n for value in values if (n := json_fields.number(value)) is not None)
+    )
 
 
 def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What the summary tells without a formula of its own in the way."""
+    """The latencies of the summary whose definition is vLLM's."""
     remarks = [_NO_REQUESTS]
-    found = _summed("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
-    found |= _summed("e2el", _summary(metrics, "request_latency"), 1e3)
+    figures = _summed("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
+    figures |= _summed("e2el", _summary(metrics, "request_latency"), 1e3)
     remarks.append("guidellm: E2E runs to the response's end, not to its last token")
     if _summary(metrics, "output_token_count").get("std_dev") == 0:
-        found |= _summed("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
+        figures |= _summed("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
     else:
         remarks.append(_UNEVEN)
-    return found, remarks
+    return figures, remarks
 
 
 def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
-    told = {f"{word}_{key}_ms": summary.get(theirs) for word, theirs in _SUMMED.items()}
-    told |= {f"p{rank}_{key}_ms": inside(summary, "percentiles", f"p{rank}") for rank in _RANKS}
+    values = {f"{word}_{key}_ms": summary.get(theirs) for word, theirs in _SUMMED.items()}
+    values |= {f"p{rank}_{key}_ms": inside(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
     return {
-        name: value * scale for name, one in told.items() if (value := json_fields.number(one)) is not None
+        name: value * scale for name, raw in values.items() if (value := json_fields.number(raw)) is not None
     }
 
 
 def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return json_fields.mapping(inside(metrics, name, "successful"))
+    return mapping(inside(metrics, name, "successful"))
 
 
 def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
@@ -156,29 +155,26 @@ def _one_token_a_message(metrics: Mapping[str, Any]) -> bool:
     return each.get("mean") == 1 and each.get("std_dev") == 0
 
 
-def _model(document: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+def _model(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> str:
     places = (
-        inside(one, "config", "backend", "model"),
+        inside(benchmark, "config", "backend", "model"),
         inside(document, "config", "spec", "backend", "model"),
         inside(document, "args", "model"),
-        inside(one, "worker", "backend_model"),
-        inside(one, "benchmarker", "backend", "model"),
+        inside(benchmark, "worker", "backend_model"),
+        inside(benchmark, "benchmarker", "backend", "model"),
     )
     return short_name(next(filter(None, map(json_fields.word, places)), ""))
 
 
-def _load(document: Mapping[str, Any], one: Mapping[str, Any], figures: Mapping[str, Any]) -> Load:
-    strategy = json_fields.mapping(inside(one, "config", "strategy") or inside(one, "args", "strategy"))
+def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
+    strategy = mapping(inside(benchmark, "config", "strategy") or inside(benchmark, "args", "strategy"))
     kind = json_fields.word(strategy.get("type_"))
     streams = json_fields.count(strategy.get("streams", strategy.get("max_concurrency")))
     rate = json_fields.number(strategy.get("rate"))
-    data = json_fields.listed(inside(document, "config", "spec", "data"))
-    completed = figures.get("completed")
+    data = listed(inside(document, "config", "spec", "data"))
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(
-        requests=json_fields.count(inside(one, "scheduler_state", "created_requests")),
-        input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
-        output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
+        requests=json_fields.count(inside(benchmark, "scheduler_state", "created_requests")),
         asked_output_len=json_fields.count(inside(data[0], "output_tokens")) if data else None,
         max_concurrency=limit,
         request_rate_per_s=math.inf if rate is None and kind else rate,
@@ -187,6 +183,6 @@ def _load(document: Mapping[str, Any], one: Mapping[str, Any], figures: Mapping[
     )
 
 
-def _started(said: object) -> datetime | None:
-    at = json_fields.number(said)
+def _started(timestamp: object) -> datetime | None:
+    at = json_fields.number(timestamp)
     return None if at is None or not 0 < at < 1e11 else datetime.fromtimestamp(at, UTC)

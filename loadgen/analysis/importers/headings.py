@@ -11,7 +11,7 @@ import msgspec
 from loadgen.analysis.importers import blocks
 from loadgen.analysis.importers.blocks import HEADER, RULE
 
-# Of lines without blanks at their end, and none of them tries a run of blanks twice: pages are anybody's.
+# For lines stripped at their end; none of them matches a run of blanks twice, since pages are untrusted.
 _FENCE = re.compile(r"\s*+(?:>\s*+)*+(?:[-*+]\s++)?(`{3,}|~{3,})\s*+([^`]*)$")
 _ATX = re.compile(r"\s{0,3}(?:>\s*+)*+(#{1,6})\s++(\S.*)$")
 _BOLD = re.compile(r"\s*+(?:>\s*+)*+(\*\*|__)(?=\S)(.+)(?<=\S)\1$")
@@ -26,7 +26,7 @@ _MARKS = frozenset("#*_<>`~-+0123456789")  # what a heading, an item or a fence 
 _LONGEST = 1000  # characters of a line that is a heading, an item or a fence
 _UNDERLINES = '=-~^"'  # in the order of their levels, as most pages have them
 _BOLD_LEVEL, _ITEM_LEVEL = 20, 30
-# A heading of nothing but such words says how hard the server was driven, or what follows; it names no model.
+# A heading of only such words describes the load, or what follows; it names no model.
 _LOAD_WORD = re.compile(
     r"a|and|at|batch|benchmark|benchmarking|benchmarks|by|client|clients|concurrency|concurrent|for|full"
     r"|heavy|high|in|inf|infinite|input|k|latency|length|lengths|light|load|loads|long|low|max|maximum"
@@ -69,22 +69,22 @@ class Outline:
 
     def enter(self, line: PageLine) -> None:
         """Go on below a heading or an item."""
-        self._open = [one for one in self._open if one.level < line.level]
+        self._open = [heading for heading in self._open if heading.level < line.level]
         self._open.append(line)
-        self._naming = {one.number: self._naming[one.number] for one in self._open[:-1]}
+        self._naming = {heading.number: self._naming[heading.number] for heading in self._open[:-1]}
         self._naming[line.number] = _names(line) and not _is_load(line.name)
 
     @property
     def name(self) -> str:
         """The nearest heading that names something; the nearest of all where none does."""
-        headings = [one.name for one in self._open if one.kind is Kind.HEADING]
-        naming = [one.name for one in self._open if self._naming[one.number]]
+        headings = [line.name for line in self._open if line.kind is Kind.HEADING]
+        naming = [line.name for line in self._open if self._naming[line.number]]
         return (naming or headings or [""])[-1]
 
     @property
     def load(self) -> str:
         """What stands between that heading and here: a list's item, a heading that names a load."""
-        below = [one.name for one in self._open]
+        below = [line.name for line in self._open]
         if self.name in below:
             below = below[below.index(self.name) + 1 :]
         return ", ".join(name for name in below if len(name) <= _LONGEST_LOAD)
@@ -93,71 +93,71 @@ class Outline:
 def lines(text: Sequence[str]) -> Iterator[PageLine]:
     """Every line of a page, as what it is; in a fence there are no headings, for # begins a comment there."""
     fence = skip = False
-    for at, one in enumerate(text):
+    for at, raw in enumerate(text):
         number = at + 1
         following = text[at + 1] if at + 1 < len(text) else ""
-        if not one:
+        if not raw:
             skip = False
-            yield PageLine(number, one)
+            yield PageLine(number, raw)
             continue
-        bare = one.strip()
-        if skip or len(one) > _LONGEST or not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
+        bare = raw.strip()
+        if skip or len(raw) > _LONGEST or not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
             skip = False
-            yield PageLine(number, one)
-        elif (found := _FENCE.match(one.rstrip())) is not None:
-            opens = not fence or found[2].strip() != ""  # what names a language closes nothing
+            yield PageLine(number, raw)
+        elif (fence_mark := _FENCE.match(raw.rstrip())) is not None:
+            opens = not fence or fence_mark[2].strip() != ""  # a fence with a language opens one
             fence = opens and _closed(text, at + 1)
-            yield PageLine(number, one, Kind.FENCE)
+            yield PageLine(number, raw, Kind.FENCE)
         elif fence:
-            yield PageLine(number, one)
+            yield PageLine(number, raw)
         else:
-            heading = _heading(number, one, following)
+            heading = _heading(number, raw, following)
             skip = heading is not None and heading.underlined
-            yield heading or _item(number, one)
+            yield heading or _item(number, raw)
 
 
 def _closed(text: Sequence[str], begin: int) -> bool:
     """Whether a fence that was opened is closed again; one that a block was cut off in is not."""
     cut = False
     for at in range(begin, len(text)):
-        if (found := _FENCE.match(text[at][:_LONGEST].rstrip())) is not None:
-            return not found[2].strip()
+        if (mark := _FENCE.match(text[at][:_LONGEST].rstrip())) is not None:
+            return not mark[2].strip()
         cut = (cut or HEADER.search(text[at]) is not None) and RULE.search(text[at]) is None
-        if cut and (found := _ATX.match(text[at].rstrip())) is not None and len(found[1]) > 1:
+        if cut and (mark := _ATX.match(text[at].rstrip())) is not None and len(mark[1]) > 1:
             return False
     return False
 
 
-def _heading(number: int, one: str, following: str) -> PageLine | None:
-    bare = one.rstrip()
-    if (found := _ATX.match(bare)) is not None:
+def _heading(number: int, raw: str, following: str) -> PageLine | None:
+    bare = raw.rstrip()
+    if (match := _ATX.match(bare)) is not None:
         return PageLine(
-            number, one, Kind.HEADING, len(found[1]), _plain(found[2].rstrip("#").rstrip() or found[2])
+            number, raw, Kind.HEADING, len(match[1]), _plain(match[2].rstrip("#").rstrip() or match[2])
         )
-    if (found := _HTML.match(bare)) is not None:
-        level = int(found[1][1]) if found[1][1:].isdigit() else _BOLD_LEVEL
-        return PageLine(number, one, Kind.HEADING, level, _plain(found[2]))
-    if (found := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
-        return PageLine(number, one, Kind.HEADING, _BOLD_LEVEL, _plain(found[2]))
+    if (match := _HTML.match(bare)) is not None:
+        level = int(match[1][1]) if match[1][1:].isdigit() else _BOLD_LEVEL
+        return PageLine(number, raw, Kind.HEADING, level, _plain(match[2]))
+    if (match := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
+        return PageLine(number, raw, Kind.HEADING, _BOLD_LEVEL, _plain(match[2]))
     under = _UNDERLINE.match(following)
-    if under is not None and _is_title(one):
+    if under is not None and _is_title(raw):
         return PageLine(
-            number, one, Kind.HEADING, 1 + _UNDERLINES.index(under[1]), _plain(one), underlined=True
+            number, raw, Kind.HEADING, 1 + _UNDERLINES.index(under[1]), _plain(raw), underlined=True
         )
     return None
 
 
-def _item(number: int, one: str) -> PageLine:
-    found = _ITEM.match(one.rstrip())
-    if found is None:
-        return PageLine(number, one)
-    indent = len(one) - len(one.lstrip())
-    return PageLine(number, one, Kind.ITEM, _ITEM_LEVEL + indent, _plain(found[1]))
+def _item(number: int, raw: str) -> PageLine:
+    match = _ITEM.match(raw.rstrip())
+    if match is None:
+        return PageLine(number, raw)
+    indent = len(raw) - len(raw.lstrip())
+    return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _plain(match[1]))
 
 
-def _is_title(one: str) -> bool:
+def _is_title(raw: str) -> bool:
     """Whether a line is text that the next one underlines, and no rule or row itself."""
-    plain = one.strip()
+    plain = raw.strip()
     fits = len(plain) <= _LONGEST_TITLE and plain[:1] != "|" and re.search(r"\w", plain) is not None
     return fits and HEADER.search(plain) is None and blocks.key_of(plain.partition(":")[0]) is None
 

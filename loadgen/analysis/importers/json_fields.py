@@ -1,41 +1,46 @@
-"""Documents: the JSON objects of a file, one or many, and their parts, whatever these turn out to be."""
+"""Documents: the JSON objects of a file, one or many, and their parts, of any type."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
+from loadgen.analysis.run_summary import Load
 from loadgen.errors import UsageError
+from loadgen.protocol.untrusted import mapping
 from loadgen.workload import bounds
 
 _BEGINS = re.compile(r"[\s,]*")
-_UNSET = "max_concurrency"  # told to be none: there was no limit
+_UNSET = "max_concurrency"  # null: there was no limit
 _FIGURE = re.compile(r"_ms$|throughput|speed")
+RANKS = (90, 95, 99)
 _TIMED = ("ttft", "tpot", "itl", "e2el")
 _NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
-_MOST_BROKEN = 200  # parts of a file that are no JSON: each is looked for an end again
+_MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one is searched
 _LONGEST_WORD = 1000  # characters of a name
 _MOST_DIGITS = 18  # of a count that is written as text
 
 
 class JsonDocument(msgspec.Struct, frozen=True):
-    """One object, and the line it begins at; `trouble` says why it could not be read."""
+    """One object, and the line it begins at; `error` is why it could not be read."""
 
     line: int
     value: dict[str, Any]
-    trouble: str = ""
-    last: bool = False  # nothing behind it was read
+    error: str = ""
+    last: bool = False  # nothing after it was read
 
 
 def documents(text: str) -> Iterator[JsonDocument]:
-    """Every object of a text: one, a list of them, or one behind the other; NaN and Infinity are numbers.
+    """Every object of a text: one, a list of them, or one after the other; NaN and Infinity are numbers.
 
-    What is cut off is a document with a trouble, and those behind it are still read, up to 200 such.
+    What is cut off is a document with an error; those after it are still read, up to 200 errors.
     """
     decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parsed), 0, 1, 0, 0
     while (at := _skipped(text, at)) < len(text):
@@ -43,46 +48,36 @@ def documents(text: str) -> Iterator[JsonDocument]:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            said = str(error).partition(":")[0].lower()
+            reason = str(error).partition(":")[0].lower()
             broken += 1
             following = _NEXT.search(text, at)
             if broken == _MOST_BROKEN and following is not None:
                 yield JsonDocument(
-                    line, {}, f"the {broken}th part that is no JSON: the rest was not read", last=True
+                    line, {}, f"the {broken}th part that is not valid JSON: the rest was not read", last=True
                 )
                 return
-            yield JsonDocument(line, {}, f"no JSON, or cut off: {said}")
+            yield JsonDocument(line, {}, f"not valid JSON, or cut off: {reason}")
             if following is None:
                 return
             at = following.end()
             continue
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, dict):
-                yield JsonDocument(line, one)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield JsonDocument(line, item)
 
 
 def _parsed(digits: str) -> int | float:
-    """A whole number as it is; one of hundreds of digits is infinite, which is none."""
+    """A whole number as it is; one of hundreds of digits as infinity, which is no figure."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def _skipped(text: str, at: int) -> int:
-    found = _BEGINS.match(text, at)
-    return at if found is None else found.end()
-
-
-def mapping(value: object) -> dict[str, Any]:
-    """A JSON object; an empty one of anything else."""
-    return value if isinstance(value, dict) else {}
-
-
-def listed(value: object) -> list[Any]:
-    """A JSON list; an empty one of anything else."""
-    return value if isinstance(value, list) else []
+    match = _BEGINS.match(text, at)
+    return at if match is None else match.end()
 
 
 def inside(value: object, *path: str) -> Any:
-    """What lies at a path of keys; None where there is nothing."""
+    """The value at a path of keys; None if there is none."""
     for key in path:
         value = mapping(value).get(key)
     return value
@@ -95,8 +90,8 @@ def number(value: object) -> float | None:
 
 def count(value: object) -> int | None:
     """A whole number from zero on; None of anything else."""
-    found = number(value)
-    return int(found) if found is not None and found >= 0 and found == int(found) else None
+    figure = number(value)
+    return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
 
 
 def word(value: object) -> str:
@@ -120,17 +115,37 @@ def rate(value: object) -> float | None:
 
 def shown_rate(value: object) -> float | str | None:
     """The rate as vLLM's files have it: the word "inf" for none."""
-    found = rate(value)
-    return "inf" if found == math.inf else found
+    figure = rate(value)
+    return "inf" if figure == math.inf else figure
+
+
+def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
+    """The load with the mean lengths that the run's totals come to."""
+    completed = figures.get("completed")
+    return replace(
+        load,
+        input_len=mean(figures.get("total_input_tokens"), completed),
+        output_len=mean(figures.get("total_output_tokens"), completed),
+    )
+
+
+def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
+    """Mean, median, standard deviation and percentiles under vLLM's keys; empty if there are no values."""
+    each = np.fromiter(values_ms, float)
+    if not len(each):
+        return {}
+    found = {f"mean_{key}_ms": each.mean(), f"median_{key}_ms": np.median(each), f"std_{key}_ms": each.std()}
+    found |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in RANKS}
+    return {name: float(value) for name, value in found.items()}
 
 
 def mean(total: float | None, of: float | None) -> float | None:
-    """A mean, where there is one."""
+    """A mean; None without both numbers."""
     return total / of if total is not None and of else None
 
 
 def checked(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """The figures without those that nobody measured, and what is said of these.
+    """The figures without those that were not measured, and a remark on each of these.
 
     Clients write 0 where there was nothing to take a mean of. Raises UsageError where no figure is left.
     """
@@ -141,5 +156,5 @@ def checked(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], li
         if (value is not None or name == _UNSET) and not any(name.endswith(f"_{key}_ms") for key in empty)
     }
     if not any(number(value) for name, value in kept.items() if _FIGURE.search(name)):
-        raise UsageError(f"{source} has no figure in it")
-    return kept, [f"{key.upper()} is 0: none was measured" for key in empty]
+        raise UsageError(f"{source} has no figures")
+    return kept, [f"{key.upper()} is 0: it was not measured" for key in empty]

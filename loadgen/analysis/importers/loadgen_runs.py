@@ -1,4 +1,4 @@
-"""Own: runs of ours from their directories and files, without their arrivals until these are looked at."""
+"""Own: runs of ours from their directories and files, whose arrivals are read when they are needed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from loadgen.analysis.run_summary import Reported, of_json, of_run
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import DEFINITIONS_VERSION
 from loadgen.metrics.record import Records
+from loadgen.protocol.untrusted import listed, mapping
 from loadgen.results import run_directory
 from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT, Result
 from loadgen.results.vllm_json import OURS
@@ -30,7 +31,7 @@ _MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every reques
 
 
 class StoredRun(Result):
-    """A run on disk, whose arrivals are read when they are first looked at; raises UsageError then."""
+    """A run on disk, whose arrivals are read when they are first used; raises UsageError then."""
 
     def __init__(self, facts: Facts, directory: Path) -> None:
         object.__setattr__(self, "facts", facts)
@@ -55,7 +56,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a directory holds a run of ours, or what is left of one."""
+    """Whether a directory holds a run of ours, or the rest of one."""
     if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
         return True
     try:
@@ -65,23 +66,27 @@ def is_run(directory: Path) -> bool:
 
 
 def run(directory: Path) -> Reported:
-    """The run of a directory; raises UsageError where there is none that can be read.
+    """The run of a directory; raises UsageError if there is none that can be read.
 
     Figures and verdict are the stored ones where this very version made them, else they are computed
     again from the arrivals. Without arrivals the figures remain.
     """
     if not (directory / RESULT).is_file():
-        left = "; loadgen report shows what its journal holds" if (directory / JOURNAL).is_file() else ""
-        raise UsageError(f"{directory} is a run that was not finished: it has no {RESULT}{left}")
+        hint = "; loadgen report shows what its journal holds" if (directory / JOURNAL).is_file() else ""
+        raise UsageError(f"{directory} is an unfinished run: it has no {RESULT}{hint}")
     try:
         stored = json.loads(text.bounded(directory / RESULT, _MOST_BYTES))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
     facts = _facts(stored, str(directory))
     if not is_zipfile(directory / ARRIVALS):
-        known = _told(stored, str(directory), None)
+        reported = _told(stored, str(directory), None)
         return replace(
-            known, remarks=(*known.remarks, f"{ARRIVALS} is missing or damaged: the figures are all")
+            reported,
+            remarks=(
+                *reported.remarks,
+                f"{ARRIVALS} is missing or damaged: only the stored figures are shown",
+            ),
         )
     ours = stored[OURS]
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
@@ -91,23 +96,24 @@ def run(directory: Path) -> Reported:
 
 
 def rungs(directory: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a ladder's directory by the name of their run's; empty where it is none."""
+    """The rows of a ladder's directory by the name of their run's; empty if it is not a ladder's."""
     try:
-        told = json.loads(text.bounded(directory / LADDER))
+        ladder = json.loads(text.bounded(directory / LADDER))
     except (UsageError, ValueError, RecursionError):
         return {}
-    rows = [json_fields.mapping(row) for row in json_fields.listed(json_fields.inside(told, "rows"))]
+    rows = [mapping(row) for row in listed(json_fields.inside(ladder, "rows"))]
     return {json_fields.word(row.get("run")): row for row in rows if row.get("run")}
 
 
-def rung(known: Reported, row: Mapping[str, Any]) -> Reported:
-    """A run as what its ladder's row says of it: with its speed."""
+def rung(reported: Reported, row: Mapping[str, Any]) -> Reported:
+    """A run with the speed of its ladder's row."""
     speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
     if speed is None:
-        return known
-    load = replace(known.load, name=f"input {known.load.asked_input_len}")
-    figures = {**known.figures, "speed_tok_s": speed}
-    return replace(known, figures=figures, load=load, remarks=(*known.remarks, f"speed is {formula}"))
+        return reported
+    load = replace(reported.load, name=f"input {reported.load.asked_input_len}")
+    figures = {**reported.figures, "speed_tok_s": speed}
+    remarks = (*reported.remarks, f"speed is {formula}")
+    return replace(reported, figures=figures, load=load, speed_formula=formula, remarks=remarks)
 
 
 def failures(directory: Path) -> Iterator[FailedCell | str]:
@@ -116,12 +122,12 @@ def failures(directory: Path) -> Iterator[FailedCell | str]:
         try:
             yield FailedCell.model_validate_json(text.bounded(path))
         except (UsageError, ValueError) as error:
-            yield f"{path} is no failed cell: {str(error).splitlines()[0]}"
+            yield f"{path} is not a valid record of a failed cell: {str(error).splitlines()[0]}"
 
 
-def _told(stored: Mapping[str, Any], source: str, known: Result | None) -> Reported:
+def _told(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
     try:
-        return of_json(_facts(stored, source), stored, source, known)
+        return of_json(_facts(stored, source), stored, source, run)
     except KeyError as error:
         raise UsageError(f"{source} is damaged: no {error}") from None
     except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -129,18 +135,18 @@ def _told(stored: Mapping[str, Any], source: str, known: Result | None) -> Repor
 
 
 def _facts(stored: Any, source: str) -> Facts:
-    """What a result says beside its figures; raises UsageError where it is damaged, or of a newer format."""
-    ours = json_fields.mapping(json_fields.inside(stored, OURS))
+    """A result's metadata; raises UsageError if it is damaged, or of a newer format."""
+    ours = mapping(json_fields.inside(stored, OURS))
     version = ours.get("format")
-    known = ", ".join(map(str, FORMATS))
+    supported = ", ".join(map(str, FORMATS))
     if isinstance(version, int) and version > max(FORMATS):
         raise UsageError(
-            f"{source} was written by a newer loadgen: it has format {version}, this one reads {known}"
+            f"{source} was written by a newer loadgen: it has format {version}, this one reads {supported}"
         )
     if version not in FORMATS:
-        raise UsageError(f"{source} has format {version}, this loadgen reads {known}")
+        raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
     try:
-        return Facts.model_validate({key: ours[key] for key in Facts.model_fields if key in ours})
+        return Facts.stored(ours)
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{source} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -1,4 +1,4 @@
-"""Numbers: figures as people write them, with their country's signs, where these can be told apart."""
+"""Numbers: figures as people write them, with their country's signs, where these are unambiguous."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class AmbiguousError(UsageError):
 
 
 def decimal_sign(written: Iterable[str]) -> str:
-    """The decimal sign that the unambiguous ones of these numbers share; "" where none tells it."""
-    signs = {sign for one in written if (sign := _told(one))}
+    """The decimal sign that the unambiguous ones of these numbers share; "" if none shows it."""
+    signs = {sign for number_text in written if (sign := _told(number_text))}
     return signs.pop() if len(signs) == 1 else ""
 
 
 def number(written: str, sign: str = "") -> float:
     """The number; `sign` settles what is ambiguous. Raises AmbiguousError, and ValueError of no number.
 
-    1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless the
-    numbers beside them tell which sign is the decimal one.
+    1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless other
+    numbers of the page show which sign is the decimal one.
     """
     if len(written) > _LONGEST:
         raise ValueError(f"{written[:_LONGEST]}… has too many digits")
@@ -43,7 +43,7 @@ def number(written: str, sign: str = "") -> float:
     if not decimal and points + commas == 1:
         if not sign:
             raise AmbiguousError(
-                f"{written} is one number where the comma groups and another where it does not"
+                f"{written} is ambiguous: the sign in it may group digits or begin the decimals"
             )
         decimal = sign
     for grouping in {".", ","} - {decimal}:
@@ -51,15 +51,15 @@ def number(written: str, sign: str = "") -> float:
         plain = plain.replace(grouping, "")
     value = bounds.figure(float(plain.replace(decimal, ".") if decimal else plain))
     if value is None:
-        raise ValueError(f"{plain} is out of all bounds")
+        raise ValueError(f"{plain} is out of bounds")
     return int(value) if not decimal and float(value).is_integer() else value
 
 
 def _told(written: str) -> str:
-    """The decimal sign of one number, "" where it has none or does not tell."""
+    """The decimal sign of one number, "" if it has none or is ambiguous."""
     plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip("+-"))
     grouped = plain != written.strip().lstrip("+-") and not re.search(r"[eE]", written)
-    signs = [one for one in plain if one in ".,"]
+    signs = [letter for letter in plain if letter in ".,"]
     if not signs:
         return ""
     if len(set(signs)) == 2:  # the last one, where it is alone
@@ -78,7 +78,7 @@ def _check_groups(plain: str, grouping: str, decimal: str) -> None:
         first, *others = whole.split(grouping)
         if (
             not 1 <= len(first) <= 3
-            or any(len(one) != 3 for one in others)
+            or any(len(group) != 3 for group in others)
             or whole.count(grouping) != plain.count(grouping)
         ):
-            raise ValueError(f"{plain} is no number")
+            raise ValueError(f"{plain} is not a number")

@@ -26,7 +26,7 @@ _SGLANG = (
 
 @dataclass
 class _Pasted:
-    """A block's lines, and what was said above it."""
+    """A block's lines, and what stands above it."""
 
     line: int
     name: str
@@ -37,8 +37,8 @@ class _Pasted:
 
 
 def read(text: str, path: Path) -> list[Reported]:
-    """Every block of a page; raises nothing, what cannot be read is remarked."""
-    return [_reported(one, path) for one in _pasted(text)]
+    """Every block of a page; raises nothing: what cannot be read is a remark."""
+    return [_reported(pasted, path) for pasted in _pasted(text)]
 
 
 def _pasted(text: str) -> Iterator[_Pasted]:
@@ -48,7 +48,7 @@ def _pasted(text: str) -> Iterator[_Pasted]:
     for line in headings.lines(_split(cleaned)):
         if not line.text:
             if above and above[-1]:
-                above.append("")  # a command does not go on behind it
+                above.append("")  # a command does not continue after it
             continue
         begins = blocks.HEADER.search(line.text)
         if block is not None and (begins or _ends(line)):
@@ -108,27 +108,21 @@ def _load(pasted: _Pasted, block: PastedBlock) -> Load:
     limit = commands.whole(asked, "max_concurrency")
     if figures.get("max_concurrency", limit) != limit:
         asked = {}  # of another block
-    completed = figures.get("completed")
-    return Load(
+    load = Load(
         name=pasted.load,
         requests=commands.whole(asked, "requests"),
-        input_len=_mean(figures.get("total_input_tokens"), completed),
-        output_len=_mean(figures.get("total_output_tokens"), completed),
         asked_output_len=commands.whole(asked, "output_len"),
         max_concurrency=figures.get("max_concurrency", limit),
         request_rate_per_s=_rate(figures.get("request_rate", asked.get("request_rate"))),
         asked_input_len=commands.whole(asked, "input_len"),
         seed=commands.whole(asked, "seed"),
     )
+    return json_fields.loaded(load, figures)
 
 
-def _mean(total: Any, count: Any) -> float | None:
-    return total / count if total is not None and count else None
-
-
-def _rate(said: Any) -> float | None:
+def _rate(rate: Any) -> float | None:
     try:
-        return None if said is None else json_fields.rate(float(said))
+        return None if rate is None else json_fields.rate(float(rate))
     except ValueError:
         return None
 

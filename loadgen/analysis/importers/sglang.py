@@ -8,10 +8,11 @@ from typing import Any
 
 from loadgen.analysis.importers import json_fields
 from loadgen.analysis.run_summary import Load, Reported, short_name
+from loadgen.protocol.untrusted import mapping
 
 CLIENT = "sglang"
 MARKS = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
-# Its keys that are figures of ours too, and those that only its block shows.
+# Its keys that are figures of ours too, and those that only its block has.
 _SAME = (
     "duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput",
     "output_throughput", "request_goodput", "max_output_tokens_per_s", "max_concurrent_requests",
@@ -41,24 +42,26 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures["max_concurrency"] = json_fields.count(document.get("max_concurrency"))
     wanted = {key: key for key in _SAME} | _OURS
     wanted |= {
-        f"{word}_{one}_ms": f"{word}_{key}_ms" for one, key in _METRICS.items() for word in _STATISTICS
+        f"{word}_{theirs_name}_ms": f"{word}_{key}_ms"
+        for theirs_name, key in _METRICS.items()
+        for word in _STATISTICS
     }
-    told = {key: json_fields.number(document.get(theirs)) for theirs, key in wanted.items()}
-    figures |= {key: value for key, value in told.items() if value is not None}
+    values = {key: json_fields.number(document.get(theirs)) for theirs, key in wanted.items()}
+    figures |= {key: value for key, value in values.items() if value is not None}
     figures, empty = json_fields.checked(figures, source)
-    server = json_fields.mapping(document.get("server_info"))
-    completed = figures.get("completed")
+    server = mapping(document.get("server_info"))
     yield Reported(
         name=_name(document, server, source),
         figures=figures,
-        load=Load(
-            requests=None,
-            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
-            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
-            asked_output_len=_asked(document, "random_output_len"),
-            max_concurrency=figures.get("max_concurrency"),
-            request_rate_per_s=json_fields.rate(document.get("request_rate")),
-            asked_input_len=_asked(document, "random_input_len"),
+        load=json_fields.loaded(
+            Load(
+                requests=None,
+                asked_output_len=_asked(document, "random_output_len"),
+                max_concurrency=figures.get("max_concurrency"),
+                request_rate_per_s=json_fields.rate(document.get("request_rate")),
+                asked_input_len=_asked(document, "random_input_len"),
+            ),
+            figures,
         ),
         source=source,
         told_by=CLIENT,
@@ -94,4 +97,4 @@ def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterato
         yield f"SGLang's client: {_SMEARED}"
     counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
     if counted and again and abs(again / counted - 1) > _FAR:
-        yield f"{counted:.0f} tokens are said to be generated, its text has {again:.0f}: as asked for?"
+        yield f"{counted:.0f} generated tokens are reported, but its text has {again:.0f}"

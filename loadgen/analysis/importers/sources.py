@@ -1,4 +1,4 @@
-"""Sources: everybody's results at the places named: runs, campaigns, files of any client, pasted pages."""
+"""Sources: the results at given places: runs, campaigns, files of any client, pasted pages."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from loadgen.validity.campaign_cell import FailedCell
 from loadgen.workload.paths import place
 
 _MOST_TROUBLES = 20
-_MOST_FILES = 200_000  # looked at in one directory
+_MOST_FILES = 200_000  # checked in one directory
 _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
 _HEAD_BYTES = 8192
 _NAMED = 3
 _LONGEST_DETAIL = 200
-# What a file of anybody's can make a reader raise: it costs that file, and not the comparison.
+# What an untrusted file can make a reader raise: it costs that file, not the comparison.
 _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
@@ -70,7 +70,7 @@ _MARKS = (
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What was read, and a line for each thing that could not be."""
+    """What was read, and a message for each thing that could not be."""
 
     reported: tuple[Reported, ...]
     troubles: tuple[str, ...] = ()
@@ -78,17 +78,17 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 def read(places: Sequence[str]) -> Sources:
-    """Everything at these places: run directories, directories of them, campaigns, files of anybody's.
+    """Everything at these places: run directories, directories of them, campaigns, files of any client.
 
-    Raises UsageError where nothing at all could be read.
+    Raises UsageError if nothing could be read.
     """
     found = _Found()
     for named in places:
         found.place(place(named))
     if not found.reported and not found.failures:
-        said = found.troubles[:_NAMED] or ["nothing was named: give runs, campaigns or files of results"]
-        more = len(found.troubles) - len(said)
-        raise UsageError("; ".join(said) + (f"; and {more} more" if more > 0 else ""))
+        first = found.troubles[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
+        more = len(found.troubles) - len(first)
+        raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
     left = len(found.troubles) - _MOST_TROUBLES
     troubles = found.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
     return Sources(tuple(found.reported), tuple(troubles), tuple(found.failures))
@@ -96,7 +96,7 @@ def read(places: Sequence[str]) -> Sources:
 
 @dataclass
 class _Found:
-    """What was found so far; a place is read once, however often it is met."""
+    """What was read so far; a place is read once, even if it is found several times."""
 
     reported: list[Reported] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
@@ -113,11 +113,11 @@ class _Found:
         before = len(self.reported) + len(self.failures) + len(self.troubles)
         looked = self._directory(path)
         if before == len(self.reported) + len(self.failures) + len(self.troubles):
-            self.troubles.append(f"{path} holds no results that are known, in {looked} files")
+            self.troubles.append(f"{path} has no known results in {looked} files")
 
     def _directory(self, path: Path) -> int:
-        """Read a directory and what is in it; how many files were looked at."""
-        looked, passed = 0, list[Path]()
+        """Read a directory and what is in it; how many files were checked."""
+        count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)
             if not self._new(here):  # a link that leads back
@@ -133,36 +133,38 @@ class _Found:
                 self._run(here)
                 continue
             for name in sorted(names):
-                looked += 1
+                count += 1
                 passed += self._met(here / name)
-            if looked > _MOST_FILES:
-                self.troubles.append(f"{path}: left off after {looked} files; name the places in it")
+            if count > _MOST_FILES:
+                self.troubles.append(
+                    f"{path}: stopped after {count} files: pass the directories in it separately"
+                )
                 break
         if passed:
-            said = ", ".join(os.path.relpath(one, path) for one in passed[:_NAMED])
+            named = ", ".join(os.path.relpath(one, path) for one in passed[:_NAMED])
             more = f" and {len(passed) - _NAMED} more" if len(passed) > _NAMED else ""
-            self.troubles.append(f"{path}: {len(passed)} of {looked} files hold no results: {said}{more}")
-        return looked
+            self.troubles.append(f"{path}: {len(passed)} of {count} files have no results: {named}{more}")
+        return count
 
     def _run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
         row = loadgen_runs.rungs(directory.parent).get(directory.name)
 
-        def one() -> None:
-            known = loadgen_runs.run(directory)
-            self.reported.append(known if row is None else loadgen_runs.rung(known, row))
+        def read_run() -> None:
+            reported = loadgen_runs.run(directory)
+            self.reported.append(reported if row is None else loadgen_runs.rung(reported, row))
 
-        self._tried(directory, one)
+        self._tried(directory, read_run)
 
     def _failures(self, campaign: Path) -> None:
-        for one in loadgen_runs.failures(campaign):
-            if isinstance(one, FailedCell):
-                self.failures.append(one)
+        for cell in loadgen_runs.failures(campaign):
+            if isinstance(cell, FailedCell):
+                self.failures.append(cell)
             else:
-                self.troubles.append(one)
+                self.troubles.append(cell)
 
     def _met(self, path: Path) -> list[Path]:
-        """Read a file that a directory held; itself where there is nothing in it that is known."""
+        """Read a file of a directory; the file itself if nothing in it is known."""
         if _BYPRODUCT.fullmatch(path.name):
             return []
         try:
@@ -180,47 +182,47 @@ class _Found:
     def _file(self, path: Path, raw: bytes) -> None:
         if not self._new(path):
             return
-        said = text.decoded(raw, path)
-        if said.lstrip()[:1] in ("{", "[") and self._documents(said, path):
+        content = text.decoded(raw, path)
+        if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
-        if csv_tables.tells(said):
-            self.reported += csv_tables.read(said, path)
-        elif blocks.HEADER.search(said) is not None:
-            self.reported += pages.read(said, path)
+        if csv_tables.tells(content):
+            self.reported += csv_tables.read(content, path)
+        elif blocks.HEADER.search(content) is not None:
+            self.reported += pages.read(content, path)
         else:
             raise UsageError(
-                f"{path} holds no results that are known: JSON of vLLM, SGLang, aiperf or guidellm, a table, "
+                f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table, "
                 "or pasted blocks"
             )
 
-    def _documents(self, said: str, path: Path) -> bool:
+    def _documents(self, content: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""
-        every = list(json_fields.documents(said))
-        known = [(one, client) for one in every if (client := _client(one.value)) is not None]
-        for document, client in known:
-            source = f"{path}:{document.line}" if len(known) > 1 else str(path)
+        parts = list(json_fields.documents(content))
+        readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
+        for document, client in readable:
+            source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
             self._tried(source, partial(self._told, client, document, source))
-        broken = [one for one in every if one.trouble]
-        told = [*broken[:_NAMED], *(one for one in broken[_NAMED:] if one.last)]
-        if known or blocks.HEADER.search(said) is None:
-            self.troubles += [f"{path}:{one.line}: {one.trouble}" for one in told]
-        return bool(known) or (bool(broken) and blocks.HEADER.search(said) is None)
+        broken = [part for part in parts if part.error]
+        listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
+        if readable or blocks.HEADER.search(content) is None:
+            self.troubles += [f"{path}:{part.line}: {part.error}" for part in listed]
+        return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
 
     def _told(self, client: ClientFormat, document: JsonDocument, source: str) -> None:
         self.reported += client.read(document.value, source)
 
     def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
-        """Read something; whatever is wrong with it costs the others nothing."""
+        """Read something; an error in it does not stop the others."""
         try:
             act()
         except UsageError as error:
             self.troubles.append(str(error))
         except _DAMAGED as error:
-            said = " ".join(str(error).split())[:_LONGEST_DETAIL]
-            self.troubles.append(f"{source} is damaged: {said or type(error).__name__}")
+            reason = " ".join(str(error).split())[:_LONGEST_DETAIL]
+            self.troubles.append(f"{source} is damaged: {reason or type(error).__name__}")
 
     def _new(self, path: Path) -> bool:
-        """Whether a place is met for the first time."""
+        """Whether a place is new."""
         real = os.path.realpath(path)
         new = real not in self.met
         self.met.add(real)

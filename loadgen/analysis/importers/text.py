@@ -1,13 +1,15 @@
-"""Text: a file of somebody's as characters, or why it is none."""
+"""Text: an untrusted file as characters, or why it cannot be."""
 
 from __future__ import annotations
 
 import codecs
+import errno
 from pathlib import Path
 
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
 
-MOST_BYTES = 64 << 20  # of a file of somebody else's: parsed it takes ten times as much memory
+MOST_BYTES = 64 << 20  # of an untrusted file: parsed it takes ten times as much memory
 _PACKED = {
     b"\x1f\x8b": "gzip",
     b"PK\x03\x04": "zip",
@@ -26,40 +28,39 @@ _MARKED = (
 
 
 def read(path: Path) -> bytes:
-    """A file's bytes; raises UsageError where there are none, or too many."""
-    found = bounded(path)
-    if not found.strip():
+    """A file's bytes; raises UsageError if it is empty or too large."""
+    raw = bounded(path)
+    if not raw.strip():
         raise UsageError(f"{path} is empty")
-    return found
-
-
-def bounded(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a plain file, at most so many; raises UsageError of a larger one, a pipe, a device."""
-    try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} is no plain file")
-        with path.open("rb") as file:
-            raw = file.read(most + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    if len(raw) > most:
-        raise UsageError(f"{path} is larger than {most >> 20} MiB: give it in parts, or without its requests")
     return raw
 
 
+def bounded(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file, at most `most`; raises UsageError of a larger one, a pipe, a device."""
+    try:
+        return untrusted.file_bytes(path, most)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"
+            raise UsageError(f"{path} {why}") from None
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
 def decoded(raw: bytes, path: Path) -> str:
-    """Bytes as text: UTF-8, what a byte-order mark says, else Latin-1; raises UsageError of what is none."""
+    """Bytes as text: UTF-8, what a byte-order mark declares, else Latin-1; raises UsageError if binary."""
     packed = next((name for magic, name in _PACKED.items() if raw.startswith(magic)), None)
     if packed is not None:
-        raise UsageError(f"{path} is packed ({packed}): unpack it first")
-    mark, encoding = next((one for one in _MARKED if raw.startswith(one[0])), (b"", ""))
+        raise UsageError(f"{path} is compressed ({packed}): unpack it first")
+    mark, encoding = next((marked for marked in _MARKED if raw.startswith(marked[0])), (b"", ""))
     try:
         if mark:
             return raw[len(mark) :].decode(encoding)
         if b"\0" in raw[:8192]:
-            raise UsageError(f"{path} is binary, no text")
+            raise UsageError(f"{path} is a binary file, not text")
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         if mark:
-            raise UsageError(f"{path} is no {encoding}, which it begins as: it is damaged") from None
+            raise UsageError(
+                f"{path} begins as {encoding} and is not valid {encoding}: it is damaged"
+            ) from None
         return raw.decode("latin-1")

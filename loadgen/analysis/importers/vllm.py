@@ -8,10 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadgen.analysis.importers import json_fields
 from loadgen.analysis.run_summary import Load, Reported, short_name
+from loadgen.protocol.untrusted import listed
 
 CLIENT = "vllm"
 MARKS = (b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"')
@@ -24,7 +23,6 @@ _LATENCY = re.compile(
     r"(mean|median|std|p\d+(\.\d+)?)"
     r"_(ttft|tpot|itl|e2el|client_queue_time|e2el_including_client_queue|token_time)_ms"
 )
-_RANKS = (90, 95, 99)
 
 
 def tells(document: Mapping[str, Any]) -> bool:
@@ -45,16 +43,16 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = json_fields.checked(figures, source)
-    completed = figures.get("completed")
     yield Reported(
         name=_name(document, source),
         figures=figures,
-        load=Load(
-            requests=json_fields.count(document.get("num_prompts")),
-            input_len=json_fields.mean(figures.get("total_input_tokens"), completed),
-            output_len=json_fields.mean(figures.get("total_output_tokens"), completed),
-            max_concurrency=json_fields.count(document.get("max_concurrency")),
-            request_rate_per_s=json_fields.rate(document.get("request_rate")),
+        load=json_fields.loaded(
+            Load(
+                requests=json_fields.count(document.get("num_prompts")),
+                max_concurrency=json_fields.count(document.get("max_concurrency")),
+                request_rate_per_s=json_fields.rate(document.get("request_rate")),
+            ),
+            figures,
         ),
         source=source,
         told_by=CLIENT,
@@ -74,41 +72,42 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
     `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
     """
-    whole = json_fields.listed(document.get("latencies"))
-    ttfts, itls = json_fields.listed(document.get("ttfts")), json_fields.listed(document.get("itls"))
+    whole = listed(document.get("latencies"))
+    ttfts, itls = listed(document.get("ttfts")), listed(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
         whole = [_sum(ttft, gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    errors = json_fields.listed(document.get("errors")) or [""] * len(whole)
+    errors = listed(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
-    told = [json_fields.number(one) or 0.0 for one, error in zip(whole, errors, strict=True) if not error]
-    seconds = np.array([one for one in told if one > 0])
-    if not len(seconds) or len(seconds) != document.get("completed"):
-        return {}
-    each = seconds * 1e3
-    figures = {"mean_e2el_ms": each.mean(), "median_e2el_ms": np.median(each), "std_e2el_ms": each.std()}
-    figures |= {f"p{rank}_e2el_ms": np.percentile(each, rank) for rank in _RANKS}
-    return {key: float(value) for key, value in figures.items()}
+    timed = (
+        json_fields.number(seconds_read) or 0.0
+        for seconds_read, error in zip(whole, errors, strict=True)
+        if not error
+    )
+    each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
+    return json_fields.statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
 
 
 def _sum(ttft: object, gaps: object) -> float:
-    return (json_fields.number(ttft) or 0.0) + sum(
-        json_fields.number(gap) or 0.0 for gap in json_fields.listed(gaps)
-    )
+    return (json_fields.number(ttft) or 0.0) + sum(json_fields.number(gap) or 0.0 for gap in listed(gaps))
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     failed = figures.get("failed")
-    asked = json_fields.count(document.get("num_prompts"))
-    if failed is None and asked is not None and (lost := asked - figures.get("completed", asked)) > 0:
-        yield f"{lost} of {asked} requests are not among the successful ones"
+    requested = json_fields.count(document.get("num_prompts"))
+    if (
+        failed is None
+        and requested is not None
+        and (lost := requested - figures.get("completed", requested)) > 0
+    ):
+        yield f"{lost} of {requested} requests are not among the successful ones"
     elif failed:
         yield f"{failed} requests failed"
 
 
-def _date(said: object) -> datetime | None:
-    """The local time of a machine whose zone nobody tells: taken for ours."""
+def _date(date: object) -> datetime | None:
+    """The local time of a machine whose time zone is not given: ours is assumed."""
     try:
-        return datetime.strptime(json_fields.word(said), "%Y%m%d-%H%M%S").astimezone()
-    except (ValueError, OverflowError, OSError):  # a year that this machine's clock has not
+        return datetime.strptime(json_fields.word(date), "%Y%m%d-%H%M%S").astimezone()
+    except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
         return None

@@ -81,7 +81,6 @@ def statistics(found: Comparison) -> FigureTable | None:
             if effect is None or effect.call is Call.NONE:
                 continue
             more = "–" if effect.more_runs is None else f"{effect.more_runs}"
-            beside = ", ".join(f"{name} {value:.3g}" for name, value in effect.beside.items())
             rows.append(
                 (
                     f"{line.name}: {figure.label}",
@@ -89,7 +88,7 @@ def statistics(found: Comparison) -> FigureTable | None:
                     f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
                     f"{effect.units} {'pairs' if effect.paired else 'a side'}",
                     f"{100 * effect.detectable:.2g} %" if effect.detectable == effect.detectable else "–",
-                    more, beside or "–", effect.why or "–",
+                    more, effect.why or "–",
                 )
             )  # fmt: skip
     titles = (
@@ -102,7 +101,6 @@ def statistics(found: Comparison) -> FigureTable | None:
         "n",
         "detectable",
         "more runs",
-        "beside",
         "why",
     )
     return FigureTable(titles, tuple(rows)) if rows else None

@@ -101,7 +101,7 @@ def ecdf(name: str, ordered: Floats) -> Curve:
 def over_time(run: Result) -> Iterator[Panel]:
     """Tokens a second, requests under way, and the time to first token against the moment of sending."""
     records = run.records
-    sent = records.sent_ns > 0
+    sent = records.sent
     if not sent.any():
         return
     begin_ns = int(records.sent_ns[sent].min())
@@ -228,7 +228,7 @@ def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
 def timeline(run: Result) -> Iterator[Panel]:
     """Each request a line: waiting to be sent, until its first token, until its last."""
     records = run.records
-    sent = np.flatnonzero(records.sent_ns > 0)
+    sent = np.flatnonzero(records.sent)
     if not len(sent):
         return
     each = PerRequest.of(records, run.facts.ask())

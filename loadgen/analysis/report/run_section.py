@@ -16,11 +16,11 @@ from loadgen.analysis.report.formatting import Number, number
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint import answer_check, engine_config
+from loadgen.endpoint.secrecy import HIDDEN
 from loadgen.metrics import steady_state
 from loadgen.results import report, result_block
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sampler
-from loadgen.telemetry.environment import HIDDEN
 from loadgen.validity import run_roofline
 
 Entry = Number | str
@@ -146,13 +146,13 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
-        "tiles": (*_tiles(metrics, "loadgen.metrics.", _TILES), *_energy(run)),
+        "tiles": (*_tiles(metrics, "loadgen.metrics.metrics.", _TILES), *_energy(run)),
         "latencies": _latencies(metrics),
         "beside": _beside(run),
         "doubts": tuple(
-            ShownDoubt(one.doubt.severity.name.lower(), one.doubt.name, one.evidence, one.doubt.condition,
-                 one.doubt.remedy)
-            for one in run.verdict.found
+            ShownDoubt(rule.severity.word, rule.code, finding.evidence, rule.condition, rule.remedy)
+            for finding in run.verdict.findings
+            for rule in [finding.rule]
         ),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
         "notes": tuple(" ".join(note.split()) for note in notes),
@@ -198,7 +198,7 @@ def _latencies(metrics: Mapping[str, Any]) -> FigureTable:
     columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "least"), ("median_ms", "median")]
     rows = []
     for key, name, one in shown:
-        at = f"loadgen.metrics.{key}"
+        at = f"loadgen.metrics.metrics.{key}"
         cells: list[Entry] = [name, number(f"{at}.n", one["n"])]
         cells += [number(f"{at}.{column}", one[column]) for column, _ in columns]
         cells += [number(f"{at}.percentiles_ms.{rank}", one["percentiles_ms"].get(rank)) for rank in ranks]

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import fields, replace
 
-from loadgen_servers import sockets
-from loadgen_servers.engine.asked import Served
-from loadgen_servers.engine.model import Timing, Unsteady
+from loadgen_servers import http_server
 from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, given, preset, presets
+from loadgen_servers.engine.request import ServedModel
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
-from loadgen_servers.sockets import Port
+from loadgen_servers.engine.step_times import Timing, UnsteadyTiming
+from loadgen_servers.http_server import Port
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Listen, say where in one JSON line, serve until SIGTERM, SIGINT or (if asked) the end of stdin."""
+    """Listen, print the URL as one JSON line, serve until SIGTERM, SIGINT or the end of stdin."""
     options = _parser().parse_args(argv)
     if options.list_presets:
         _list_presets()
@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     timing: Timing = chosen.timing
     if options.cold_ms or options.slowdown_per_s:
-        timing = Unsteady(timing, options.cold_ms, options.cold_steps, options.slowdown_per_s)
-    served = Served(
+        timing = UnsteadyTiming(timing, options.cold_ms, options.cold_steps, options.slowdown_per_s)
+    served = ServedModel(
         model=options.served_model_name or chosen.model,
         max_model_len=options.max_model_len or min(chosen.max_model_len, limits.kv_cache_tokens),
         early_eos=options.early_eos,
         cached_details=options.enable_prompt_tokens_details,
     )
-    sockets.raise_file_limit()
+    http_server.raise_file_limit()
     try:
         port = Port(options.host, options.port)
     except OSError as error:
@@ -62,15 +62,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1")
-    add("--port", type=_port, default=0, help="0 takes a free one (default)")
-    add("--preset", default=DEFAULT, help=f"machine and model to act as (default: {DEFAULT})")
-    add("--preset-json", metavar="JSON", help="a preset of one's own: name and a row of presets.toml")
+    add("--port", type=_port, default=0, help="0 picks a free one (default)")
+    add("--preset", default=DEFAULT, help=f"machine and model to simulate (default: {DEFAULT})")
+    add("--preset-json", metavar="JSON", help="a custom preset: name and a row of presets.toml")
     add("--list-presets", action="store_true", help="show the presets and their sources, then exit")
     add("--served-model-name", help="the model's id (default: the preset's)")
     add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
     add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")
     add("--max-model-len", type=_positive, help="prompt and output together (default: the preset's)")
-    add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens in a stream's message")
+    add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed message")
     add(
         "--early-eos",
         type=_fraction,
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FRACTION",
         help="share of the requests without ignore_eos that stop before max_tokens (default: 0)",
     )
-    add("--exit-with-stdin", action="store_true", help="stop when stdin ends: never outlive the parent")
+    add("--exit-with-stdin", action="store_true", help="stop when stdin ends, as when the parent ends")
     _add_kv_cache(parser)
     _add_unsteadiness(parser)
     return parser
@@ -95,24 +95,24 @@ def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
         dest="prefix_caching",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compute again no block of a prompt that is still in the KV cache (default: on)",
+        help="reuse the blocks of earlier prompts that are still in the KV cache (default: on)",
     )
     add(
         "--enable-prompt-tokens-details",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="usage.prompt_tokens_details.cached_tokens says what the cache had (default: off)",
+        help="report cached prompt tokens as usage.prompt_tokens_details.cached_tokens (default: off)",
     )
     add(
         "--preempt",
         action="store_true",
-        help="admit on the prompt alone; when the KV cache is full, put the last request back to the queue "
-        "(default: reserve prompt and max_tokens, never preempt)",
+        help="reserve KV for the prompt alone; when the cache is full, requeue the last request "
+        "(default: reserve KV for prompt and max_tokens, never preempt)",
     )
 
 
 def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("a machine that is not steady").add_argument
+    add = parser.add_argument_group("an unsteady machine").add_argument
     add(
         "--cold-ms",
         type=_not_negative,
@@ -132,7 +132,7 @@ def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
         type=_not_negative,
         default=0.0,
         metavar="FRACTION",
-        help="each second since the first step lengthens every step by so much of itself (default: 0)",
+        help="every step gets longer by this fraction per second since the first step (default: 0)",
     )
 
 
@@ -165,12 +165,8 @@ def _not_negative(text: str) -> float:
 
 
 def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
-    told = {
-        name: getattr(options, name)
-        for name in (field.name for field in fields(Limits))
-        if getattr(options, name) is not None
-    }
-    limits = replace(chosen.limits, **told)
+    given = {field.name: getattr(options, field.name) for field in fields(Limits)}
+    limits = replace(chosen.limits, **{name: value for name, value in given.items() if value is not None})
     if limits.max_num_batched_tokens < limits.max_num_seqs:
         raise ValueError(
             f"--max-num-batched-tokens {limits.max_num_batched_tokens} is below --max-num-seqs "

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen_servers import sockets
+from loadgen_servers import http_server
 
 _LOOP = "the model reads every weight once for each step and writes one token to its cache"
 WORDS = tuple(f" {word}" for word in _LOOP.split())
@@ -33,8 +33,8 @@ def ids_of(first: int, count: int) -> list[int]:
     return [FIRST_WORD_ID + i % CYCLE for i in range(first, first + count)]
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What a request asked its answer to look like."""
+class ResponseOptions(msgspec.Struct, frozen=True):
+    """How a request wants its response: streamed, with which usage and ids."""
 
     prompt_tokens: int
     stream: bool = True
@@ -138,21 +138,21 @@ class Dialect:
     table: list[bytes] = field(init=False)  # [n % CYCLE]: the plain message that ends with the n-th token
 
     def __post_init__(self) -> None:
-        plain = Wanted(prompt_tokens=0)
+        plain = ResponseOptions(prompt_tokens=0)
         self.opening = self.role(plain) + self.tokens(plain, 0, 1)
         ends = range(self.interval + CYCLE, self.interval + 2 * CYCLE)
         messages = {n % CYCLE: self.tokens(plain, n - self.interval, n) for n in ends}
         self.table = [messages[i] for i in range(CYCLE)]
 
-    def role(self, wanted: Wanted) -> bytes:
+    def role(self, wanted: ResponseOptions) -> bytes:
         """The message before the first token; empty where the API has none."""
         parts = self.choice.role(_ids(wanted.prompt_ids))
         if parts is None:
             return b""
         choice, after = parts
-        return sockets.event(self._head() + choice + b"]" + _running(wanted, 0) + after + b"}")
+        return http_server.event(self._head() + choice + b"]" + _running(wanted, 0) + after + b"}")
 
-    def tokens(self, wanted: Wanted, first: int, end: int, reason: str | None = None) -> bytes:
+    def tokens(self, wanted: ResponseOptions, first: int, end: int, reason: str | None = None) -> bytes:
         """One message with tokens first, …, end - 1; with a reason it is the last that carries any."""
         ids = _ids(ids_of(first, end - first)) if wanted.token_ids else b"null"
         prompt_ids = _ids(wanted.prompt_ids) if first == 0 else b"null"
@@ -160,29 +160,29 @@ class Dialect:
         choice = self.choice.tokens(text, msgspec.json.encode(reason), prompt_ids, ids)
         # Without a usage message to carry it, the fingerprint rides on the last token's.
         fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
-        return sockets.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
+        return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 
-    def end(self, wanted: Wanted, produced: int, cached: int | None = None) -> bytes:
+    def end(self, wanted: ResponseOptions, produced: int, cached: int | None = None) -> bytes:
         """Everything after the last token of a stream; `cached` prompt tokens where that is to be told."""
         usage = b""
         if wanted.include_usage:
             counts = wanted.usage(produced)
             if cached is not None:
                 counts += b',"prompt_tokens_details":{"cached_tokens":%d}' % cached
-            usage = sockets.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
-        return usage + sockets.event(b"[DONE]") + sockets.STREAM_END
+            usage = http_server.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
+        return usage + http_server.event(b"[DONE]") + http_server.STREAM_END
 
-    def whole(self, wanted: Wanted, produced: int, reason: str, cached: int | None = None) -> bytes:
+    def whole(self, wanted: ResponseOptions, produced: int, reason: str, cached: int | None = None) -> bytes:
         """An answer that is not streamed, HTTP head included."""
         text = msgspec.json.encode(text_of(0, produced))
         ids = _ids(ids_of(0, produced)) if wanted.token_ids else b"null"
         choice, after = self.choice.whole(text, msgspec.json.encode(reason), _ids(wanted.prompt_ids), ids)
         details = _DETAILS % (b"null" if cached is None else _CACHED % cached)
         usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + details
-        return sockets.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
+        return http_server.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")
 
     def _head(self, kind: bytes = b"") -> bytes:
-        # The id is one for the process: nobody matches answers by it, and so a token's bytes can be shared.
+        # One id for the whole process: answers are not matched by it, so the bytes of a token can be shared.
         model = msgspec.json.encode(self.model)
         kind = kind or self.choice.kind
         head = b'{"id":"%s-loadgen","object":"%s","created":%d,"model":%s,"choices":['
@@ -193,5 +193,5 @@ def _ids(ids: Sequence[int] | None) -> bytes:
     return b"null" if ids is None else msgspec.json.encode(ids)
 
 
-def _running(wanted: Wanted, produced: int) -> bytes:
+def _running(wanted: ResponseOptions, produced: int) -> bytes:
     return b',"usage":' + wanted.usage(produced) + b"}" if wanted.continuous_usage else b""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadgen_servers.engine.scheduler import Ended, Scheduler, Sequence
+from loadgen_servers.engine.scheduler import Scheduler, Sequence, StepOutput
 
 _FEW_S = (2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _TTFT_S = (
@@ -107,12 +107,12 @@ class Metrics:
     histograms: dict[str, Histogram] = field(default_factory=_histograms)
     last_end_ns: int = 0
 
-    def record(self, ended: Ended, now_ns: int) -> None:
+    def record(self, ended: StepOutput, now_ns: int) -> None:
         """Account for a step whose tokens leave at `now_ns`."""
         histograms = self.histograms
         self.generation_tokens += ended.tokens
         if ended.plain_gaps:
-            # Whoever decodes had a token in the step before too, so all their gaps are this one.
+            # A decoding sequence had a token in the step before too, so all these gaps are this one.
             histograms["inter_token_latency"].observe(now_ns - self.last_end_ns, ended.plain_gaps)
         for pause_ns in ended.pauses_ns:
             histograms["inter_token_latency"].observe(pause_ns)

@@ -1,11 +1,11 @@
-"""The KV cache: what running sequences hold, and the blocks of old prompts kept in the room they leave."""
+"""The KV cache: the blocks of running sequences, and those of old prompts kept in the remaining room."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-# The made-up presets have KV without end; this process, at some 150 bytes a block, has not.
+# Some presets have unlimited KV; this process, at about 150 bytes a block, does not.
 MOST_IDLE_BLOCKS = 1 << 18
 
 
@@ -13,7 +13,7 @@ def block_hashes(prompt: tuple[int, ...] | bytes, stride: int) -> tuple[int, ...
     """The identities of a prompt's full blocks of `stride` items: each of its own items and all before it."""
     hashes = []
     parent = 0
-    # Not cryptographic, as nobody attacks a simulation: 64 bits for 0.2 µs a block of 16 ids.
+    # Not cryptographic, as a simulation is not attacked: 64 bits for 0.2 µs a block of 16 ids.
     for end in range(stride, len(prompt) + 1, stride):
         parent = hash((parent, prompt[end - stride : end]))
         hashes.append(parent)
@@ -25,22 +25,21 @@ class PrefixCache:
     """Counts KV in tokens; a prompt's full blocks are shared while held and found again when not.
 
     A block is held by the running sequences whose prompts begin with it and takes room once. When
-    the last of them ends it is idle: still found, but the first to go, least recently used first,
-    when running sequences need the room. With `enabled` off nothing is counted, and prompts are to
-    come without blocks.
+    the last of them ends it is idle: still found, but evicted, least recently used first, when running
+    sequences need the room. With `enabled` off nothing is counted, and prompts must come without blocks.
     """
 
     capacity_tokens: int
     block_size: int = 16
     enabled: bool = True
     in_use: int = 0  # tokens of running sequences; beyond the capacity only if they `grow`
-    queried: int = 0  # prompt tokens looked for
+    queried: int = 0  # prompt tokens looked up
     found: int = 0
     _holders: dict[int, int] = field(default_factory=dict)  # block → how many sequences hold it
     _idle: OrderedDict[int, None] = field(default_factory=OrderedDict)  # least recently used first
 
     def admit(self, blocks: tuple[int, ...], prefill_tokens: int, tokens: int) -> list[int] | None:
-        """Give a sequence room for `tokens` and the blocks it need not compute; None if there is no room.
+        """Reserve room for `tokens`; returns the blocks found, which need not be computed, None without room.
 
         At least the last of `prefill_tokens` is always left to compute, and so is the rest of its
         block: blocks are found whole, as in vLLM.
@@ -64,15 +63,15 @@ class PrefixCache:
         return hits
 
     def count(self, queried: int, found: int) -> None:
-        """Count the look-up of an admitted prompt."""
+        """Count the lookup of an admitted prompt."""
         if self.enabled:
             self.queried += queried
             self.found += found
 
     def computed(self, blocks: tuple[int, ...]) -> list[int]:
-        """From now on others find these; returns those the computing sequence now holds.
+        """Make computed blocks findable; returns those that the computing sequence now holds.
 
-        Where another sequence computed the same meanwhile, its copy is the one that is found.
+        If another sequence computed the same block meanwhile, its copy stays the one that is found.
         """
         fresh = [block for block in blocks if block not in self._holders]
         for block in fresh:
@@ -81,15 +80,15 @@ class PrefixCache:
         return fresh
 
     def grow(self, tokens: int) -> None:
-        """Running sequences take so much more; idle blocks make room."""
+        """Take room for `tokens` more of running sequences; idle blocks are evicted for it."""
         self.in_use += tokens
         self._evict()
 
     def release(self, held: list[int], tokens: int) -> None:
-        """Take back a sequence's `tokens`; the blocks nobody else holds stay until the room is needed."""
+        """Free a sequence's `tokens`; blocks that no other sequence holds stay until the room is needed."""
         holders, idle = self._holders, self._idle
         shared = 0
-        for block in reversed(held):  # a prompt's end is of no use without its beginning: it goes first
+        for block in reversed(held):  # a prompt's end is of no use without its beginning: evicted first
             left = holders[block] - 1
             if left:
                 holders[block] = left
@@ -101,7 +100,7 @@ class PrefixCache:
         self._evict()
 
     def reset(self) -> bool:
-        """Forget all blocks; False, and nothing done, while sequences run."""
+        """Drop all blocks; does nothing and returns False while sequences run."""
         if not self.in_use:
             self._idle.clear()
         return not self.in_use

@@ -1,4 +1,4 @@
-"""Named machines and models: the table in presets.toml, and the way to one of its rows."""
+"""Presets: named machines and models, from presets.toml or from JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from importlib import resources
 
 import msgspec
 
-from loadgen_servers.engine.model import FittedTiming, RooflineTiming, Timing
 from loadgen_servers.engine.scheduler import Limits
+from loadgen_servers.engine.step_times import FittedTiming, RooflineTiming, Timing
 
 DEFAULT = "jetson-thor/qwen3-8b-bf16"
 

@@ -1,4 +1,4 @@
-"""One answer under way: which bytes leave when its n-th token exists (n from 1)."""
+"""The bytes of one answer: what is sent when its n-th token exists (n from 1)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen_servers import sockets
-from loadgen_servers.engine.messages import CYCLE, Dialect, Wanted
+from loadgen_servers import http_server
+from loadgen_servers.engine.messages import CYCLE, Dialect, ResponseOptions
 
 
 class Reply(Protocol):
-    """Bytes for each moment of an answer; empty where nothing leaves."""
+    """Bytes for each moment of an answer; empty where nothing is sent."""
 
     def start(self) -> bytes:
-        """What leaves as soon as the request is accepted, before any prefill."""
+        """What is sent as soon as the request is accepted, before any prefill."""
 
     def token(self, n: int) -> bytes:
-        """What leaves with the n-th token when more will come."""
+        """What is sent with the n-th token when more will come."""
 
     def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
-        """What leaves when the answer is over after n tokens: those not sent yet, and the end.
+        """What is sent when the answer ends after n tokens: those not sent yet, and the end.
 
-        `cached` is how many prompt tokens the cache had, where that is to be told.
+        `cached` is the number of cached prompt tokens; None if it is not to be reported.
         """
 
 
@@ -33,11 +33,11 @@ class DetailedStream(msgspec.Struct):
     """
 
     dialect: Dialect
-    wanted: Wanted
+    wanted: ResponseOptions
     sent: int = 0
 
     def start(self) -> bytes:
-        return sockets.STREAM_HEAD
+        return http_server.STREAM_HEAD
 
     def token(self, n: int) -> bytes:
         if (n - 1) % self.dialect.interval:
@@ -67,7 +67,7 @@ class Whole(msgspec.Struct):
     """An answer sent at once, at its end."""
 
     dialect: Dialect
-    wanted: Wanted
+    wanted: ResponseOptions
 
     def start(self) -> bytes:
         return b""
@@ -79,8 +79,8 @@ class Whole(msgspec.Struct):
         return self.dialect.whole(self.wanted, n, reason, cached)
 
 
-def reply_for(dialect: Dialect, wanted: Wanted) -> Reply:
-    """The cheapest reply that says what was asked for."""
+def reply_for(dialect: Dialect, wanted: ResponseOptions) -> Reply:
+    """The cheapest kind of reply with the requested options."""
     if not wanted.stream:
         return Whole(dialect, wanted)
     detailed = wanted.continuous_usage or wanted.token_ids

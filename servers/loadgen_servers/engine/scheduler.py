@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadgen_servers.engine.model import Age, Timing, Work
 from loadgen_servers.engine.prefix_cache import PrefixCache
+from loadgen_servers.engine.step_times import Age, Timing, Work
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -32,10 +32,10 @@ class Sequence(msgspec.Struct, eq=False):
     finish_reason: str = "length"
     owner: object = None  # the caller's own
     blocks: tuple[int, ...] = ()  # the identities of the prompt's full blocks
-    held: list[int] = msgspec.field(default_factory=list)  # those of them it holds in the cache
+    held: list[int] = msgspec.field(default_factory=list)  # the blocks it holds in the cache
     cached_tokens: int = 0  # prompt tokens found in the cache when it was first admitted
     computed: int = 0  # tokens prefilled, or found
-    scheduled_ns: int = 0  # when it was first given a share of a step
+    scheduled_ns: int = 0  # when it was first part of a step
     first_ns: int = 0
     last_ns: int = 0
     first_step: int = 0  # its first token's; after a preemption as if it had had them all without a pause
@@ -60,7 +60,7 @@ class Step(msgspec.Struct):
     work: Work
 
 
-class Ended(msgspec.Struct):
+class StepOutput(msgspec.Struct):
     """What a step produced: one token for each sequence in `decoded`, `first` and `finished`."""
 
     number: int
@@ -100,7 +100,7 @@ class Scheduler:
     prefilling: list[Sequence] = field(default_factory=list)
     decoding: dict[Sequence, None] = field(default_factory=dict)  # ordered, and O(1) to leave
     step_number: int = 0
-    queued: int = 0  # left waiting when the last step was made up: whoever came since was not refused a place
+    queued: int = 0  # waiting since the last step was planned: requests that came later are not counted
     kv_context: int = 0  # prompt and output tokens of everything in `decoding`
     preemptions: int = 0
     cache: PrefixCache = field(init=False)
@@ -135,7 +135,7 @@ class Scheduler:
         chunks: list[tuple[Sequence, int]] = []
         for sequence in self.prefilling:
             budget = self._chunk(sequence, budget, chunks)
-        if self.preemptions == preemptions:  # nobody comes in at the cost of another, as in vLLM
+        if self.preemptions == preemptions:  # none is admitted in a step that preempts, as in vLLM
             while self.waiting and budget > 0 and self._admit(self.waiting[0], now_ns):
                 budget = self._chunk(self.waiting.popleft(), budget, chunks)
         self.queued = len(self.waiting)
@@ -152,17 +152,17 @@ class Scheduler:
         age = Age(self.step_number, now_ns - self._first_step_ns)
         return Step(now_ns, now_ns + self.timing.step_ns(work, age), chunks, work)
 
-    def end(self, step: Step, now_ns: int) -> Ended:
+    def end(self, step: Step, now_ns: int) -> StepOutput:
         """Account for a step that is over; `now_ns` is when its tokens leave."""
         self.step_number += 1
         number = self.step_number
         due = self._due.pop(number, ())
-        # Whoever was preempted since is not due yet, even if it decodes again.
+        # A sequence that was preempted since is not due yet, even if it decodes again.
         finished = [s for s in due if s in self.decoding and s.produced(number) == s.output_tokens]
         self._lengthen(len(self.decoding))
         for sequence in finished:
             self._finish(sequence, now_ns)
-        ended = Ended(number, list(self.decoding), [], finished)
+        ended = StepOutput(number, list(self.decoding), [], finished)
         for sequence, tokens in step.chunks:
             if sequence not in self.prefilling:
                 continue  # aborted meanwhile
@@ -182,7 +182,7 @@ class Scheduler:
             return False
         sequence.held = hits
         sequence.computed = len(hits) * self.cache.block_size
-        if not sequence.preemptions:  # as vLLM: a second look-up is of the request's own making
+        if not sequence.preemptions:  # as in vLLM: the lookup after a preemption does not count
             sequence.scheduled_ns = now_ns
             sequence.cached_tokens = sequence.computed
             self.cache.count(sequence.prompt_tokens, sequence.computed)
@@ -195,7 +195,7 @@ class Scheduler:
             chunks.append((sequence, tokens))
         return budget - tokens
 
-    def _start(self, sequence: Sequence, ended: Ended, now_ns: int) -> None:
+    def _start(self, sequence: Sequence, ended: StepOutput, now_ns: int) -> None:
         self.prefilling.remove(sequence)
         self.decoding[sequence] = None
         self.kv_context += sequence.prefill_tokens

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from loadgen_servers import sockets
-from loadgen_servers.engine.asked import Asked, Refusal, Served, parse
+from loadgen_servers import http_server
 from loadgen_servers.engine.messages import CHOICES, Dialect
 from loadgen_servers.engine.metrics import Metrics
 from loadgen_servers.engine.reply import Reply, reply_for
-from loadgen_servers.engine.scheduler import Ended, Scheduler, Sequence, Step
-from loadgen_servers.sockets import Connection, Port, Request
+from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse
+from loadgen_servers.engine.scheduler import Scheduler, Sequence, Step, StepOutput
+from loadgen_servers.http_server import Connection, Port, Request
 
 VERSION = "0.1.0"
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Stream(msgspec.Struct):
-    """One answer under way; a sequence's owner."""
+    """One answer in progress; a sequence's owner."""
 
     connection: Connection
     reply: Reply
@@ -31,11 +31,11 @@ class Stream(msgspec.Struct):
 
 @dataclass
 class Engine:
-    """Serves until stopped; one thread, and the only place that knows both the sockets and the scheduler."""
+    """Serves until stopped, in one thread; the only class that knows both the sockets and the scheduler."""
 
     port: Port
     scheduler: Scheduler
-    served: Served
+    served: ServedModel
     preset: str
     interval: int = 1
     stopping: bool = False
@@ -54,9 +54,9 @@ class Engine:
             path: Dialect(choice, model, self.created_s, self.interval) for path, choice in CHOICES.items()
         }
         self.routes = {
-            ("GET", "/health"): lambda: sockets.response(b""),
-            ("GET", "/ping"): lambda: sockets.response(b""),
-            ("POST", "/ping"): lambda: sockets.response(b""),
+            ("GET", "/health"): lambda: http_server.response(b""),
+            ("GET", "/ping"): lambda: http_server.response(b""),
+            ("POST", "/ping"): lambda: http_server.response(b""),
             ("GET", "/version"): lambda: _json({"version": VERSION, "engine": "loadgen-engine"}),
             ("GET", "/v1/models"): self._models,
             ("GET", "/metrics"): self._metrics,
@@ -64,7 +64,7 @@ class Engine:
         }
 
     def stop(self) -> None:
-        """End after the present turn; answers under way are ended with finish_reason "abort"."""
+        """End after the current iteration; running answers end with finish_reason "abort"."""
         self.stopping = True
 
     def run(self) -> None:
@@ -82,24 +82,24 @@ class Engine:
         for sequence in list(self.streams.values()):
             stream = _stream(sequence)
             produced = sequence.produced(self.scheduler.step_number)
-            self._send(stream.connection, stream.reply.last(produced, "abort", self._told(sequence)))
+            self._send(stream.connection, stream.reply.last(produced, "abort", self._cached_tokens(sequence)))
 
     def _end_step(self, step: Step) -> None:
         now_ns = time.monotonic_ns()
         ended = self.scheduler.end(step, now_ns)
         self.metrics.record(ended, now_ns)
-        # The next step starts where this one ended, whenever we got round to it: deadlines never
-        # drift. Only when a whole step was missed is the schedule given up, and counted as such.
+        # The next step starts where this one was due to end, even if this code runs late: deadlines never
+        # drift. Only when a whole step was missed does the schedule start again, and the step counts as late.
         start_ns = step.end_ns
         if now_ns - step.end_ns > step.end_ns - step.start_ns:
             start_ns = now_ns
             self.metrics.late_steps += 1
-        # Planned before the tokens leave: as in a real engine, whoever answers one of them with a
-        # new request has missed the step that is already under way.
+        # Planned before the tokens are sent: as in a real engine, a request that answers one of them comes
+        # too late for the step that has begun.
         self.step = self.scheduler.begin(start_ns)
         self._write(ended)
 
-    def _write(self, ended: Ended) -> None:
+    def _write(self, ended: StepOutput) -> None:
         number = ended.number
         for sequences in (ended.decoded, ended.first):
             for sequence in sequences:
@@ -108,32 +108,32 @@ class Engine:
                 if data:
                     connection = stream.connection
                     if not connection.send(data) or connection.pending:
-                        self._trouble(connection)
+                        self._blocked(connection)
         for sequence in ended.finished:
             stream = _stream(sequence)
             connection = stream.connection
             del self.streams[connection]
-            told = self._told(sequence)
-            self._send(connection, stream.reply.last(sequence.output_tokens, sequence.finish_reason, told))
-            self._over(connection, stream.close)
+            cached = self._cached_tokens(sequence)
+            self._send(connection, stream.reply.last(sequence.output_tokens, sequence.finish_reason, cached))
+            self._after_answer(connection, stream.close)
 
-    def _told(self, sequence: Sequence) -> int | None:
+    def _cached_tokens(self, sequence: Sequence) -> int | None:
         return sequence.cached_tokens if self.served.cached_details else None
 
     def _send(self, connection: Connection, data: bytes) -> None:
         if not connection.send(data) or connection.pending:
-            self._trouble(connection)
+            self._blocked(connection)
 
-    def _trouble(self, connection: Connection) -> None:
-        """A client that reads slower than we write, or one that is gone."""
+    def _blocked(self, connection: Connection) -> None:
+        """Handle a client that reads too slowly, or is gone."""
         if connection.pending and connection.flush():
             self.port.flush_later(connection)
             return
         self.port.drop(connection)
         self.gone(connection)
 
-    def _over(self, connection: Connection, close: bool) -> None:
-        """After an answer: close, or go on to the requests that were queued behind it."""
+    def _after_answer(self, connection: Connection, close: bool) -> None:
+        """Close the connection, or answer the requests that were queued behind the answer."""
         if close:
             self.pipelined.pop(connection, None)
             self.port.close_when_sent(connection)
@@ -150,7 +150,7 @@ class Engine:
             self.pipelined[connection] = queued
 
     def gone(self, connection: Connection) -> None:
-        """Abort what a client that went away was waiting for; its KV is free at once."""
+        """Abort the sequence of a client that went away; its KV is free at once."""
         self.pipelined.pop(connection, None)
         sequence = self.streams.pop(connection, None)
         if sequence is not None:
@@ -158,39 +158,38 @@ class Engine:
             self.metrics.finished["abort"] += 1
 
     def handle(self, connection: Connection, request: Request) -> None:
-        """Answer a request, or queue it behind the answer under way on its connection."""
+        """Answer a request, or queue it behind the running answer on its connection."""
         if connection in self.streams:
             self.pipelined.setdefault(connection, deque()).append(request)
         elif not self._answer(connection, request):
-            self._over(connection, request.close)
+            self._after_answer(connection, request.close)
 
     def _answer(self, connection: Connection, request: Request) -> bool:
-        """Answer at once (False), or take the request in (True): its answer will end in `_write`."""
+        """Answer at once (False), or start generating (True), which ends in `_write`."""
         dialect = self.dialects.get(request.path)
         if dialect is None or request.method != "POST":
             self._send(connection, self._control(request))
             return False
         try:
-            asked = parse(request.body, request.path == "/v1/chat/completions", self.served)
+            generation = parse(request.body, request.path == "/v1/chat/completions", self.served)
         except Refusal as refusal:
             self._send(connection, _refused(refusal))
             return False
-        self._accept(
-            Stream(connection, reply_for(dialect, asked.wanted), request.close), request.received_ns, asked
-        )
+        stream = Stream(connection, reply_for(dialect, generation.response), request.close)
+        self._accept(stream, request.received_ns, generation)
         return True
 
-    def _accept(self, stream: Stream, received_ns: int, asked: Asked) -> None:
-        prompt_tokens = asked.wanted.prompt_tokens
+    def _accept(self, stream: Stream, received_ns: int, generation: GenerationRequest) -> None:
+        prompt_tokens = generation.response.prompt_tokens
         cache = self.scheduler.cache
         sequence = Sequence(
             prompt_tokens=prompt_tokens,
-            output_tokens=asked.output_tokens,
-            reserved_tokens=prompt_tokens + asked.max_tokens,
+            output_tokens=generation.output_tokens,
+            reserved_tokens=prompt_tokens + generation.max_tokens,
             arrived_ns=received_ns,
-            finish_reason=asked.finish_reason,
+            finish_reason=generation.finish_reason,
             owner=stream,
-            blocks=asked.blocks(cache.block_size) if cache.enabled else (),
+            blocks=generation.blocks(cache.block_size) if cache.enabled else (),
         )
         self.streams[stream.connection] = sequence
         self.scheduler.add(sequence)
@@ -202,13 +201,12 @@ class Engine:
         route = self.routes.get((request.method, request.path))
         if route is not None:
             return route()
-        known = {path for _, path in self.routes} | self.dialects.keys()
-        if request.path in known:
+        if request.path in {path for _, path in self.routes} | self.dialects.keys():
             return _json({"detail": "Method Not Allowed"}, "405 Method Not Allowed")
         return _json({"detail": "Not Found"}, "404 Not Found")
 
     def _metrics(self) -> bytes:
-        return sockets.response(self.metrics.text(self.scheduler), kind=_METRICS_TYPE)
+        return http_server.response(self.metrics.text(self.scheduler), kind=_METRICS_TYPE)
 
     def _models(self) -> bytes:
         card = {
@@ -216,7 +214,7 @@ class Engine:
             "object": "model",
             "created": self.created_s,
             "owned_by": "loadgen-engine",
-            "root": self.preset,  # a client says with it that the answers are simulated
+            "root": self.preset,  # by which clients recognize simulated answers
             "parent": None,
             "max_model_len": self.served.max_model_len,
         }
@@ -229,11 +227,11 @@ def _stream(sequence: Sequence) -> Stream:
 
 
 def _json(value: object, status: str = "200 OK") -> bytes:
-    return sockets.response(msgspec.json.encode(value), status)
+    return http_server.response(msgspec.json.encode(value), status)
 
 
 def _refused(refusal: Refusal) -> bytes:
     if refusal.in_stream:
-        events = sockets.event(refusal.body()) + sockets.event(b"[DONE]")
-        return sockets.STREAM_HEAD + events + sockets.STREAM_END
-    return sockets.response(refusal.body(), refusal.status)
+        events = http_server.event(refusal.body()) + http_server.event(b"[DONE]")
+        return http_server.STREAM_HEAD + events + http_server.STREAM_END
+    return http_server.response(refusal.body(), refusal.status)

@@ -14,12 +14,13 @@ from analysis.audit.test_published import ACCUSED, grave
 from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.analysis.audit import render
-from loadgen.analysis.audit.checks import CHECKS, table
+from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.importers.sources import read
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.roofline import machines
+from loadgen.validity.rule import table
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"
 DOCS = Path(__file__).parents[3] / "docs" / "audit.md"
@@ -49,16 +50,16 @@ def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.C
     ]
     at = said.index("Qwen3-8B-FP8, low load: INVALID")
     assert said[at + 1].endswith("jetson_thor_serving.md:91")
-    assert said[at + 2].startswith("  beyond-roofline: 8.88 ms a token (mean TPOT)")
-    assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; 28 doubts looked for (docs/audit.md)" in said
-    assert said[-1].startswith("--explain tells")
+    assert said[at + 2].startswith("  beyond-roofline: 8.88 ms per token (mean TPOT)")
+    assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; 28 doubts checked (docs/audit.md)" in said
+    assert said[-1].startswith("details: --explain")
 
 
 def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", str(PAGE), *THOR, "--explain"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for check in CHECKS:
-        found = f" {check.name}: " in said
+        found = f" {check.code}: " in said
         assert (f"condition: {check.condition}" in said, f"remedy: {check.remedy}" in said) == (found, found)
     assert "weights of 2 runs: Qwen3-8B-GGUF: computed from the config" in said
 
@@ -76,7 +77,7 @@ def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.C
     told = json.loads(capsys.readouterr().out, parse_constant=not_a_number)
     assert told["levels"] == {"VALID": 2, "SUSPECT": 12, "INVALID": 2}
     assert told["machine"]["key"] == "jetson-thor"
-    assert told["looked_for"] == [check.name for check in CHECKS]
+    assert told["looked_for"] == [check.code for check in CHECKS]
     low = told["runs"][3]
     assert (low["name"], low["level"], low["figures"]["mean_tpot_ms"]) == ("Qwen3-8B-FP8", "INVALID", 8.88)
     assert [doubt["name"] for doubt in low["doubts"][:2]] == ["beyond-roofline", "warm-cache"]
@@ -131,7 +132,7 @@ def test_a_page_that_is_cut_is_read_as_far_as_it_goes(
     assert cli.main(["audit", str(cut), *THOR]) == 0
     said = capsys.readouterr().out
     assert "5 runs: 2 INVALID, 3 SUSPECT; 28 doubts" in said
-    assert "remark on 1 run: the block is cut off: it has no" in said
+    assert "remark on 1 run: the block is cut off: missing" in said
 
 
 def test_a_file_that_is_none_does_not_keep_the_others_from_being_read(
@@ -140,7 +141,7 @@ def test_a_file_that_is_none_does_not_keep_the_others_from_being_read(
     other = tmp_path / "other.md"
     other.write_text("nothing of this kind", "utf-8")
     assert cli.main(["audit", str(PAGE), str(other)]) == 0
-    assert "other.md holds no results that are known" in capsys.readouterr().err
+    assert "other.md has no known results" in capsys.readouterr().err
 
 
 def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +166,7 @@ def test_runs_of_a_checkpoint_stand_together() -> None:
 
 
 def test_the_page_of_the_audit_lists_every_doubt_as_the_code_has_it() -> None:
-    assert table() in DOCS.read_text("utf-8")
+    assert table(CHECKS, "doubt", "###") in DOCS.read_text("utf-8")
 
 
 def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:
@@ -175,5 +176,5 @@ def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:
         load = one.reported.load.name
         doubts = ", ".join(f"`{name}`" for name in grave(one)) or "–"
         assert f"| {one.reported.name} | {load} | {one.level} | {doubts} |" in page
-    for found in findings[3].found[:3]:
-        assert f"{found.doubt.name}: {found.evidence}" in page
+    for found in findings[3].findings[:3]:
+        assert f"{found.rule.code}: {found.evidence}" in page

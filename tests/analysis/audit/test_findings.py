@@ -10,11 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from builders.published_runs import run
-from loadgen.analysis.audit.checks import CHECKS, ROOFLINE
+from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
 from loadgen.analysis.audit.findings import RunFindings, audit
 from loadgen.analysis.run_summary import Load, Reported
-from loadgen.roofline import bound, machines
-from loadgen.validity.doubts import DOUBTS, Severity
+from loadgen.roofline import machines
+from loadgen.roofline.estimate import ceiling
+from loadgen.validity.doubts import DOUBTS
+from loadgen.validity.rule import Severity, Source
 from loadgen.validity.verdict import Level
 from results.test_run_directory import made
 
@@ -36,8 +38,8 @@ def alone(tpot_ms: float, name: str = "Qwen3-8B-FP8", ttft_ms: float = 400.0, **
     return Reported(name, figures, Load("low", 10, 2048.0, 128.0, 128, 1), "p.md:1", told_by="vllm", **fields)
 
 
-def names(finding: RunFindings) -> set[str]:
-    return {one.doubt.name for one in finding.found} - {"thin-percentiles"}
+def names(audited: RunFindings) -> set[str]:
+    return {one.rule.code for one in audited.findings} - {"thin-percentiles"}
 
 
 @pytest.mark.parametrize(
@@ -57,15 +59,15 @@ def names(finding: RunFindings) -> set[str]:
 def test_a_run_is_held_against_bus_and_peak(
     tpot_ms: float, ttft_ms: float, doubts: set[str], level: Level
 ) -> None:
-    (finding,) = audit([alone(tpot_ms, ttft_ms=ttft_ms)], THOR, None)
-    assert (names(finding), finding.level) == (doubts, level)
+    (audited,) = audit([alone(tpot_ms, ttft_ms=ttft_ms)], THOR, None)
+    assert (names(audited), audited.level) == (doubts, level)
 
 
-def test_speculative_decoding_is_ruled_out_only_where_messages_carry_a_token() -> None:
+def test_speculation_is_ruled_out_only_if_messages_carry_one_token() -> None:
     (plain,) = audit([alone(8.88)], THOR, None)
     one = alone(8.88)
     (told,) = audit([replace(one, figures={**one.figures, "mean_itl_ms": 8.88})], THOR, None)
-    said = [finding.found[0].evidence for finding in (plain, told)]
+    said = [audited.findings[0].evidence for audited in (plain, told)]
     assert ["rules out speculative decoding" in each for each in said] == [False, True]
 
 
@@ -84,7 +86,7 @@ def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
 
 
 def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> None:
-    own = bound.ceiling("Qwen3-8B", H20)
+    own = ceiling("Qwen3-8B", H20)
     as_told, moved = (audit([alone(30.0, ceiling=own)], machine, None)[0].ceiling for machine in (None, THOR))
     assert as_told == own
     assert moved == own.model_copy(update={"machine": THOR})
@@ -113,7 +115,7 @@ def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
         assert given[0].ceiling is not None
         assert round(given[0].ceiling.tpot_ms(1, 2112), 1) == LEAST_MS
     mixed = audit([one, replace(other, name="Qwen3-0.6B")], THOR, config)
-    rates = [finding.ceiling.tpot_ms() for finding in mixed if finding.ceiling]
+    rates = [audited.ceiling.tpot_ms() for audited in mixed if audited.ceiling]
     assert rates[0] > 5 * rates[1]  # the config is of the one that the table does not know
 
 
@@ -160,52 +162,53 @@ def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
         "median_itl_ms": 70.0,
     }
     load = Load("high", 100, input_len, 128.0, 128, 8)
-    (finding,) = audit([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
-    assert ("slow-kernel" in names(finding)) is slow
+    (audited,) = audit([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
+    assert ("slow-kernel" in names(audited)) is slow
 
 
-def test_our_own_runs_are_judged_by_their_verdict_and_nothing_is_told_twice() -> None:
+def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
     result = made()
     own = Reported("m", {"completed": 3, "mean_ttft_ms": 0.0}, Load("p"), "runs/x", run=result)
-    (finding,) = audit([own], None, None)
-    assert result.verdict.found
-    assert [(one.doubt, one.evidence) for one in finding.found] == [
-        (one.doubt, one.evidence) for one in result.verdict.found
+    (audited,) = audit([own], None, None)
+    assert result.verdict.findings
+    assert [(one.rule, one.evidence) for one in audited.findings] == [
+        (one.rule, one.evidence) for one in result.verdict.findings
     ]  # nothing-measured is not asked: the verdict has every arrival
 
 
 def test_a_verdict_without_its_arrivals_is_told_by_name() -> None:
     one = replace(alone(30.0), told_by="loadgen", level="SUSPECT", doubts=("prefix-cache",))
-    (finding,) = audit([one], THOR, None)
-    assert names(finding) == {"prefix-cache"}
-    assert finding.level is Level.SUSPECT
-    assert finding.found[0].evidence == "found by the run's own verdict; its directory has the figures"
+    (audited,) = audit([one], THOR, None)
+    assert names(audited) == {"prefix-cache"}
+    assert audited.level is Level.SUSPECT
+    assert audited.findings[0].evidence == "found by the run's own verdict; its directory has the figures"
 
 
 def test_our_own_runs_are_asked_what_their_verdict_could_not_know() -> None:
     fast = replace(alone(8.88), run=made(), told_by="loadgen")
     assert "beyond-roofline" in names(audit([fast], THOR, None)[0])  # no ceiling was known when it ran
-    known = bound.ceiling("Qwen3-8B-FP8", THOR)
+    known = ceiling("Qwen3-8B-FP8", THOR)
     judged = replace(alone(8.88), run=made(ceiling=known), told_by="loadgen")
-    (finding,) = audit([judged], THOR, None)
-    assert "beyond-roofline" not in names(finding) - {one.doubt.name for one in judged.run.verdict.found}  # type: ignore[union-attr]
+    (audited,) = audit([judged], THOR, None)
+    assert "beyond-roofline" not in names(audited) - {one.rule.code for one in judged.run.verdict.findings}  # type: ignore[union-attr]
     twins = [replace(run("m"), run=made(), source=f"runs/{name}") for name in "ab"]
     assert "duplicate" in names(audit(twins, None, None)[0])
 
 
 def test_the_worst_is_told_first() -> None:
-    (finding,) = audit([alone(8.88, ttft_ms=20.0)], THOR, None)
-    severities = [one.doubt.severity for one in finding.found]
+    (audited,) = audit([alone(8.88, ttft_ms=20.0)], THOR, None)
+    severities = [one.rule.severity for one in audited.findings]
     assert severities == sorted(severities, reverse=True)
-    assert finding.level is Level.INVALID
-    assert finding.roofline == pytest.approx(LEAST_MS / 8.88, rel=0.01)
+    assert audited.level is Level.INVALID
+    assert audited.roofline == pytest.approx(LEAST_MS / 8.88, rel=0.01)
 
 
 def test_every_check_has_its_words_and_a_name_of_its_own() -> None:
-    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert len({check.code for check in CHECKS}) == len(CHECKS)
     assert all(check.condition and check.remedy for check in CHECKS)
-    assert {check.like for check in CHECKS} - {""} <= {doubt.name for doubt in DOUBTS}
-    assert {check.name for check in CHECKS if check.severity is Severity.INVALID} == {
+    assert {*SAME_AS.values()} <= {doubt.code for doubt in DOUBTS}
+    assert {*SAME_AS} | OF_OURS <= {check.code for check in CHECKS}
+    assert {check.code for check in CHECKS if check.severity is Severity.INVALID} == {
         "beyond-roofline",
         "figures-disagree",
         "impossible-order",
@@ -213,7 +216,7 @@ def test_every_check_has_its_words_and_a_name_of_its_own() -> None:
         "nothing-measured",
         "many-failures",
     }
-    assert {check.name for check in CHECKS if check.needs == ROOFLINE} == {
+    assert {check.code for check in CHECKS if check.source is Source.ROOFLINE} == {
         "beyond-roofline",
         "above-roofline",
         "beyond-peak",

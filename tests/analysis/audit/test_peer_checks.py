@@ -36,8 +36,10 @@ _RATELESS = dict.fromkeys(("request_throughput", "output_throughput", "total_tok
 
 
 def found(one: Reported, *beside: Reported) -> dict[str, str]:
-    finding = audit([one, *beside], None, None)[0]
-    return {each.doubt.name: each.evidence for each in finding.found if each.doubt.name != "thin-percentiles"}
+    audited = audit([one, *beside], None, None)[0]
+    return {
+        each.rule.code: each.evidence for each in audited.findings if each.rule.code != "thin-percentiles"
+    }
 
 
 def test_runs_that_are_alike_are_let_be() -> None:
@@ -51,33 +53,33 @@ def test_runs_that_are_alike_are_let_be() -> None:
         (
             run("d", loaded(requests=80), completed=80),
             "requests-differ",
-            "80 requests, the others of this load 40",
+            "80 requests, the others under this load 40",
         ),
         (
             run("d", loaded(max_concurrency=8)),
             "concurrency-differs",
-            "8 requests at a time, the others of this load 4",
+            "concurrency 8, the others under this load 4",
         ),
         (
             run("d", total_input_tokens=40960),
             "prompts-differ",
-            "1024.0 tokens a prompt, the others of this load 512",
+            "1024.0 tokens per prompt, the others under this load 512",
         ),
         (
             run("d", total_output_tokens=2400),
             "answers-short",
-            "2400 of 2560 output tokens: 60.0 a request, not 64 (asked for), 6.25 % less work",
+            "2400 of 2560 output tokens: 60.0 per request, not 64 (requested), 6.25 % less work",
         ),
         (
             run("d", loaded(asked_output_len=None), total_output_tokens=2400),
             "answers-short",
-            "2400 of 2560 output tokens: 60.0 a request, not 64 (as the others of the page have it), "
+            "2400 of 2560 output tokens: 60.0 per request, not 64 (by the page's other runs), "
             "6.25 % less work",
         ),
         (
             run("d", loaded(asked_input_len=1024), total_input_tokens=20480),
             "prompts-off",
-            "512.0 tokens a prompt, 1024 asked for",
+            "512.0 tokens per prompt, 1024 requested",
         ),
         (run("d"), "duplicate", "10 figures equal those of a high to the digit"),
     ],
@@ -151,7 +153,7 @@ def test_the_same_prompts_and_half_the_time_are_the_cache() -> None:
     other = replace(other, load=replace(other.load, seed=0))
     assert found(one, other)["warm-cache"] == (
         "its prompts are those of high, by their seed; TTFT 10.12 ms, where high leaves 26 ms for each "
-        "prompt (2.5 times that): the prefix cache answered"
+        "prompt (2.5 times that): a prefix cache hit"
     )
     assert "warm-cache" not in found(one, replace(other, load=replace(other.load, seed=1)))
     assert "warm-cache" not in found(replace(one, name="another"), other)
@@ -162,7 +164,7 @@ def test_the_same_prompts_and_half_the_time_are_the_cache() -> None:
 
 def test_without_a_mark_it_takes_a_fifth_of_the_time() -> None:
     assert found(low(ttft_ms=4.12), run())["warm-cache"] == (
-        "TTFT 4.12 ms, where high leaves 26 ms for each prompt (6.2 times that): asked before, most "
-        "likely, or on another server"
+        "TTFT 4.12 ms, where high leaves 26 ms for each prompt (6.2 times that): most likely sent "
+        "before, or on another server"
     )
     assert "warm-cache" not in found(low(ttft_ms=4.12, total_input_tokens=10240), run())  # other prompts

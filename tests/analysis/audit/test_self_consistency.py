@@ -30,12 +30,14 @@ _EQUAL |= {f"{rank}_tpot_ms": 10.02 for rank in ("mean", "median", "p99")}
 
 
 def found(one: Reported) -> dict[str, str]:
-    (finding,) = audit([one], None, None)
-    return {each.doubt.name: each.evidence for each in finding.found}
+    (audited,) = audit([one], None, None)
+    return {each.rule.code: each.evidence for each in audited.findings}
 
 
 def test_a_healthy_run_has_but_the_note_that_its_p99_is_thin() -> None:
-    assert found(run()) == {"thin-percentiles": "P99 of 40 requests is little but the slowest: P99 needs 100"}
+    assert found(run()) == {
+        "thin-percentiles": "P99 of 40 requests is little more than the slowest one: P99 needs 100"
+    }
 
 
 def test_no_published_block_contradicts_itself() -> None:
@@ -66,7 +68,7 @@ def test_a_printed_figure_is_all_that_prints_so(value: float, count: bool, low: 
 CASES: dict[str, tuple[Reported, str]] = {
     "figures-disagree": (
         run(output_throughput=400.12),
-        "2560 output tokens in 7.35 s are 348.30 tok/s, told: 400.12",
+        "2560 output tokens in 7.35 s are 348.30 tok/s, reported: 400.12",
     ),
     "impossible-order": (
         run(p99_ttft_ms=90.33),
@@ -74,7 +76,7 @@ CASES: dict[str, tuple[Reported, str]] = {
     ),
     "beyond-schedule": (
         run(mean_tpot_ms=12.51, mean_itl_ms=12.51),
-        "TTFT and the time of all tokens come to 35.51 s over 40 requests, and 4 at a time in 7.36 s "
+        "TTFT and the time of all tokens add up to 35.51 s over 40 requests; 4 at a time in 7.36 s "
         "have 29.44 s",
     ),
     "nothing-measured": (run(mean_ttft_ms=0.0, median_ttft_ms=0.0), "mean_ttft_ms, median_ttft_ms: 0"),
@@ -82,29 +84,28 @@ CASES: dict[str, tuple[Reported, str]] = {
     "failures": (run(failed=1), "1 of 41 requests failed (2.44 %)"),
     "unstreamed": (
         run(mean_tpot_ms=0.01, median_tpot_ms=0.01, mean_itl_ms=None, median_itl_ms=None),
-        "64 tokens an answer, 0.01 ms apart: they came in one message",
+        "64 tokens per answer, 0.01 ms apart: each answer came in one message",
     ),
     "single-request": (run(load=ONE, **_ALONE, **_EQUAL), "mean, median and P99 are of one request"),
     "concurrency-not-held": (
         run(mean_tpot_ms=5.02, mean_itl_ms=5.02),
-        "2.26 requests under way on average of the 4 asked for (Σ of their times ÷ the duration)",
+        "mean concurrency 2.26 of the requested 4 (sum of the requests' times ÷ duration)",
     ),
     "tokens-recounted": (
         run(told_by="sglang", total_output_tokens_retokenized=800),
-        "2560 output tokens told, 800 in the texts: the length asked for was taken for theirs",
+        "2560 output tokens reported, 800 in the texts: the requested length was counted instead",
     ),
     "thin-percentiles": (
         run(p99_itl_ms=None),
-        "P99 of 40 requests is little but the slowest: P99 needs 100",
+        "P99 of 40 requests is little more than the slowest one: P99 needs 100",
     ),
     "peak-below-mean": (
         run(max_output_tokens_per_s=113.0),
-        "peak 113 tok/s in any second of 7.36 s are 905 at most, of 2560 tokens: 2.8 tokens a message or "
-        "more",
+        "a peak of 113 tok/s over 7.36 s is at most 905 of 2560 tokens: 2.8 tokens per message or more",
     ),
     "peak-over-limit": (
         run(max_concurrent_requests=8),
-        "8 at once told, 4 allowed: the client counts who was there in a whole second",
+        "8 at once reported, 4 allowed: the client counts by whole seconds",
     ),
     "gaps-are-not-tokens": (
         run(mean_itl_ms=19.84),
@@ -112,11 +113,11 @@ CASES: dict[str, tuple[Reported, str]] = {
     ),
     "bursts": (
         run(median_itl_ms=0.02),
-        "median ITL 0.02 ms of 10.02 ms a token: most messages come together with another",
+        "median ITL 0.02 ms, 10.02 ms per token: most messages arrive with another",
     ),
     "client-untold": (
         run(load=loaded(max_concurrency=512)),
-        "512 streams in one client: its own delay is in TTFT and ITL, and it does not say how much",
+        "512 streams in one client: TTFT and ITL include its own delay, which it does not report",
     ),
 }
 
@@ -133,12 +134,12 @@ def test_each_doubt_is_found_with_its_figures(name: str) -> None:
         (
             "figures-disagree",
             {"request_throughput": 9.87},
-            "40 requests in 7.35 s are 5.44 req/s, told: 9.87",
+            "40 requests in 7.35 s are 5.44 req/s, reported: 9.87",
         ),
         (
             "figures-disagree",
             {"total_token_throughput": 348.3},
-            "23040 tokens in 7.35 s are 3134.69 tok/s, told: 348.3",
+            "23040 tokens in 7.35 s are 3134.69 tok/s, reported: 348.3",
         ),
         (
             "impossible-order",
@@ -174,7 +175,7 @@ def test_other_contradictions(name: str, figures: dict[str, Any], evidence: str)
 
 def test_several_values_of_one_request_are_impossible() -> None:
     alone = run(load=ONE, **_ALONE, **{**_EQUAL, "p99_ttft_ms": 150.13})
-    assert found(alone)["impossible-order"] == "mean and percentiles of TTFT differ, of one request"
+    assert found(alone)["impossible-order"] == "mean and percentiles of TTFT differ for a single request"
     assert "thin-percentiles" not in found(alone)
 
 

@@ -43,9 +43,9 @@ def test_the_thor_page_is_one_command(capsys: pytest.CaptureFixture[str]) -> Non
     said = compared(capsys, THOR, "--hardware", "jetson-thor")
     assert max(map(len, said.splitlines())) <= 80
     assert "Qwen3-8B-FP8                                                   7.08×  no verdict" in said
-    assert "not compared: requests: 200, the baseline 100" in said
+    assert "not compared: requests: 200, baseline 100" in said
     assert "351 %" in said
-    assert "impossible: 8.88 ms a token" in " ".join(said.split())
+    assert "impossible: 8.88 ms per token" in " ".join(said.split())
 
 
 def test_forms(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import HIGH, run, thor
-from loadgen.analysis.comparison.comparability import ITEMS, Severity, differences, shorter, table
+from loadgen.analysis.comparison.comparability import COMPARABILITY, differences, shorter
 from loadgen.analysis.run_summary import Reported
-from loadgen.endpoint.engine_config import AsRun
+from loadgen.endpoint.engine_config import EngineConfig
+from loadgen.validity.rule import Severity, table
 from loadgen.validity.run_metadata import Client, Launched, Server
 from loadgen.workload import profile
 from loadgen.workload.server_settings import ServerSettings
@@ -22,59 +23,57 @@ BASELINE = run("base", 100.0, **PLACE)
 
 
 def other(**told: Any) -> Reported:
-    """A run like the baseline's but for what is told."""
+    """A run like baseline's but for what is told."""
     return replace(run("row", 200.0), **{**PLACE, **told})
 
 
 def loaded(**told: Any) -> Reported:
-    """A run like the baseline's but for its load."""
+    """A run like baseline's but for its load."""
     return replace(run("row", 200.0, replace(HIGH, **told)), **PLACE)
 
 
 @pytest.mark.parametrize(
     ("row", "severity", "said"),
     [
-        (loaded(input_len=2069.0), REFUSED, "2069 tokens a prompt, the baseline 2048"),
-        (loaded(requests=200), REFUSED, "requests: 200, the baseline 100"),
-        (loaded(max_concurrency=16), REFUSED, "concurrency 16, the baseline 8"),
-        (loaded(request_rate_per_s=4.0), REFUSED, "4 requests/s, the baseline inf"),
-        (loaded(asked_output_len=256), REFUSED, "256 tokens asked of an answer, the baseline 128"),
-        (loaded(output_len=64.0), REFUSED, "64 tokens an answer, the baseline 128"),
-        (loaded(output_len=124.19), MARKED, "124.2 tokens an answer, the baseline 128"),
+        (loaded(input_len=2069.0), REFUSED, "2069 tokens per prompt, baseline 2048"),
+        (loaded(requests=200), REFUSED, "requests: 200, baseline 100"),
+        (loaded(max_concurrency=16), REFUSED, "concurrency 16, baseline 8"),
+        (loaded(request_rate_per_s=4.0), REFUSED, "4 requests/s, baseline inf"),
+        (loaded(asked_output_len=256), REFUSED, "256 tokens requested per answer, baseline 128"),
+        (loaded(output_len=64.0), REFUSED, "64 tokens per answer, baseline 128"),
+        (loaded(output_len=124.19), MARKED, "124.2 tokens per answer, baseline 128"),
         (other(machine=""), None, ""),
-        (other(machine="H20"), REFUSED, "on H20, the baseline Thor"),
-        (other(power_mode="30W"), REFUSED, "power mode 30W, the baseline MAXN"),
-        (other(engine="vLLM 0.12.0"), MARKED, "vLLM 0.12.0, the baseline vLLM 0.11.0"),
-        (other(told_by="sglang"), MARKED, "figures by sglang, the baseline loadgen"),
+        (other(machine="H20"), REFUSED, "on H20, baseline Thor"),
+        (other(power_mode="30W"), REFUSED, "power mode 30W, baseline MAXN"),
+        (other(engine="vLLM 0.12.0"), MARKED, "vLLM 0.12.0, baseline vLLM 0.11.0"),
+        (other(told_by="sglang"), MARKED, "measured by sglang, baseline loadgen"),
         (loaded(input_len=2067.0, output_len=127.0), None, ""),
         (loaded(max_concurrency=None, request_rate_per_s=None, asked_output_len=None), None, ""),
     ],
 )
 def test_a_difference_is_refused_or_marked(row: Reported, severity: Severity | None, said: str) -> None:
     found = differences(row, BASELINE)
-    assert [(one.item.severity, one.said) for one in found] == ([(severity, said)] if severity else [])
+    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
 
 
 def test_what_one_side_does_not_tell_is_not_judged() -> None:
     bare = Reported("row", {"output_throughput": 5.0}, replace(HIGH, requests=None, input_len=None), "file")
-    assert [one.said for one in differences(bare, BASELINE)] == []
+    assert [one.evidence for one in differences(bare, BASELINE)] == []
 
 
 def test_speeds_of_two_formulas_are_refused() -> None:
     one, two = (
-        Reported(
-            "row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", remarks=(f"speed is {formula}",)
-        )
+        Reported("row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", speed_formula=formula)
         for formula in ("output/time", "(prompt+output)/time")
     )
-    assert [one.said for one in differences(one, two)] == [
-        "speed = output/time, the baseline (prompt+output)/time"
+    assert [one.evidence for one in differences(one, two)] == [
+        "speed = output/time, baseline (prompt+output)/time"
     ]
 
 
 def test_refused_ones_come_first() -> None:
     row = replace(loaded(requests=10, output_len=124.0), engine="SGLang 0.5")
-    found = [one.item.severity for one in differences(row, BASELINE)]
+    found = [one.rule.severity for one in differences(row, BASELINE)]
     assert found == [REFUSED, MARKED, MARKED]
 
 
@@ -83,27 +82,31 @@ def test_refused_ones_come_first() -> None:
     [
         (12800.0, ""),
         (12700.0, ""),
-        (12419.0, "output shorter than asked: 12419 of 12800 tokens"),
+        (12419.0, "output shorter than requested: 12419 of 12800 tokens"),
     ],
 )
 def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
     one = run("row", 1.0, figures={"total_output_tokens": generated})
     untold = replace(one, load=replace(HIGH, asked_output_len=None))
-    assert [shorter(one, None), shorter(untold, 128.0), shorter(untold, None)] == [said, said, ""]
+    assert [shorter(one, None), shorter(untold, 128.0), shorter(untold, None)] == [
+        said or None,
+        said or None,
+        None,
+    ]
 
 
 def test_the_thor_page_holds_what_the_issue_names() -> None:
     page = {(one.name, one.load.name): one for one in thor()}
     gptq = differences(page["Qwen3-8B-GPTQ-Int4", "high"], page["Qwen3-8B", "high"])
     gguf = differences(page["Qwen3-8B-GGUF", "low"], page["Qwen3-8B", "low"])
-    assert [one.said for one in gptq if one.item.severity is REFUSED] == ["requests: 200, the baseline 100"]
-    assert [one.said for one in gguf if one.item.severity is REFUSED] == ["requests: 1, the baseline 10"]
+    assert [one.evidence for one in gptq if one.rule.severity is REFUSED] == ["requests: 200, baseline 100"]
+    assert [one.evidence for one in gguf if one.rule.severity is REFUSED] == ["requests: 1, baseline 10"]
 
 
 def test_the_table_has_every_item_once() -> None:
-    rows = table().splitlines()[2:]
-    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [one.name for one in ITEMS]
-    assert len({one.name for one in ITEMS}) == len(ITEMS)
+    rows = [line for line in table(COMPARABILITY, "rule", "###").splitlines() if line.startswith("| `")]
+    assert {row.split("`")[1] for row in rows} == {one.code for one in COMPARABILITY}
+    assert len({one.code for one in COMPARABILITY}) == len(COMPARABILITY)
 
 
 KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
@@ -121,27 +124,30 @@ def launched(**settings: Any) -> Launched:
     [
         ({}, None, ""),
         ({"profile": profile.build({**KEYS, "range_ratio": "0.5"})}, REFUSED,
-         "range 0.5, prefix 0, burstiness 1, the baseline range 0.0, prefix 0, burstiness 1"),
+         "range 0.5, prefix 0, burstiness 1, baseline range 0.0, prefix 0, burstiness 1"),
         ({"server": SERVER.model_copy(update={"simulated": "instant"})}, REFUSED,
-         "a simulation, the baseline a real server"),
-        ({"client": CLIENT}, MARKED, "httpx, the baseline wire"),
-        ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, the baseline ids"),
-        ({"warmups": 4}, MARKED, "warmed up, the baseline not warmed up"),
-        ({"repeated_prompts": 3}, MARKED, "prompts repeat, the baseline no prompt twice"),
+         "a simulation, baseline a real server"),
+        ({"client": CLIENT}, MARKED, "httpx, baseline wire"),
+        ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),
+        ({"warmups": 4}, MARKED, "warmed up, baseline not warmed up"),
+        ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
         ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
-         "temperature 0.7, the baseline not given"),
-        ({"as_run": AsRun(prefix_caching="on")}, MARKED, "prefix_caching on, the baseline off"),
-        ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, the baseline 0.9"),
+         "temperature 0.7, baseline not given"),
+        ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
+        ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, baseline 0.9"),
     ],
 )  # fmt: skip
 def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None, said: str) -> None:
-    base: dict[str, Any] = {"as_run": AsRun(prefix_caching="off"), "launched": launched(memory_fraction=0.9)}
+    base: dict[str, Any] = {
+        "as_run": EngineConfig(prefix_caching="off"),
+        "launched": launched(memory_fraction=0.9),
+    }
     row, baseline = (
         made_runs.reported(made_runs.run(**{**base, **facts})),
         made_runs.reported(made_runs.run(**base)),
     )
     found = differences(row, baseline)
-    assert [(one.item.severity, one.said) for one in found] == ([(severity, said)] if severity else [])
+    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
 
 
 def test_counts_of_runs_by_time_may_differ() -> None:
@@ -155,4 +161,4 @@ def test_counts_of_runs_by_time_may_differ() -> None:
 def test_a_run_that_was_not_streamed_is_marked() -> None:
     whole = made_runs.run(profile=profile.build({**KEYS, "stream": False}))
     found = differences(made_runs.reported(whole), made_runs.reported(made_runs.run()))
-    assert [one.said for one in found] == ["not streamed, the baseline streamed"]
+    assert [one.evidence for one in found] == ["not streamed, baseline streamed"]

@@ -138,10 +138,10 @@ def test_a_row_under_another_load_is_shown_without_verdict() -> None:
     found = line(only(compared(BASE, other)), "Qwen3-8B-FP8")
     assert found.summaries["output_throughput"].mean == pytest.approx(200.2)
     assert {(one.call, one.why) for one in found.effects.values()} == {(Call.NONE, "unlike the baseline")}
-    assert found.marks == ("not compared: requests: 200, the baseline 100",)
+    assert found.marks == ("not compared: requests: 200, baseline 100",)
     allowed = only(compared(BASE, other, allow_unlike=True))
     assert call(allowed, "Qwen3-8B-FP8") is Call.FASTER
-    assert line(allowed, "Qwen3-8B-FP8").marks == ("unlike the baseline: requests: 200, the baseline 100",)
+    assert line(allowed, "Qwen3-8B-FP8").marks == ("unlike the baseline: requests: 200, baseline 100",)
 
 
 def test_unlike_loads_are_compared_where_that_is_allowed() -> None:
@@ -256,8 +256,8 @@ def test_the_thor_page_is_compared_and_marked() -> None:
     ratios = {one.name: one.effects["output_throughput"].ratio for one in low.lines[1:]}
     assert ratios["Qwen3-8B-FP8"] == pytest.approx(111.15 / 15.69)
     assert ratios["Qwen3-8B-GGUF"] != ratios["Qwen3-8B-GGUF"]
-    assert "not compared: requests: 1, the baseline 10" in line(low, "Qwen3-8B-GGUF").marks
-    assert "output shorter than asked: 12419 of 12800 tokens" in line(high, "Qwen3-8B").marks
+    assert "not compared: requests: 1, baseline 10" in line(low, "Qwen3-8B-GGUF").marks
+    assert "output shorter than requested: 12419 of 12800 tokens" in line(high, "Qwen3-8B").marks
 
 
 def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_the_text_can_be_read(found: list[Comparison]) -> None:
     assert lines[9].split() == ["Qwen3-8B-AWQ", "no", "verdict"]
     assert lines[11].split() == ["Qwen3-8B-GGUF", "failed"]
     assert "marks:" in lines
-    assert "  Qwen3-8B-AWQ: not compared: requests: 200, the baseline 100" in lines
+    assert "  Qwen3-8B-AWQ: not compared: requests: 200, baseline 100" in lines
     assert "  Qwen3-8B-GGUF: no kernel <for> it | at all" in lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_two_samples_are_scipys_welch_test_of_logarithms(row: list[float]) -> No
 @pytest.mark.parametrize("paired", [True, False])
 def test_equivalence_is_the_larger_of_scipys_two_one_sided_tests(row: list[float], paired: bool) -> None:
     logs, others, bound = np.log(row), np.log(BASELINE), math.log(1.02)
-    test = (
+    test: Any = (
         stats.ttest_rel if paired else (lambda a, b, **more: stats.ttest_ind(a, b, equal_var=False, **more))
     )
     below = test(logs, others - bound, alternative="greater").pvalue

@@ -76,7 +76,7 @@ def test_a_mean_of_zero_is_of_nothing() -> None:
     known = only(vllm.read(one_token, "f"))
     assert not [key for key in known.figures if key.endswith("_tpot_ms")]
     assert known.figures["median_itl_ms"] == 0.0
-    assert known.remarks == ("TPOT is 0: none was measured",)
+    assert known.remarks == ("TPOT is 0: it was not measured",)
 
 
 @pytest.mark.parametrize(
@@ -248,5 +248,5 @@ def test_guidellms_summary_of_uneven_lengths_has_no_tpot() -> None:
 
 @pytest.mark.parametrize("client", [vllm, sglang, aiperf])
 def test_a_file_without_a_figure_is_refused(client: Any) -> None:
-    with pytest.raises(UsageError, match="f has no figure in it"):
+    with pytest.raises(UsageError, match="f has no figures"):
         list(client.read({"completed": "x", "duration": None, "mean_e2e_latency_ms": math.nan}, "f"))

@@ -55,6 +55,7 @@ SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [HEADER, ""], ids=["page", "file"])
 @pytest.mark.parametrize("piece", SLOW.values(), ids=SLOW)
 def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
@@ -94,14 +95,14 @@ def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("deep.json", '{"model_id":' * 5000, "no JSON, or cut off: maximum recursion depth"),
+        ("deep.json", '{"model_id":' * 5000, "not valid JSON, or cut off: maximum recursion depth"),
         (
             "cut.json",
             "{\n" * 1000 + '"mean_ttft_ms"',
-            "the 200th part that is no JSON: the rest was not read",
+            "the 200th part that is not valid JSON: the rest was not read",
         ),
         ("speed.csv", "model,input_length,speed_tok_s\nm,1,1e999999999\n", "no row of speeds"),
-        ("speed.csv", f"model,input_length,speed_tok_s\nm,{'9' * 400},1\n", "out of all bounds"),
+        ("speed.csv", f"model,input_length,speed_tok_s\nm,{'9' * 400},1\n", "is out of all bounds"),
         ("table.csv", "name,tok_s,ttft\n" + '"' + "a" * 200_000, "field larger than field limit"),
     ],
 )

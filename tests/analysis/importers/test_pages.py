@@ -126,7 +126,7 @@ def test_an_ambiguous_figure_is_left_out_and_named() -> None:
     text = "\n".join(["=== Serving Benchmark Result ===", "Mean TTFT (ms): 1.234", "=" * 50])
     known = one(text)
     assert known.figures == {}
-    assert known.remarks[0].startswith("Mean TTFT (ms): 1.234 is one number where the comma groups")
+    assert known.remarks[0].startswith("Mean TTFT (ms): 1.234 is ambiguous")
 
 
 def test_what_is_no_number_is_left_out_and_named() -> None:
@@ -135,9 +135,9 @@ def test_what_is_no_number_is_left_out_and_named() -> None:
         key: value for key, value in FIGURES.items() if key not in ("mean_ttft_ms", "duration", "p99_tpot_ms")
     }
     assert known.remarks == (
-        "Benchmark duration (s): 'xxx' is no number: left out",
-        "Mean TTFT (ms): '---' is no number: left out",
-        "it has no duration, mean_ttft_ms",
+        "Benchmark duration (s): 'xxx' is not a number: left out",
+        "Mean TTFT (ms): '---' is not a number: left out",
+        "missing duration, mean_ttft_ms",
     )
 
 
@@ -147,7 +147,7 @@ def test_of_a_block_that_is_cut_off_the_rest_is_kept_and_the_lack_is_told() -> N
     first, second = read(fenced)
     assert (first.name, second.name) == ("A-8B", "B-8B")
     assert first.figures == {key: FIGURES[key] for key in list(FIGURES)[:12]}
-    assert first.remarks == ("the block is cut off: it has no median_tpot_ms, mean_itl_ms, median_itl_ms",)
+    assert first.remarks == ("the block is cut off: missing median_tpot_ms, mean_itl_ms, median_itl_ms",)
     assert (second.figures, second.remarks) == (FIGURES, ())
 
 

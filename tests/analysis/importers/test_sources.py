@@ -98,7 +98,7 @@ def test_what_holds_nothing_is_told_in_one_line(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert names(found) == ["qwen3"]
     assert found.troubles == (
-        f"{tmp_path}: 304 of 305 files hold no results: broken, empty, f000 and 301 more",
+        f"{tmp_path}: 304 of 305 files have no results: broken, empty, f000 and 301 more",
     )
 
 
@@ -111,7 +111,7 @@ def test_troubles_beyond_counting_are_counted(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert len(found.reported) == 1
     assert len(found.troubles) == 21
-    assert found.troubles[0] == f"{tmp_path}/r00 is a run that was not finished: it has no result.json"
+    assert found.troubles[0] == f"{tmp_path}/r00 is an unfinished run: it has no result.json"
     assert found.troubles[-1] == "and 10 more could not be read"
 
 
@@ -144,7 +144,7 @@ def wrong(place: Path) -> None:
         (newer, "was written by a newer loadgen: it has format 99, this one reads 1"),
         (lacking, "is damaged: no 'itl'"),
         (wrong, "is damaged: seed: "),
-        (lambda place: (place / RESULT).unlink(), "was not finished: it has no result.json"),
+        (lambda place: (place / RESULT).unlink(), "is an unfinished run: it has no result.json"),
         (lambda place: (place / RESULT).write_text(""), "result.json is cut off or damaged"),
         (lambda place: (place / RESULT).write_text("[]"), "has format None"),
     ],
@@ -200,7 +200,11 @@ def test_a_campaign_is_its_finished_cells_and_its_failures(tmp_path: Path) -> No
         found = read(place)
         assert names(found) == ["row0", "row1"]
         assert [(one.cell.checkpoint, one.reason) for one in found.failures] == [("row3", "it died")]
-        assert [trouble for trouble in found.troubles if "4.json is no failed cell" in trouble]
+        assert [
+            trouble
+            for trouble in found.troubles
+            if "4.json is not a valid record of a failed cell" in trouble
+        ]
 
 
 def test_a_campaign_whose_cells_all_failed_is_read(tmp_path: Path) -> None:
@@ -269,7 +273,7 @@ def test_the_jetson_table_and_page_have_the_same_figures() -> None:
 def test_the_published_speeds_are_rows_with_their_formula() -> None:
     first, *_ = read(PUBLISHED / "rtx_pro_6000_speed.csv").reported
     assert (first.name, first.figure("speed_tok_s")) == ("Qwen3-4B-AWQ", 391.2)
-    assert first.remarks == ("lengths, batch and formula of the speed are not told",)
+    assert first.remarks == ("lengths, batch size and formula of the speed are unknown",)
     h20 = read(SHIPPED / "qwen3_h20_speed.csv").reported
     known = next(one for one in h20 if one.name == "Qwen3-0.6B-FP8" and one.load.input_len == 6144)
     assert known.remarks == ("speed is (prompt+output)/time",)
@@ -287,20 +291,20 @@ def test_a_table_of_another_country_is_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"Modell;model;tok_s\r\n1;Qwen3-8B;1.208,5\r\n2;Qwen3-4B;391,2\r\n")
     assert [one.figure("speed_tok_s") for one in read(tmp_path / "t.csv").reported] == [1208.5, 391.2]
     (tmp_path / "t.csv").write_text("model,tok_s\nQwen3-8B,1.208\n")
-    with pytest.raises(UsageError, match=r"t.csv:2: 1.208 is one number where"):
+    with pytest.raises(UsageError, match=r"t.csv:2: 1.208 is ambiguous"):
         read(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(
     ("write", "why"),
     [
-        (lambda path: path.write_text("hello"), "holds no results that are known"),
-        (lambda path: path.write_text('{"a": 1}'), "holds no results that are known"),
-        (lambda path: path.write_text(VLLM[:200]), "no JSON, or cut off"),
+        (lambda path: path.write_text("hello"), "has no known results"),
+        (lambda path: path.write_text('{"a": 1}'), "has no known results"),
+        (lambda path: path.write_text(VLLM[:200]), "not valid JSON, or cut off"),
         (lambda path: path.touch(), "is empty"),
-        (lambda path: path.write_bytes(b"\x1f\x8b\x08"), "is packed"),
-        (lambda path: path.mkdir(), "holds no results that are known, in 0 files"),
-        (lambda path: path.write_text("[" * 100_000), "no JSON, or cut off"),
+        (lambda path: path.write_bytes(b"\x1f\x8b\x08"), "is compressed"),
+        (lambda path: path.mkdir(), "has no known results in 0 files"),
+        (lambda path: path.write_text("[" * 100_000), "not valid JSON, or cut off"),
         (
             lambda path: path.write_text('{"completed": 1e999, "duration": 1, "model_id": ""}'),
             "has no figure",
@@ -315,7 +319,7 @@ def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tm
 
 
 def test_nothing_named_is_nothing_read() -> None:
-    with pytest.raises(UsageError, match="nothing was named"):
+    with pytest.raises(UsageError, match="no place is given"):
         sources.read([])
 
 

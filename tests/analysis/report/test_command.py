@@ -64,6 +64,7 @@ def test_several_in_a_layout_are_their_blocks(runs: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.count("Serving Benchmark Result") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "written"),
     [
@@ -84,6 +85,7 @@ def test_a_page_is_written_wherever_the_flag_stands(
     assert Path(written).read_text("utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--markdown", "a.md", "--csv", "-", "--png", "png", "--svg", "svg", "--baseline", "m1"]
     assert cli.main(["report", "runs", *words]) == 0

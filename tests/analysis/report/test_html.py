@@ -17,6 +17,8 @@ from loadgen.analysis.report.document import MOST_DRAWN, document
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.validity.campaign_cell import FailedCell
 
+pytestmark = pytest.mark.slow  # whole pages, with pictures
+
 hypertext = pytest.importorskip("loadgen.analysis.report.html", reason="needs jinja2", exc_type=ImportError)
 
 EVIL = "<script>alert(1)</script>\"'&{{ 7*7 }}"

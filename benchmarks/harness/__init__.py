@@ -1,0 +1,1 @@
+"""What every benchmark shares: processes and their cost, the null server's log, the page."""

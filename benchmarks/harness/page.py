@@ -1,0 +1,105 @@
+"""Page: each bar with its measurement, as Markdown."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import timeit
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.telemetry.environment import describe
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promised limit: `met` is None where it could not be measured, and `measured` is then the reason."""
+
+    what: str
+    measured: str
+    limit: str
+    met: bool | None
+
+    @property
+    def verdict(self) -> str:
+        return {True: "met", False: "**missed**", None: "not run"}[self.met]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One benchmark: its bars, and Markdown with details."""
+
+    title: str
+    bars: Sequence[Bar] = ()
+    lines: Sequence[str] = ()
+    faults: Sequence[str] = ()  # what could not run at all
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table; columns after the first are right-aligned."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in (head, rule, *rows)]
+
+
+def bars(sections: Sequence[Section]) -> list[str]:
+    """Every bar of every section, one row each."""
+    rows = [(bar.what, bar.measured, bar.limit, bar.verdict) for section in sections for bar in section.bars]
+    return markdown(("bar", "measured", "limit", ""), rows)
+
+
+def document(sections: Sequence[Section], repeats: int, missing: Sequence[str]) -> str:
+    """The whole page."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `python benchmarks/run.py`; every figure of this page is from one run of it.",
+        "",
+        f"Medians of {repeats}. Each client is a whole process, started for each repeat against a new null"
+        " server (`python -m loadgen_servers.null`), the clients taking turns. CPU is user and"
+        " system time of the client's whole process tree, interpreter start-up and decoding included;"
+        " the floor is `benchmarks/clients/floor.c`, which reads the same streams and throws the bytes away;"
+        " a ratio is taken within each repeat, and its median shown.",
+        "",
+        "The true figures are those of the server's log of the same run: TTFT from the kernel's receive"
+        " timestamp of the request to the clock right before the first token's write, ITL between a request's"
+        " writes. The worst repeat is shown with the client's own verdict on that run.",
+        "",
+        "## Every bar",
+        "",
+        *bars(sections),
+    ]
+    for section in sections:
+        lines += ["", f"## {section.title}", "", *section.lines]
+        lines += [f"- could not run: {fault}" for fault in section.faults]
+    lines += ["", "## Machine", "", *_machine()]
+    if missing:
+        lines += ["", "Not run here:", "", *(f"- {reason}" for reason in missing)]
+    return "\n".join(lines) + "\n"
+
+
+def _loop_s() -> float:
+    """Seconds that ten million steps of an empty loop take this interpreter: the best of five."""
+    return min(timeit.repeat("for _ in steps: pass", "steps = range(10_000_000)", number=1, repeat=5))
+
+
+def _machine() -> list[str]:
+    facts = describe()
+    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    return [
+        f"- {facts['cpu']}, {facts['cpus']} CPUs usable, {facts['machine']}, {platform.system()} "
+        f"{platform.release().partition('-')[0]}",
+        f"- {facts['python']}, numpy {facts['numpy']}, msgspec {facts['msgspec']}, "
+        f"httptools {facts['httptools']}",
+        f"- ten million steps of an empty loop take this Python {_loop_s():.2f} s: builds without "
+        "profile-guided optimisation are slower, and the CPU of Python clients with them",
+        f"- load average when this was written (1, 5, 15 min): {load}",
+    ]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The median, and the range where there are several values."""
+    middle = form.format(statistics.median(values))
+    if len(values) < 2:
+        return middle
+    return f"{middle} ({form.format(min(values))}–{form.format(max(values))})"

@@ -1,0 +1,1 @@
+"""Simulated campaigns, from recorded runs and from made ones."""

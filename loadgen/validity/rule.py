@@ -1,0 +1,127 @@
+"""Rule: one thing that can be wrong, how it is found, and what to do about it.
+
+Doubts judge a run of ours, checks anyone's published figures, comparability two runs side by side: each is a
+closed set of rules, found by one engine and shown by one renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum, StrEnum
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+Evidence = str  # the figures that show that a rule holds, in one line for people; None where it does not hold
+Judged = TypeVar("Judged")
+Find = Callable[[Judged], Evidence | None]
+
+
+class Severity(IntEnum):
+    """What a finding does to the verdict; the gravest decides."""
+
+    NOTE = 0  # good to know, changes nothing
+    SUSPECT = 1  # a figure may not be what it is called
+    INVALID = 2  # the run does not measure what it was made to measure
+    MARKED = 3  # of two runs: compared, and the difference is shown
+    REFUSED = 4  # of two runs: not compared
+
+    @property
+    def word(self) -> str:
+        """The severity as reports and JSON have it."""
+        return self.name.lower()
+
+
+class Source(StrEnum):
+    """What a rule is judged by."""
+
+    RUN = "the run alone"
+    COUNTERS = "the server's /metrics"
+    GAUGES = "samples of the server's gauges"
+    SELFTEST = "a self-test of this client"
+    ROOFLINE = "a roofline"
+    PAGE = "other runs of the page"
+
+
+class Rule(msgspec.Struct, Generic[Judged], frozen=True):
+    """One thing that can be wrong with what is judged."""
+
+    code: str
+    severity: Severity
+    find: Find[Judged]
+    condition: str  # when it holds, with its thresholds
+    remedy: str
+    source: Source = Source.RUN
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A rule that holds, with the figures that show it."""
+
+    rule: Rule[Any]
+    evidence: Evidence
+
+
+def rule(
+    severity: Severity, code: str, condition: str, remedy: str, source: Source = Source.RUN
+) -> Callable[[Find[Judged]], Rule[Judged]]:
+    """Make a rule of the function that finds it."""
+    return lambda find: Rule(code, severity, find, condition, remedy, source)
+
+
+note, suspect, invalid, marked, refused = (partial(rule, severity) for severity in Severity)
+
+
+def findings(rules: Iterable[Rule[Judged]], judged: Judged) -> list[Finding]:
+    """Every rule that holds, the gravest first, else in the order of the rules."""
+    held = ((each, each.find(judged)) for each in rules)
+    return gravest_first(Finding(each, evidence) for each, evidence in held if evidence is not None)
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings by severity; as severe ones keep their order."""
+    return sorted(findings, key=lambda finding: -finding.rule.severity)
+
+
+def joined(parts: Iterable[Evidence | None]) -> Evidence | None:
+    """Several pieces of evidence as one; None if all are missing."""
+    return "; ".join(filter(None, parts)) or None
+
+
+def explained(finding: Finding) -> list[str]:
+    """A finding with its rule's condition and remedy, each line still to be wrapped."""
+    rule = finding.rule
+    return [
+        f"{rule.severity.word}: {rule.code}: {finding.evidence}",
+        f"  condition: {rule.condition}",
+        f"  remedy: {rule.remedy}",
+    ]
+
+
+def as_json(finding: Finding) -> dict[str, str]:
+    """A finding as results and audits store it."""
+    rule = finding.rule
+    return {
+        "name": rule.code,
+        "severity": rule.severity.word,
+        "evidence": finding.evidence,
+        "condition": rule.condition,
+        "remedy": rule.remedy,
+    }
+
+
+def table(rules: Sequence[Rule[Any]], title: str, heading: str = "##") -> str:
+    """Rules as Markdown, gravest first, a table a severity; `title` names the column of codes."""
+    return "\n".join(_rows(rules, title, heading))
+
+
+def _rows(rules: Sequence[Rule[Any]], title: str, heading: str) -> Iterator[str]:
+    sources = len({rule.source for rule in rules}) > 1
+    for severity in sorted({rule.severity for rule in rules}, reverse=True):
+        yield f"{heading} {severity.name.capitalize()}\n"
+        yield f"| {title} | condition |{' judged by |' * sources} remedy |"
+        yield f"| --- | --- |{' --- |' * sources} --- |"
+        for rule in (rule for rule in rules if rule.severity is severity):
+            source = f" {rule.source} |" * sources
+            yield f"| `{rule.code}` | {rule.condition} |{source} {rule.remedy} |"
+        yield ""

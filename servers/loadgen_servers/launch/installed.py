@@ -1,0 +1,175 @@
+"""Where an engine is installed, and its version: asked from its own interpreter, never imported here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from loadgen_servers import child_process
+from loadgen_servers.launch.spec import LaunchError
+
+Version = tuple[int, ...]
+
+# find_spec of a package without a dot finds it and runs none of its code.
+# The current directory, the first place of -c's sys.path, is not searched.
+_ASK = """
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import importlib.metadata, importlib.util
+try:
+    print(importlib.metadata.version(sys.argv[1]))
+except importlib.metadata.PackageNotFoundError:
+    print()
+print(*[name for name in sys.argv[2:] if importlib.util.find_spec(name) is None])
+"""
+_ASK_S = 60.0  # some environments live on slow network disks
+
+
+class Package(msgspec.Struct, frozen=True):
+    """What must be installed for an engine: `name` is both the distribution's and the command's."""
+
+    name: str
+    least: Version
+    install: str
+    modules: tuple[str, ...] = ()  # that it needs in addition
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """An executable, its version (None: unknown), and what its processes need in their environment."""
+
+    path: str
+    version: Version | None
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    version: str
+    missing: tuple[str, ...]
+
+
+def script(package: Package, python: str | None) -> Installation:
+    """The engine's own command: in `python`'s environment if given, else in this one, else on PATH.
+
+    Raises LaunchError where it is missing, too old, or lacks a module it needs.
+    """
+    places = [_directory(python)] if python else [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
+    path = shutil.which(package.name, path=os.pathsep.join(places))
+    if path is None:
+        raise _missing(package, python)
+    interpreter = _interpreter_of(path)
+    answer = None if interpreter is None else _ask(interpreter, package)
+    return _checked(package, path, answer)
+
+
+def interpreter(package: Package, python: str | None) -> Installation:
+    """The interpreter that has the engine: `python`'s if given, else this one, else one on PATH.
+
+    Raises LaunchError as `script` does.
+    """
+    for path in [_executable(python)] if python else _interpreters(package.name):
+        answer = _ask(path, package)
+        if answer is not None and answer.version:
+            return _checked(package, path, answer)
+    raise _missing(package, python)
+
+
+def _interpreters(name: str) -> Iterator[str]:
+    yield sys.executable
+    own = shutil.which(name)
+    for path in (own and _interpreter_of(own), shutil.which("python3"), shutil.which("python")):
+        if path:
+            yield path
+
+
+def _executable(python: str) -> str:
+    """The interpreter that `python` names: a file, a command, or a venv's directory."""
+    inside = os.path.join(python, "bin", "python")
+    path = shutil.which(inside if os.path.isdir(python) else python)
+    if path is None:
+        wrong = "has no bin/python" if os.path.isdir(python) else "is not an interpreter"
+        raise LaunchError(f"--server-python {python} {wrong}: give an interpreter or a venv's directory")
+    return os.path.abspath(path)
+
+
+def _directory(python: str) -> str:
+    return os.path.dirname(_executable(python))
+
+
+def _interpreter_of(path: str) -> str | None:
+    """A script's interpreter: that of its first line (pipx and conda link to it), else of its directory."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(4096).decode(errors="replace")
+    except OSError:
+        return None
+    named = [word for word in first[2:].split() if Path(word).name.startswith("python")]
+    neighbour = os.path.join(os.path.dirname(os.path.realpath(path)), "python3")
+    return shutil.which(named[0] if first.startswith("#!") and named else neighbour)
+
+
+def _ask(interpreter: str, package: Package) -> _Answer | None:
+    """The package's version and missing modules, as its interpreter reports them; None if it fails."""
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", _ASK, package.name, *package.modules],
+            env={**child_process.inherited(), "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return _Answer(lines[0].strip(), tuple(lines[1].split())) if len(lines) == 2 else None
+
+
+def _checked(package: Package, path: str, answer: _Answer | None) -> Installation:
+    version = None if answer is None else _parsed(answer.version)
+    if answer is not None and version is not None and version < package.least:
+        least = ".".join(map(str, package.least))
+        raise LaunchError(
+            f"{package.name} {answer.version} ({path}) is older than {least}: {package.install}"
+        )
+    if answer is not None and answer.missing:
+        raise LaunchError(f"{path} cannot serve without {', '.join(answer.missing)}: {package.install}")
+    path = os.path.abspath(path)
+    return Installation(path, version, _environment(os.path.dirname(path)))
+
+
+def _parsed(version: str) -> Version | None:
+    """The numbers of a release; None if there are none that can be compared."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    if numbers is None:
+        return None
+    parsed = tuple(map(int, numbers.group().split(".")))
+    # A checkout without tags is 0.1.dev1+…, or 0.0.0.dev0, however new it is.
+    return None if ".dev" in version and parsed < (0, 2) else parsed
+
+
+def _environment(directory: str) -> dict[str, str]:
+    """PATH as if the venv were activated: engines compile kernels with the ninja of their own venv.
+
+    And neither the engine nor its workers import from the current directory.
+    """
+    safe = {"PYTHONSAFEPATH": "1"}
+    path = os.environ.get("PATH", os.defpath)
+    return safe if directory in path.split(os.pathsep) else {"PATH": directory + os.pathsep + path, **safe}
+
+
+def _missing(package: Package, python: str | None) -> LaunchError:
+    if python:
+        return LaunchError(
+            f"no {package.name} for --server-python {python}: with that one, {package.install}"
+        )
+    return LaunchError(
+        f"no {package.name} in the environment of {sys.executable} or on PATH: {package.install},"
+        " or give the interpreter that has it with --server-python"
+    )

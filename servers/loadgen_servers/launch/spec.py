@@ -1,0 +1,91 @@
+"""The server spec: what to serve and how, in words every engine shares, and the command that does it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(:[\w.-]+)?")
+_CONFIGS = ("config.json", "params.json")  # the latter is Mistral's own
+
+
+class LaunchError(Exception):
+    """A server cannot be launched; the message is one line: what is wrong, what to do."""
+
+
+class ServerSpec(msgspec.Struct, frozen=True):
+    """What to serve and how; None, "" or () is the engine's default.
+
+    `memory_fraction` is of the device's memory, 0 to 1; `arguments` go last, so that they override;
+    `environment` is added to the caller's; `python` is an interpreter or the directory of a venv.
+    """
+
+    model: str
+    port: int
+    host: str = "127.0.0.1"
+    served_model_name: str | None = None
+    context_len: int | None = None
+    memory_fraction: float | None = None
+    tensor_parallel: int | None = None
+    quantization: str | None = None
+    skip_tokenizer: bool = False
+    prefix_caching: bool | None = None
+    seed: int | None = None
+    trace_directory: str | None = None
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    python: str | None = None
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command to run; `environment` is added to the caller's.
+
+    `end`, `kill` and `root_pid` are the commands that stop a container, remove it, and print the pid of
+    its first process; () for a plain process.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    end: tuple[str, ...] = ()
+    kill: tuple[str, ...] = ()
+    root_pid: tuple[str, ...] = ()
+
+
+# Makes the command for a spec and starts nothing; raises LaunchError.
+Launcher = Callable[[ServerSpec], Command]
+
+
+def flags(values: Mapping[str, object]) -> tuple[str, ...]:
+    """The flags whose value is not None, each followed by its value."""
+    return tuple(word for flag, value in values.items() if value is not None for word in (flag, str(value)))
+
+
+def check_model(model: str) -> None:
+    """Raises LaunchError unless `model` is a model's directory, a GGUF file, a URL or a name on a hub."""
+    if not model:
+        raise LaunchError("no model to serve: pass --model with a directory or a model of the hub")
+    if os.path.isdir(model):
+        if not any(os.path.isfile(os.path.join(model, name)) for name in _CONFIGS):
+            raise LaunchError(f"{model} holds no model: there is no config.json in it")
+    elif os.path.isfile(model):
+        if not model.endswith(".gguf"):
+            raise LaunchError(f"{model} is a file: give the model's directory, or a .gguf file")
+    elif "://" not in model and not _may_be_on_a_hub(model):
+        raise LaunchError(f"{model} does not exist or cannot be read: give a directory with a config.json")
+
+
+def _may_be_on_a_hub(model: str) -> bool:
+    file = model.endswith(".gguf") and ":" not in model
+    return not file and _HUB_NAME.fullmatch(model) is not None
+
+
+def refuse_unsupported(spec: ServerSpec, who: str, advice: Mapping[str, str]) -> None:
+    """Raises LaunchError for the first field of `advice` that `spec` sets; its value says what to do."""
+    default = ServerSpec(model="", port=0)
+    for name, what_to_do in advice.items():
+        value = getattr(spec, name)
+        if value != getattr(default, name):
+            raise LaunchError(f"{who} does not support {name.replace('_', ' ')} ({value}): {what_to_do}")

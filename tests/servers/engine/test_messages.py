@@ -1,0 +1,158 @@
+"""The engine's messages have vLLM's shapes: the recorded ones, with only ids and texts different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen_servers import http_server
+from loadgen_servers.engine.messages import CHOICES, CYCLE, Dialect, ResponseOptions, ids_of, text_of
+from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, Whole, reply_for
+
+RESPONSES = Path(__file__).parents[2] / "data" / "responses" / "vllm-0.32"
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+IDS = (100, 200, 300, 400, 500)
+SAME_SHAPE = {
+    "completions_ids_stream": (COMPLETIONS, 1, 12, ResponseOptions(5, include_usage=True)),
+    "completions_stream_one": (COMPLETIONS, 1, 1, ResponseOptions(2, include_usage=True)),
+    "completions_stream_nousage": (COMPLETIONS, 1, 4, ResponseOptions(2)),
+    "completions_ids_stream_contusage": (
+        COMPLETIONS,
+        1,
+        12,
+        ResponseOptions(5, True, True, continuous_usage=True),
+    ),
+    "completions_ids_stream_tokids": (
+        COMPLETIONS,
+        1,
+        12,
+        ResponseOptions(5, True, True, token_ids=True, prompt_ids=IDS),
+    ),
+    "si4_completions_ids_stream": (
+        COMPLETIONS,
+        4,
+        14,
+        ResponseOptions(5, True, True, token_ids=True, prompt_ids=IDS),
+    ),
+    "chat_stream": (CHAT, 1, 12, ResponseOptions(13, include_usage=True)),
+    "si4_chat_stream": (CHAT, 4, 14, ResponseOptions(13, include_usage=True)),
+}
+WHOLE = {
+    "completions_text_nostream": (COMPLETIONS, 8, ResponseOptions(9, stream=False)),
+    "chat_nostream": (CHAT, 8, ResponseOptions(13, stream=False)),
+}
+OURS = {"id", "created", "model", "system_fingerprint", "text", "content"}
+
+
+def dialect(path: str, interval: int = 1) -> Dialect:
+    return Dialect(CHOICES[path], "m", 1, interval)
+
+
+def shape(value: Any, key: str = "") -> Any:
+    """The value with its members in order, and what is the engine's own reduced to its type."""
+    if isinstance(value, dict):
+        return [(name, shape(member, name)) for name, member in value.items()]
+    if key == "token_ids" and isinstance(value, list):
+        return len(value)
+    if isinstance(value, list):
+        return [shape(member) for member in value]
+    if key in OURS and value != "":
+        return type(value).__name__
+    return value
+
+
+def events(body: bytes) -> list[Any]:
+    parts = [part.removeprefix(b"data: ") for part in body.split(b"\n\n") if part]
+    assert parts[-1] == b"[DONE]"
+    return [shape(msgspec.json.decode(part)) for part in parts[:-1]]
+
+
+def unchunk(data: bytes) -> bytes:
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        body, data = body + data[:length], data[length + 2 :]
+        if length == 0:
+            assert data == b""
+    return body
+
+
+def written(reply: Reply, tokens: int, reason: str = "length") -> bytes:
+    parts = [reply.token(n) for n in range(1, tokens)]
+    return b"".join([*parts, reply.last(tokens, reason)])
+
+
+@pytest.mark.parametrize("name", SAME_SHAPE)
+def test_a_stream_has_the_recorded_shape(name: str) -> None:
+    path, interval, tokens, wanted = SAME_SHAPE[name]
+    body = unchunk(written(reply_for(dialect(path, interval), wanted), tokens))
+    assert events(body) == events((RESPONSES / f"{name}.txt").read_bytes())
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
+    path, tokens, wanted = WHOLE[name]
+    reply = reply_for(dialect(path), wanted)
+    assert (reply.start(), reply.token(1)) == (b"", b"")
+    head, _, body = written(reply, tokens).partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+    assert shape(msgspec.json.decode(body)) == shape(
+        msgspec.json.decode((RESPONSES / f"{name}.txt").read_bytes())
+    )
+
+
+@pytest.mark.parametrize("path", CHOICES)
+@pytest.mark.parametrize("interval", [1, 4, 7])
+@pytest.mark.parametrize("tokens", [1, 2, 5, 40])
+def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int, tokens: int) -> None:
+    wanted = ResponseOptions(3, include_usage=True)
+    plain, formatted = (
+        PlainStream(dialect(path, interval), wanted),
+        DetailedStream(dialect(path, interval), wanted),
+    )
+    assert written(plain, tokens) == written(formatted, tokens)
+
+
+def test_an_aborted_stream_ends_cleanly_and_says_so() -> None:
+    reply = PlainStream(dialect(COMPLETIONS, 4), ResponseOptions(3, include_usage=True))
+    body = b"".join([*(reply.token(n) for n in range(1, 8)), reply.last(7, "abort")])
+    last, usage = (msgspec.json.decode(part[6:]) for part in unchunk(body).split(b"\n\n")[-4:-2])
+    assert last["choices"][0]["finish_reason"] == "abort"
+    assert last["choices"][0]["text"] == text_of(5, 2)
+    assert usage["usage"] == {"prompt_tokens": 3, "total_tokens": 10, "completion_tokens": 7}
+
+
+@pytest.mark.parametrize("path", CHOICES)
+def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
+    wanted = ResponseOptions(9, include_usage=True)
+    streamed = unchunk(PlainStream(dialect(path), wanted).last(1, "length", 0)).split(b"\n\n")[-3]
+    assert msgspec.json.decode(streamed[6:])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    whole = Whole(dialect(path), wanted).last(1, "length", 8).partition(b"\r\n\r\n")[2]
+    usage = msgspec.json.decode(whole)["usage"]
+    assert usage["prompt_tokens_details"] == {
+        "cached_tokens": 8,
+        "created_cache_tokens": None,
+        "multimodal_tokens": None,
+    }
+
+
+def test_the_head_of_a_stream_leaves_before_its_first_token() -> None:
+    assert reply_for(dialect(CHAT), ResponseOptions(1)).start() == http_server.STREAM_HEAD
+
+
+def test_only_what_asks_for_details_is_formatted() -> None:
+    kinds: dict[type[Reply], ResponseOptions] = {
+        PlainStream: ResponseOptions(1, include_usage=True),
+        DetailedStream: ResponseOptions(1, token_ids=True),
+        Whole: ResponseOptions(1, stream=False),
+    }
+    assert [type(reply_for(dialect(CHAT), wanted)) for wanted in kinds.values()] == list(kinds)
+
+
+def test_token_i_is_word_i_of_a_cycle() -> None:
+    assert text_of(CYCLE, 2) == text_of(0, 2) == " the model"
+    assert ids_of(CYCLE + 1, 2) == [1001, 1002]

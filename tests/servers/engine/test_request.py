@@ -1,0 +1,185 @@
+"""What the engine makes of a request's body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse, whole_tokens
+
+SERVED = ServedModel("m", max_model_len=100, vocab_size=1000)
+
+
+def ask(chat: bool = False, served: ServedModel = SERVED, **body: Any) -> GenerationRequest:
+    return parse(msgspec.json.encode(body), chat, served)
+
+
+PROMPTS = {
+    "ids": ({"prompt": [1, 2, 3]}, 3),
+    "a list of one list": ({"prompt": [[1, 2, 3, 4]]}, 4),
+    "text: bytes / 4, rounded up": ({"prompt": "The quick brown fox"}, 5),
+    "text beyond ASCII": ({"prompt": "é" * 4}, 2),
+    "chat: template and text": ({"messages": [{"role": "user", "content": "Hello there"}]}, 11),
+    "chat: parts": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}]},
+        11,
+    ),
+    "chat: two messages": (
+        {"messages": [{"role": "system", "content": "Hi"}, {"role": "user", "content": ""}]},
+        14,
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "tokens"), PROMPTS.values(), ids=PROMPTS)
+def test_prompt_tokens_of(body: dict[str, Any], tokens: int) -> None:
+    assert ask(chat="messages" in body, **body).response.prompt_tokens == tokens
+
+
+USER = [{"role": "user", "content": "Hello there"}]
+LENGTHS = {
+    "completions default to 16": (False, {"prompt": [1]}, 16),
+    "chat defaults to the room that is left": (True, {"messages": USER}, 89),
+    "max_tokens": (True, {"messages": USER, "max_tokens": 7}, 7),
+    "max_completion_tokens wins": (True, {"messages": USER, "max_tokens": 7, "max_completion_tokens": 9}, 9),
+}
+
+
+@pytest.mark.parametrize(("chat", "body", "tokens"), LENGTHS.values(), ids=LENGTHS)
+def test_output_tokens(chat: bool, body: dict[str, Any], tokens: int) -> None:
+    asked = ask(chat, **body)
+    assert (asked.max_tokens, asked.output_tokens, asked.finish_reason) == (tokens, tokens, "length")
+
+
+REFUSED = {
+    "unknown model": ({"model": "nope", "prompt": "x"}, "404 Not Found", "NotFoundError", "model"),
+    "too many output tokens": (
+        {"prompt": "x", "max_tokens": 101},
+        "400 Bad Request",
+        "BadRequestError",
+        "max_tokens",
+    ),
+    "no room for the output": (
+        {"prompt": [1] * 90, "max_tokens": 11},
+        "400 Bad Request",
+        "BadRequestError",
+        "input_tokens",
+    ),
+    "no output": ({"prompt": "x", "max_tokens": 0}, "400 Bad Request", "BadRequestError", "max_tokens"),
+    "no prompt": ({"model": "m"}, "400 Bad Request", "BadRequestError", "prompt"),
+    "empty prompt": ({"prompt": []}, "400 Bad Request", "BadRequestError", "prompt"),
+    "two prompts": ({"prompt": [[1], [2]]}, "400 Bad Request", "BadRequestError", "prompt"),
+    "two answers": ({"prompt": "x", "n": 2}, "400 Bad Request", "BadRequestError", "n"),
+    "logprobs": ({"prompt": "x", "logprobs": 1}, "400 Bad Request", "BadRequestError", "logprobs"),
+    "a type": ({"prompt": "x", "max_tokens": "many"}, "400 Bad Request", "BadRequestError", None),
+    "an unknown id": ({"prompt": [5, 1000]}, "400 Bad Request", "BadRequestError", None),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "kind", "param"), REFUSED.values(), ids=REFUSED)
+def test_refused(body: dict[str, Any], status: str, kind: str, param: str | None) -> None:
+    with pytest.raises(Refusal) as caught:
+        ask(**body)
+    error = msgspec.json.decode(caught.value.body())["error"]
+    assert caught.value.status == status
+    assert (error["type"], error["param"], error["code"]) == (kind, param, int(status[:3]))
+
+
+def test_bad_json_is_refused() -> None:
+    with pytest.raises(Refusal) as caught:
+        parse(b'{"model":', False, SERVED)
+    assert caught.value.status == "400 Bad Request"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_token_id_is_told_in_band_on_a_stream(stream: bool) -> None:
+    with pytest.raises(Refusal, match="999999") as caught:
+        ask(prompt=[999999], stream=stream)
+    assert caught.value.in_stream is stream
+
+
+def test_unknown_members_are_ignored() -> None:
+    asked = ask(prompt=[1], temperature=0, repetition_penalty=1.0, logprobs=None, best_of=1, user="u")
+    assert asked.max_tokens == 16
+
+
+OPTIONS = {
+    "nothing": ({}, (False, False)),
+    "usage": ({"include_usage": True}, (True, False)),
+    "running usage": ({"include_usage": True, "continuous_usage_stats": True}, (True, True)),
+    "running usage alone is nothing, as in vLLM": ({"continuous_usage_stats": True}, (False, False)),
+}
+
+
+@pytest.mark.parametrize(("options", "usage"), OPTIONS.values(), ids=OPTIONS)
+def test_stream_options(options: dict[str, bool], usage: tuple[bool, bool]) -> None:
+    wanted = ask(prompt=[1], stream=True, stream_options=options).response
+    assert (wanted.include_usage, wanted.continuous_usage) == usage
+
+
+def test_early_eos_ends_its_share_of_the_requests_at_the_same_token_every_time() -> None:
+    served = ServedModel("m", max_model_len=100_000, early_eos=0.25)
+    first = [ask(served=served, prompt=[i], max_tokens=64) for i in range(1000)]
+    again = [ask(served=served, prompt=[i], max_tokens=64) for i in range(1000)]
+    assert first == again
+    stopped = [asked for asked in first if asked.finish_reason == "stop"]
+    assert 200 < len(stopped) < 300
+    assert all(1 <= asked.output_tokens <= asked.max_tokens for asked in stopped)
+    assert {asked.output_tokens for asked in first if asked.finish_reason == "length"} == {64}
+
+
+@pytest.mark.parametrize(("member", "value", "least"), [("ignore_eos", True, 64), ("min_tokens", 60, 60)])
+def test_early_eos_obeys(member: str, value: int, least: int) -> None:
+    served = ServedModel("m", max_model_len=100_000, early_eos=1.0)
+    bodies: list[dict[str, Any]] = [{"prompt": [i], "max_tokens": 64, member: value} for i in range(50)]
+    lengths = [ask(served=served, **body).output_tokens for body in bodies]
+    assert min(lengths) >= least
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2)])
+def test_a_text_fills_whole_tokens(text: str, tokens: int) -> None:
+    assert len(whole_tokens(text)) == tokens * 4
+    assert whole_tokens(text).rstrip(b"\0") == text.encode()
+
+
+SAME_BEGINNING = {
+    "ids": ({"prompt": list(range(40))}, {"prompt": [*range(32), 7, 8]}, 2),
+    "ids that differ at once": ({"prompt": list(range(40))}, {"prompt": [9, *range(1, 40)]}, 0),
+    "ids that differ in the second block": ({"prompt": list(range(40))}, {"prompt": [*range(31), 99, 32]}, 1),
+    "ids after other ids": ({"prompt": [1] * 32}, {"prompt": [2] * 16 + [1] * 16}, 0),
+    "texts": ({"prompt": "a" * 128 + "b"}, {"prompt": "a" * 128 + "c" * 64}, 2),
+    "chats that go on": (
+        {"messages": [{"role": "user", "content": "Hello there" * 10}]},
+        {
+            "messages": [
+                {"role": "user", "content": "Hello there" * 10},
+                {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "Bye"},
+            ]
+        },
+        2,
+    ),
+    "what one chats and another completes": (
+        {"prompt": "Hello there" * 10},
+        {"messages": [{"role": "user", "content": "Hello there" * 10}]},
+        0,
+    ),
+    "less than a block": ({"prompt": [1] * 15}, {"prompt": [1] * 15}, 0),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "shared"), SAME_BEGINNING.values(), ids=SAME_BEGINNING)
+def test_prompts_share_the_full_blocks_they_begin_with(
+    one: dict[str, Any], other: dict[str, Any], shared: int
+) -> None:
+    blocks, others = (ask(chat="messages" in body, max_tokens=1, **body).blocks(16) for body in (one, other))
+    assert [a == b for a, b in zip(blocks, others, strict=False)][:shared] == [True] * shared
+    assert not set(blocks[shared:]) & set(others[shared:])
+
+
+def test_a_prompt_has_as_many_blocks_as_it_fills() -> None:
+    lengths = (15, 16, 31, 32, 90)
+    assert [len(ask(prompt=[1] * n, max_tokens=1).blocks(16)) for n in lengths] == [0, 1, 1, 2, 5]
+    assert [len(ask(prompt="abcd" * n, max_tokens=1).blocks(16)) for n in lengths] == [0, 1, 1, 2, 5]

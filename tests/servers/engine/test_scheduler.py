@@ -1,0 +1,213 @@
+"""The engine's scheduler and step-time formula, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, StepOutput
+from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
+from loadgen_servers.engine.virtual_time import TURNAROUND_NS, closed_loop
+
+MS = 1_000_000
+TIMINGS = {
+    "weights hide behind nothing in a decode": (
+        FittedTiming(weights_ms=60.0, compute_us=100.0, sequence_us=500.0, kv_us=0.5),
+        Work(decodes=8, prefill_tokens=0, kv_tokens=16_000, attended_pairs=0),
+        60 * MS + 4 * MS + 8 * MS,
+    ),
+    "a long prefill hides the weights": (
+        FittedTiming(overhead_ms=2.0, weights_ms=60.0, compute_us=100.0),
+        Work(decodes=48, prefill_tokens=2000, kv_tokens=0, attended_pairs=0),
+        2 * MS + 204_800_000,
+    ),
+    "attention grows with the square": (
+        FittedTiming(pair_ns=8.0),
+        Work(decodes=0, prefill_tokens=1000, kv_tokens=0, attended_pairs=500_500),
+        4_004_000,
+    ),
+    "one token reads its own experts": (
+        FittedTiming(weights_ms=20.0, routed_ms=6.0, weights_most_ms=100.0),
+        Work(decodes=1, prefill_tokens=0, kv_tokens=0, attended_pairs=0),
+        20 * MS,
+    ),
+    "eight tokens read more experts": (
+        FittedTiming(weights_ms=20.0, routed_ms=6.0, weights_most_ms=100.0),
+        Work(decodes=8, prefill_tokens=0, kv_tokens=0, attended_pairs=0),
+        62 * MS,
+    ),
+    "no step reads more than the model": (
+        FittedTiming(weights_ms=20.0, routed_ms=6.0, weights_most_ms=100.0),
+        Work(decodes=256, prefill_tokens=0, kv_tokens=0, attended_pairs=0),
+        100 * MS,
+    ),
+}
+
+
+@pytest.mark.parametrize(("timing", "work", "step_ns"), TIMINGS.values(), ids=TIMINGS)
+def test_step_time_is_the_documented_formula(timing: FittedTiming, work: Work, step_ns: int) -> None:
+    assert timing.step_ns(work, Age(0, 0)) == step_ns
+
+
+UNSTEADY = {
+    "as good as steady": (UnsteadyTiming(FittedTiming(overhead_ms=10.0)), Age(0, 0), 10 * MS),
+    "the last cold step": (UnsteadyTiming(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(2, 0), 15 * MS),
+    "the first warm step": (UnsteadyTiming(FittedTiming(overhead_ms=10.0), 5.0, 3), Age(3, 0), 10 * MS),
+    "10 % slower each second": (
+        UnsteadyTiming(FittedTiming(overhead_ms=10.0), slowdown_per_s=0.1),
+        Age(9, 5_000_000_000),
+        15 * MS,
+    ),
+}
+
+
+@pytest.mark.parametrize(("timing", "age", "step_ns"), UNSTEADY.values(), ids=UNSTEADY)
+def test_an_unsteady_machine_is_slower_by_its_age(timing: UnsteadyTiming, age: Age, step_ns: int) -> None:
+    assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ns
+
+
+def test_the_first_wave_on_a_cold_machine_is_the_outlier_and_an_idle_start_does_not_age_it() -> None:
+    timing = UnsteadyTiming(FittedTiming(overhead_ms=1.0), cold_ms=100.0, cold_steps=1, slowdown_per_s=1.0)
+    scheduler = Scheduler(Limits(8, 100, 1000), timing)
+    for _ in range(3):
+        scheduler.add(sequence(10, 2))
+    started_ns = 3600_000 * MS
+    first = scheduler.begin(started_ns)
+    assert first is not None
+    assert first.end_ns - started_ns == 101 * MS
+    scheduler.end(first, first.end_ns)
+    second = scheduler.begin(first.end_ns)
+    assert second is not None
+    assert second.end_ns - second.start_ns == 1_101_000
+
+
+def engine(seqs: int = 8, batched: int = 100, kv: int = 1000) -> Scheduler:
+    return Scheduler(Limits(seqs, batched, kv), FittedTiming(overhead_ms=1.0))
+
+
+def sequence(prompt: int, output: int, name: str = "", max_tokens: int = 0) -> Sequence:
+    return Sequence(prompt, output, prompt + (max_tokens or output), arrived_ns=0, owner=name)
+
+
+def names(ended: StepOutput) -> tuple[list[object], list[object], list[object]]:
+    decoded, first, finished = (
+        [s.owner for s in group] for group in (ended.decoded, ended.first, ended.finished)
+    )
+    return decoded, first, finished
+
+
+def run(scheduler: Scheduler, now_ns: int = 0) -> tuple[Work, StepOutput]:
+    step = scheduler.begin(now_ns)
+    assert step is not None
+    return step.work, scheduler.end(step, step.end_ns)
+
+
+def test_nothing_to_do_is_no_step() -> None:
+    assert engine().begin(0) is None
+
+
+def test_first_token_comes_at_the_end_of_the_last_chunk_and_one_a_step_after_that() -> None:
+    scheduler = engine()
+    scheduler.add(sequence(250, 3, "a"))
+    works, tokens = zip(*(run(scheduler) for _ in range(5)), strict=True)
+    assert [w.prefill_tokens for w in works] == [100, 100, 50, 0, 0]
+    assert [w.decodes for w in works] == [0, 0, 0, 1, 1]
+    assert [w.kv_tokens for w in works] == [0, 0, 0, 251, 252]
+    assert [w.attended_pairs for w in works] == [5050, 15_050, 50 * 200 + 1275, 0, 0]
+    assert [names(t) for t in tokens] == [
+        ([], [], []),
+        ([], [], []),
+        ([], ["a"], []),
+        (["a"], [], []),
+        ([], [], ["a"]),
+    ]
+    assert scheduler.begin(0) is None
+    assert (scheduler.cache.in_use, scheduler.kv_context, scheduler.running) == (0, 0, 0)
+
+
+def test_decodes_come_first_and_prefill_takes_what_the_budget_leaves() -> None:
+    scheduler = engine()
+    scheduler.add(sequence(60, 9, "a"))
+    scheduler.add(sequence(60, 9, "b"))
+    scheduler.add(sequence(60, 9, "c"))
+    works = [run(scheduler)[0] for _ in range(3)]
+    # 60 + 40; one decode, the 20 left of b, 60 of c; three decodes
+    assert [(w.decodes, w.prefill_tokens) for w in works] == [(0, 100), (1, 80), (3, 0)]
+
+
+def test_a_single_token_answer_is_first_and_last_at_once() -> None:
+    scheduler = engine()
+    scheduler.add(sequence(10, 1, "a"))
+    _, ended = run(scheduler)
+    assert names(ended) == ([], [], ["a"])
+    assert scheduler.running == 0
+
+
+WAITS = {
+    "sequence slots": (engine(seqs=2), [10, 10, 10], 2),
+    "KV for prompt and output": (engine(kv=60), [30, 10, 10], 2),
+    "order of arrival, even when a later one would fit": (engine(kv=40), [30, 20, 5], 1),
+}
+
+
+@pytest.mark.parametrize(("scheduler", "prompts", "admitted"), WAITS.values(), ids=WAITS)
+def test_requests_wait_for(scheduler: Scheduler, prompts: list[int], admitted: int) -> None:
+    for prompt in prompts:
+        scheduler.add(sequence(prompt, 5))
+    run(scheduler)
+    assert (scheduler.running, len(scheduler.waiting)) == (admitted, len(prompts) - admitted)
+    while scheduler.running:
+        run(scheduler)
+    assert scheduler.cache.in_use == 0
+
+
+def test_the_reservation_is_for_max_tokens_not_for_an_early_end() -> None:
+    scheduler = engine(kv=100)
+    scheduler.add(sequence(20, 5, max_tokens=60))
+    run(scheduler)
+    assert scheduler.cache.in_use == 80
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["waiting", "prefilling", "first token", "decoding"])
+def test_an_aborted_request_frees_its_kv_and_produces_no_more(steps: int) -> None:
+    scheduler = engine()
+    scheduler.add(sequence(10, 6, "kept"))
+    victim = sequence(150, 6, "gone")
+    scheduler.add(victim)
+    for _ in range(steps):
+        run(scheduler)
+    scheduler.abort(victim)
+    owners: list[object] = []
+    while True:
+        step = scheduler.begin(0)
+        if step is None:
+            break
+        owners += [owner for group in names(scheduler.end(step, 0)) for owner in group]
+    assert set(owners) <= {"kept"}
+    assert (scheduler.cache.in_use, scheduler.kv_context) == (0, 0)
+
+
+def test_an_abort_while_a_step_is_under_way_leaves_its_chunk_behind() -> None:
+    scheduler = engine()
+    victim = sequence(10, 6)
+    scheduler.add(victim)
+    step = scheduler.begin(0)
+    assert step is not None
+    scheduler.abort(victim)
+    assert names(scheduler.end(step, step.end_ns)) == ([], [], [])
+    assert scheduler.begin(step.end_ns) is None
+
+
+def test_closed_loop_keeps_its_concurrency_and_counts_every_gap() -> None:
+    outcome = closed_loop(engine(batched=1000, kv=10_000), [(10, 5)] * 6, concurrency=2, turnaround_ns=0)
+    # three waves of two, five steps of a millisecond each
+    assert outcome.duration_ns == 15 * MS
+    assert outcome.output_tokens == 30
+    assert outcome.gaps == {MS: 24}
+    assert outcome.mean_ttft_ns == MS
+    assert outcome.mean_tpot_ns == MS
+
+
+def test_a_thousand_sequences_take_one_step_a_token() -> None:
+    scheduler = Scheduler(Limits(1024, 65_536, 1 << 20), FittedTiming(overhead_ms=20.0))
+    outcome = closed_loop(scheduler, [(64, 128)] * 2048, concurrency=1024)
+    assert outcome.duration_ns == 2 * 128 * 20 * MS + TURNAROUND_NS  # idle between the two waves

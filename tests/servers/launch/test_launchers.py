@@ -1,0 +1,352 @@
+"""Each engine's command line for each thing an spec can ask, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from loadgen_servers.launch.launchers import LAUNCHERS
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+
+SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
+VLLM_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1"}
+RECENT = {"vllm": "0.32.0+cpu", "sglang": "0.5.23", "transformers": "5.19.0"}
+
+Venv = Callable[..., Path]
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Venv:
+    """Makes a venv whose interpreter answers what is installed, as the real one would print it."""
+
+    def make(
+        versions: Mapping[str, str], missing: str = "", name: str = "venv", says: str | None = None
+    ) -> Path:
+        binaries = tmp_path / name / "bin"
+        binaries.mkdir(parents=True)
+        cases = "".join(f"{package}) echo '{version}';;" for package, version in versions.items())
+        answer = f'case "$3" in {cases} *) echo;; esac; echo "{missing}"' if says is None else says
+        for file in ("python", "python3"):
+            _program(binaries / file, f"#!/bin/sh\n{answer}\n")
+        for package in versions:
+            _program(binaries / package, f"#!{binaries}/python3\n")
+        return tmp_path / name
+
+    return make
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Neither the tests' own environment nor PATH has anything; returns the only directory on PATH."""
+    directory = tmp_path / "on-path"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere" / "python"))
+    return directory
+
+
+def command(engine: str, venv: Path, **asked: Any) -> Command:
+    return LAUNCHERS[engine](replace(SPEC, python=str(venv), **asked))
+
+
+# What is asked, and what is said of it: after the port, before the caller's own arguments.
+VLLM = [
+    ({}, []),
+    ({"served_model_name": "qwen3"}, ["--served-model-name", "qwen3"]),
+    ({"context_len": 32768}, ["--max-model-len", "32768"]),
+    ({"memory_fraction": 0.9}, ["--gpu-memory-utilization", "0.9"]),
+    ({"tensor_parallel": 2}, ["--tensor-parallel-size", "2"]),
+    ({"quantization": "fp8"}, ["--quantization", "fp8"]),
+    ({"seed": 0}, ["--seed", "0"]),
+    ({"skip_tokenizer": True}, ["--skip-tokenizer-init"]),
+    ({"prefix_caching": True}, ["--enable-prefix-caching"]),
+    ({"prefix_caching": False}, ["--no-enable-prefix-caching"]),
+    (
+        {"trace_directory": "/traces"},
+        ["--profiler-config", '{"profiler": "torch", "torch_profiler_dir": "/traces"}'],
+    ),
+    ({"arguments": ("--max-model-len", "1")}, ["--max-model-len", "1"]),
+    (
+        {"context_len": 9, "arguments": ("--max-model-len", "1")},
+        ["--max-model-len", "9", "--max-model-len", "1"],
+    ),
+]
+SGLANG = [
+    ({}, ["--enable-metrics"]),
+    ({"skip_tokenizer": True}, ["--skip-tokenizer-init", "--enable-metrics"]),
+    ({"prefix_caching": True}, ["--enable-metrics"]),
+    ({"prefix_caching": False}, ["--disable-radix-cache", "--enable-metrics"]),
+    ({"context_len": 32768}, ["--context-length", "32768", "--enable-metrics"]),
+    ({"memory_fraction": 0.85}, ["--mem-fraction-static", "0.85", "--enable-metrics"]),
+    ({"tensor_parallel": 4}, ["--tp-size", "4", "--enable-metrics"]),
+    ({"quantization": "awq"}, ["--quantization", "awq", "--enable-metrics"]),
+    ({"seed": 7}, ["--random-seed", "7", "--enable-metrics"]),
+    ({"arguments": ("--tp-size", "1")}, ["--enable-metrics", "--tp-size", "1"]),
+]
+TRANSFORMERS = [
+    ({}, []),
+    ({"served_model_name": "Qwen/Qwen3-8B"}, []),
+    ({"tensor_parallel": 1}, []),
+    ({"quantization": "bnb-4bit"}, ["--quantization", "bnb-4bit"]),
+    ({"seed": 7}, ["--default-seed", "7"]),
+    ({"arguments": ("--continuous-batching",)}, ["--continuous-batching"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), VLLM)
+def test_vllm_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
+    place = venv(RECENT)
+    start = [str(place / "bin/vllm"), "serve", "Qwen/Qwen3-8B", "--host", "127.0.0.1", "--port", "8123"]
+    assert list(command("vllm", place, **asked).argv) == [*start, *said]
+
+
+@pytest.mark.parametrize(("asked", "said"), SGLANG)
+def test_sglang_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
+    place = venv(RECENT)
+    start = [str(place / "bin/python"), "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B"]
+    where = ["--host", "127.0.0.1", "--port", "8123"]
+    assert list(command("sglang", place, **asked).argv) == [*start, *where, *said]
+
+
+def test_sglang_is_told_its_name_between_the_model_and_the_port(venv: Venv) -> None:
+    argv = command("sglang", venv(RECENT), served_model_name="qwen3").argv
+    assert argv[3:7] == ("--model-path", "Qwen/Qwen3-8B", "--served-model-name", "qwen3")
+
+
+@pytest.mark.parametrize(("asked", "said"), TRANSFORMERS)
+def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
+    place = venv(RECENT)
+    start = [str(place / "bin/transformers"), "serve", "Qwen/Qwen3-8B"]
+    where = ["--host", "127.0.0.1", "--port", "8123"]
+    assert list(command("transformers", place, **asked).argv) == [*start, *where, *said]
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "own"),
+    [
+        ("vllm", {}, VLLM_ENVIRONMENT),
+        ("vllm", {"host": "0.0.0.0"}, {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}),
+        ("vllm", {"environment": {"DO_NOT_TRACK": "0"}}, {**VLLM_ENVIRONMENT, "DO_NOT_TRACK": "0"}),
+        ("sglang", {}, {}),
+        ("sglang", {"trace_directory": "/traces"}, {"SGLANG_TORCH_PROFILER_DIR": "/traces"}),
+        ("transformers", {"environment": {"A": "b"}}, {"HF_HUB_DISABLE_UPDATE_CHECK": "1", "A": "b"}),
+    ],
+)
+def test_the_environment_has_what_the_engine_needs_and_the_callers_on_top(
+    venv: Venv, engine: str, asked: dict[str, Any], own: dict[str, str]
+) -> None:
+    place = venv(RECENT)
+    path = {"PATH": f"{place}/bin{os.pathsep}{os.environ['PATH']}"}
+    assert command(engine, place, **asked).environment == {**path, "PYTHONSAFEPATH": "1", **own}
+
+
+def test_a_venv_that_is_on_path_leaves_path_alone(
+    alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(venv(RECENT) / "bin"))
+    safe = {"PYTHONSAFEPATH": "1"}
+    assert LAUNCHERS["vllm"](SPEC).environment == {**safe, **VLLM_ENVIRONMENT}
+
+
+@pytest.mark.parametrize(
+    ("version", "by_variable"), [("0.12.0", True), ("0.13.0", False), ("0.1.dev1+gabc", False), ("", False)]
+)
+def test_the_trace_is_asked_for_as_the_version_wants_it(venv: Venv, version: str, by_variable: bool) -> None:
+    found = command("vllm", venv({"vllm": version}), trace_directory="/traces")
+    assert ("VLLM_TORCH_PROFILER_DIR" in found.environment) is by_variable
+    assert ("--profiler-config" in found.argv) is not by_variable
+
+
+def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = venv(RECENT)
+    monkeypatch.chdir(place)
+    found = command("sglang", place, trace_directory="traces")
+    assert found.environment["SGLANG_TORCH_PROFILER_DIR"] == str(place / "traces")
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "says"),
+    [
+        ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
+        ("transformers", {"memory_fraction": 0.5}, r"memory fraction \(0.5\): .*--cb-max-memory-percent"),
+        ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it only takes text"),
+        (
+            "transformers",
+            {"prefix_caching": False},
+            r"prefix caching \(False\): only --server-args --continuous",
+        ),
+        ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
+        ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
+        ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
+        ("transformers", {"quantization": "fp8"}, "quantizes to bnb-4bit or bnb-8bit, not fp8"),
+    ],
+)
+def test_what_an_engine_cannot_be_told_is_refused_by_name(
+    venv: Venv, engine: str, asked: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(LaunchError, match=says):
+        command(engine, venv(RECENT), **asked)
+
+
+@pytest.mark.parametrize("engine", list(LAUNCHERS))
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("", "no model to serve"),
+        ("nowhere/to/be/found", "nowhere/to/be/found does not exist"),
+        ("./nowhere", "does not exist"),
+        ("~/models/x", "does not exist"),
+        ("missing.gguf", "missing.gguf does not exist"),
+        ("empty", "empty holds no model: there is no config.json"),
+        ("notes.txt", "notes.txt is a file: give the model's directory"),
+    ],
+)
+def test_a_model_that_is_none_is_refused_before_anything_starts(
+    venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str, model: str, says: str
+) -> None:
+    place = venv(RECENT)
+    monkeypatch.chdir(place)
+    (place / "empty").mkdir()
+    (place / "notes.txt").touch()
+    with pytest.raises(LaunchError, match=says):
+        command(engine, place, model=model)
+
+
+@pytest.mark.parametrize(
+    "model", ["dense", "mistral", "weights.gguf", "gpt2", "Qwen/Qwen3-8B", "Qwen/X-GGUF:Q4_K_M", "s3://b/m"]
+)
+def test_a_directory_a_gguf_file_and_a_hubs_name_pass(
+    venv: Venv, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    place = venv(RECENT)
+    monkeypatch.chdir(place)
+    for file in ("dense/config.json", "mistral/params.json", "weights.gguf"):
+        (place / file).parent.mkdir(exist_ok=True)
+        (place / file).touch()
+    assert command("vllm", place, model=model).argv[2] == model
+
+
+def test_the_named_python_comes_before_path(alone: Path, venv: Venv) -> None:
+    named, ours = venv(RECENT, name="named"), venv(RECENT, name="ours")
+    _program(alone / "vllm", f"#!{ours}/bin/python3\n")
+    launcher = LAUNCHERS["vllm"]
+    assert launcher(SPEC).argv[0] == str(alone / "vllm")
+    for python in (named, named / "bin/python"):
+        assert launcher(replace(SPEC, python=str(python))).argv[0] == str(named / "bin/vllm")
+
+
+def test_our_own_environment_comes_before_path(
+    alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = venv(RECENT, name="ours"), venv(RECENT, name="other")
+    _program(alone / "vllm", f"#!{other}/bin/python3\n")
+    _program(alone / "python3", f'#!/bin/sh\nexec {other}/bin/python3 "$@"\n')
+    monkeypatch.setattr(sys, "executable", str(ours / "bin/python"))
+    assert LAUNCHERS["vllm"](SPEC).argv[0] == str(ours / "bin/vllm")
+    assert LAUNCHERS["sglang"](SPEC).argv[0] == str(ours / "bin/python")
+
+
+def test_sglang_is_found_by_its_own_command_on_path_where_our_interpreter_lacks_it(
+    alone: Path, venv: Venv
+) -> None:
+    place = venv(RECENT)
+    (alone / "sglang").symlink_to(place / "bin/sglang")
+    assert LAUNCHERS["sglang"](SPEC).argv[0] == str(place / "bin/python3")
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ("vllm", r"no vllm in the environment of .*python or on PATH: pip install -U vllm"),
+        ("sglang", r"no sglang in the environment of .*python or on PATH: pip install -U sglang"),
+        ("transformers", r"no transformers .* on PATH: pip install -U 'transformers\[serving\]>=5.5'"),
+    ],
+)
+def test_an_engine_that_is_nowhere_ends_in_its_install_line(alone: Path, engine: str, says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        LAUNCHERS[engine](SPEC)
+
+
+@pytest.mark.parametrize("engine", list(LAUNCHERS))
+def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
+    alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setenv("PATH", str(venv(RECENT, name="ours") / "bin"))
+    with pytest.raises(LaunchError, match=f"no {engine} for --server-python .*bare: with that one, pip"):
+        command(engine, venv({}, name="bare"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "says"),
+    [
+        ("vllm", "0.6.3.post1", r"vllm 0.6.3.post1 \(.*/bin/vllm\) is older than 0.8.0: pip"),
+        ("sglang", "0.4.5", r"sglang 0.4.5 .* is older than 0.4.6"),
+        ("transformers", "4.57.1", r"transformers 4.57.1 .* is older than 5.5.0"),
+    ],
+)
+def test_an_engine_that_is_too_old_says_how_old_it_may_be(
+    venv: Venv, engine: str, version: str, says: str
+) -> None:
+    with pytest.raises(LaunchError, match=says):
+        command(engine, venv({engine: version}))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [
+        ("vllm", "0.8.0"),
+        ("vllm", "0.10.1rc2.dev3+g1"),
+        ("vllm", "0.1.dev1+g1"),
+        ("vllm", "dev"),
+        ("sglang", "0.0.0.dev0"),
+    ],
+)
+def test_a_version_that_may_be_recent_is_served(venv: Venv, engine: str, version: str) -> None:
+    assert command(engine, venv({engine: version})).argv
+
+
+@pytest.mark.parametrize("says", ["exit 1", "echo one line", "exit 0"])
+def test_an_interpreter_that_says_nothing_is_no_reason_to_refuse_a_command(venv: Venv, says: str) -> None:
+    assert command("vllm", venv(RECENT, says=says)).argv[1] == "serve"
+
+
+def test_transformers_without_its_serving_extra_says_what_is_missing(venv: Venv) -> None:
+    with pytest.raises(LaunchError, match=r"cannot serve without fastapi, uvicorn: pip install -U 'transf"):
+        command("transformers", venv(RECENT, missing="fastapi uvicorn"))
+
+
+@pytest.mark.parametrize(
+    ("python", "says"), [("nowhere", "is not an interpreter"), (".", r"has no bin/python")]
+)
+@pytest.mark.parametrize("engine", list(LAUNCHERS))
+def test_a_server_python_that_is_none_is_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, python: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError, match=f"--server-python {python} {says}"):
+        LAUNCHERS[engine](replace(SPEC, python=python))
+
+
+def test_a_real_interpreter_is_asked_and_imports_nothing_of_the_engine(tmp_path: Path) -> None:
+    """The question itself, put to this interpreter, about a distribution that would fail if imported."""
+    site = tmp_path / "site"
+    (site / "vllm-0.7.9.dist-info").mkdir(parents=True)
+    (site / "vllm-0.7.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.7.9\n")
+    (site / "vllm.py").write_text("raise SystemExit('imported')\n")
+    binaries = tmp_path / "venv/bin"
+    binaries.mkdir(parents=True)
+    _program(binaries / "python", f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    _program(binaries / "vllm", f"#!{binaries}/python\n")
+    with pytest.raises(LaunchError, match=r"vllm 0\.7\.9 .* is older than 0\.8\.0"):
+        command("vllm", tmp_path / "venv")

@@ -1,0 +1,63 @@
+"""The folders of the servers and of the benchmarks: a module imports only what stands before it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVERS, BENCHMARKS = ROOT / "servers" / "loadgen_servers", ROOT / "benchmarks"
+# fmt: off
+ORDER = {
+    SERVERS: [
+        "child_process", "http_server",
+        "null/messages", "null/server", "null/__main__",
+        "engine/step_times", "engine/prefix_cache", "engine/scheduler", "engine/presets", "engine/messages",
+        "engine/request", "engine/reply", "engine/metrics", "engine/virtual_time", "engine/server",
+        "engine/cli", "engine/__main__",
+        "launch/spec", "launch/secrecy", "launch/installed", "launch/vllm", "launch/sglang",
+        "launch/transformers", "launch/custom", "launch/container", "launch/launchers",
+        "process/failure_causes", "process/embedded", "process/port_owner", "process/supervisor",
+        "process/running",
+    ],
+    BENCHMARKS: [
+        "harness/process", "harness/page", "harness/truth",
+        "clients/adapters",
+        "bars/trials", "bars/streams", "bars/local", "bars/install",
+        "simulated/populations",
+        "comparing", "kills", "memory", "pictures", "run",
+    ],
+}
+# fmt: on
+
+
+def modules(package: Path) -> list[str]:
+    found = (path.relative_to(package).with_suffix("").as_posix() for path in package.rglob("*.py"))
+    return [name for name in found if not name.endswith("__init__")]
+
+
+def imported(package: Path, module: str) -> Iterator[str]:
+    """The modules of the package that one of them imports."""
+    for node in ast.walk(ast.parse((package / f"{module}.py").read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package.name:
+            inside = node.module.split(".")[1:]
+            for names in (inside, *([*inside, alias.name] for alias in node.names)):
+                if "/".join(names) in ORDER[package]:
+                    yield "/".join(names)
+
+
+@pytest.mark.parametrize("package", ORDER, ids=lambda path: path.name)
+def test_every_module_has_its_place(package: Path) -> None:
+    assert sorted(modules(package)) == sorted(ORDER[package])
+    folders = [name.rpartition("/")[0] for name in ORDER[package]]
+    assert len(set(folders)) == sum(a != b for a, b in zip(folders, [*folders[1:], None], strict=True))
+
+
+@pytest.mark.parametrize("package", ORDER, ids=lambda path: path.name)
+def test_imports_point_left(package: Path) -> None:
+    for at, module in enumerate(ORDER[package]):
+        for target in imported(package, module):
+            assert ORDER[package].index(target) < at, f"{module} imports {target}"

@@ -1,0 +1,78 @@
+"""The docs as a site: every page is reached, every link leads somewhere, docs/api.md is the docstrings."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import loadgen
+
+ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
+PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
+FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
+LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra docs)")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert (built.returncode, built.stdout, built.stderr) == (0, "", "")
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_the_index_and_the_menu_name_every_page_once() -> None:
+    index = LINK.findall((ROOT / "docs" / "index.md").read_text("utf-8"))
+    menu = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert sorted([*index, "index.md"]) == PAGES
+    assert sorted(menu) == PAGES
+    assert [page for page in menu if page != "index.md"] == index
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_of_the_pages_outside_lead_to_files(name: str) -> None:
+    missing = [link for link in LINK.findall((ROOT / name).read_text("utf-8")) if not (ROOT / link).is_file()]
+    assert missing == []
+
+
+def test_the_readme_fits_on_a_page_and_shows_pictures() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 120
+    pictures = [ROOT / link for link in LINK.findall(text) if link.endswith(".png")]
+    assert len(pictures) >= 2
+    assert all(picture.stat().st_size < 200_000 for picture in pictures)
+
+
+def test_the_api_page_is_made_of_the_docstrings_as_they_are() -> None:
+    spec = importlib.util.spec_from_file_location("api_docs", ROOT / "scripts" / "api_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text("utf-8") == script.rendered(loadgen), "run python scripts/api_docs.py"
+
+
+def test_contributing_asks_ten_questions_and_answers_with_folders_that_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    _, _, section = text.partition("## Where does it go")
+    answers = re.findall(r"^\d+\. .*?→ `loadgen/([a-z]+)/", section.partition("\n## ")[0], re.M | re.S)
+    assert len(answers) == 10
+    assert set(answers) <= FOLDERS
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/design.md"])
+def test_every_folder_has_a_row_where_the_folders_are_explained(name: str) -> None:
+    rows = re.findall(r"^\| `([a-z]+)` \|", (ROOT / name).read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(FOLDERS)
+
+
+def test_every_address_of_the_project_begins_with_its_home() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(urls)
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
