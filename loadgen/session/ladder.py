@@ -69,7 +69,7 @@ def _refuse(options: Options) -> None:
     }
     for flag, (given, what_to_do) in advice.items():
         if given:
-            raise UsageError(f"{flag} is not for a ladder: {what_to_do}")
+            raise UsageError(f"{flag} does not apply to a ladder: {what_to_do}")
 
 
 def _workload(options: Options) -> Profile:

@@ -268,7 +268,7 @@ Server(heed).serve()"""
     assert not (place / "unfinished").exists()
     out = capsys.readouterr().out
     assert (
-        f"interrupted: 1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
+        f"1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
     )
     kept = contents(place / "cells")
     (tmp_path / "B" / "server.py").write_text(

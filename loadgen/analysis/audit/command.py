@@ -17,7 +17,6 @@ from loadgen.analysis.importers.sources import Sources
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.printable import json_text, plain
 from loadgen.results.printing import printed
-from loadgen.roofline import architecture, machines
 from loadgen.roofline.machine import Machine
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, refuse_unknown
@@ -60,9 +59,9 @@ def main(argv: Sequence[str]) -> int:
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     config = None if given.model_config is None else place(given.model_config)
-    found = audited(
-        sources.read(given.places), Hardware(given.hardware, given.bandwidth, config), given.model
-    )
+    hardware = Hardware(given.hardware, given.bandwidth, config)
+    hardware.machine()  # a wrong one is an error before anything is read
+    found = audited(sources.read(given.places), hardware, given.model)
     if given.json:
         printed(json_text(found.json(), indent=1), sys.stdout)
     else:
@@ -88,9 +87,7 @@ class Audited(msgspec.Struct, frozen=True):
 
 def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
     """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
-    machine, unknown = machines.named(hardware.key, hardware.bandwidth_gb_per_s)
-    if hardware.config is not None:
-        architecture.read(hardware.config)
+    machine, unknown = hardware.machine()
     failed = [
         f"{one.cell.arm}, {one.cell.profile}, repeat {one.cell.repeat}: {one.reason}" for one in read.failures
     ]

@@ -23,6 +23,12 @@ class Hardware(msgspec.Struct, frozen=True):
     bandwidth_gb_per_s: float | None = None
     config: Path | None = None  # the config.json of models that the table does not know
 
+    def machine(self) -> tuple[Machine | None, str]:
+        """The machine, or None and why it is unknown; raises UsageError where machine or config is wrong."""
+        if self.config is not None:
+            architecture.read(self.config)
+        return machines.named(self.key, self.bandwidth_gb_per_s)
+
 
 def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
     """The runs with their ceilings, and a line on each reason why some have none.
@@ -30,9 +36,7 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
     What --hardware says stands over what a run says; a run's own weights stay. Raises UsageError where the
     config cannot be read.
     """
-    given, unknown = machines.named(hardware.key, hardware.bandwidth_gb_per_s)
-    if hardware.config is not None:
-        architecture.read(hardware.config)
+    given, unknown = hardware.machine()
     known: dict[tuple[str, str], Ceiling | str] = {}
     found = []
     for run in reported:

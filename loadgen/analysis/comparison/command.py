@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a user asks of a comparison; what is None or empty is the campaign's or the default."""
+    """What a user asks of a comparison; None or empty: the campaign's, or the default. Raises UsageError."""
 
     baseline: str = ""
     margin: float | None = None  # what counts as equivalent: 0.02 is 2 %
@@ -72,14 +72,16 @@ class Asked(msgspec.Struct, frozen=True):
     allow_unlike: bool = False
     hardware: Hardware = Hardware()
 
+    def __post_init__(self) -> None:
+        if self.margin is not None and not 0 < self.margin < 1:
+            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha:g}: give a probability, as 0.05")
+
 
 def compared(read: Sources, asked: Asked, campaign: campaigns.CampaignSettings) -> list[Comparison]:
     """A table a load of everything that was read; raises UsageError."""
     margin = next((share for share in (asked.margin, campaign.margin) if share is not None), MARGIN)
-    if not 0 < margin < 1:
-        raise UsageError(f"--margin {100 * margin:g}: give percent, above 0 and below 100")
-    if not 0 < asked.alpha < 1:
-        raise UsageError(f"--alpha {asked.alpha:g}: give a probability, as 0.05")
     hardware = asked.hardware
     if hardware.key is None and hardware.bandwidth_gb_per_s is None:
         hardware = replace(hardware, key=campaign.hardware)
