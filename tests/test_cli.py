@@ -43,8 +43,8 @@ USAGE = [
     ("--profile /", "profile /"),
     ("--profile ,", "--profile"),
     ("--profile=", "--profile"),
-    ("--dataset-name sharegpt", "only random is built"),
-    ("--dataset-path x", "--dataset-path is a flag of `vllm bench serve` that is not built"),
+    ("--dataset-name sharegpt", "only random is supported"),
+    ("--dataset-path x", "--dataset-path of `vllm bench serve` is not supported"),
     ("--backend openai-audio", "--backend"),
     ("--preset none --base-url http://127.0.0.1:1", "--preset"),
     ("--preset nonesuch", "nonesuch"),
@@ -188,7 +188,7 @@ def test_verbs_help_themselves(
     [
         (["bnech"], "no verb 'bnech'"),
         (["profiles", "hihg-load"], "did you mean 'high-load'?"),
-        (["report", "absent"], "absent is no run directory"),
+        (["report", "absent"], "absent is not a run directory"),
     ],
 )
 def test_wrong_verbs_and_names_are_told(

@@ -65,6 +65,7 @@ class Reported(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
+    file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
 
@@ -72,6 +73,12 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
+
+    @property
+    def sent(self) -> float | None:
+        """Requests: as many as planned, else as were answered."""
+        planned = self.load.requests
+        return self.figure("completed") if planned is None else float(planned)
 
     @property
     def input_len(self) -> float | None:
@@ -230,6 +237,6 @@ def _remarks(facts: Facts) -> Iterator[str]:
         return
     engine = next((one for one in engines.ENGINES if one.name == facts.server.engine), engines.UNKNOWN)
     if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
-        yield "memory is the host's: none of a GPU was told"
+        yield "memory is the host's: no GPU memory was reported"
     elif facts.sensed.server is not None and engine.takes_all_memory:
         yield f"memory is what {engine.name} reserved at its start, not what the model needs"

@@ -86,14 +86,14 @@ class Preview(msgspec.Struct, frozen=True):
         """What the file would run, send and read, and whether it is allowed to."""
         starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
         if starting and not self.trust.starts:
-            yield f"runs programs: {', '.join(starting)}; not without --allow-launch"
+            yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
         hosts = dict.fromkeys(filter(None, (arm.options.base_url for arm in self.arms)))
         if hosts:
             yield f"sends to: {', '.join(map(hide, hosts))}"
         if self.trust.variables:
             yield f"may read from the environment: {', '.join(self.trust.variables)}"
         if barred := sorted({name for arm in self.arms for name in arm.barred}):
-            yield f"reads from the environment: {', '.join(barred)}; not without --allow-env NAME for each"
+            yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
         yield from self.trust.key_lines(self.arms)
 
     def _time(self) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.arrays import Int64
 from loadgen.errors import ExitCode, UsageError
@@ -78,7 +79,7 @@ class RowFormat(msgspec.Struct, frozen=True):
 
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
-    columns = _columns(run)
+    columns = numbers(run)
     prefix, records = run.facts.request_id_prefix, run.records
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in columns.items()}
@@ -99,7 +100,7 @@ def rows(run: Result) -> Iterator[list[Row]]:
         yield some
 
 
-def _columns(run: Result) -> dict[str, Any]:
+def numbers(run: Result) -> dict[str, NDArray[Any]]:
     """The columns of numbers, one value a request; below 0 where there is nothing."""
     records, each = run.records, PerRequest.of(run.records, run.facts.ask())
     counts = np.diff(records.start)
@@ -171,7 +172,7 @@ FORMS = {
 def write(run: Result, form: RowFormat, path: Path) -> None:
     """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
     if not path.name or "\0" in path.name:
-        raise UsageError(f"cannot write {str(path)!r}: that is no name of a file; choose another --output")
+        raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
         write_whole(path, lambda file: form.write(rows(run), file))
     except OSError as error:
@@ -192,7 +193,7 @@ def export_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Write the requests of a run, a row each: ids, times in nanoseconds, tokens, failures.",
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="where the run lies")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")
     form = parser.add_mutually_exclusive_group(required=True)
     for name in FORMS:
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)

@@ -152,7 +152,7 @@ def load(directory: Path) -> Result:
         return Result(_facts(directory, ours), Records.load(directory / ARRIVALS))
     except OSError as error:
         raise UsageError(
-            f"{directory} is no run directory: {error.filename or directory}: {error.strerror}"
+            f"{directory} is not a run directory: {error.filename or directory}: {error.strerror}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = " ".join(str(error).split())[:_LONGEST_DETAIL]
@@ -194,7 +194,7 @@ def _recovered(directory: Path) -> Result:
     where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
     late: LateFacts = {"requests": max(known.requests, len(records)), "under_way": False}
     if known.under_way:
-        late["recovered"] = f"the client was ended while the run was under way; read from {where}"
+        late["recovered"] = f"the client was killed during the run; read from {where}"
     else:  # nothing that was measured is missing
         why = f"the client ended before its report was written; read from {where}"
         late["notes"] = (*known.notes, why)
@@ -215,7 +215,7 @@ def create_directory(base: Path, name: str, started: datetime) -> Path:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
         return path
-    raise UsageError(f"{base} is full of runs of this second; choose another --run-dir")
+    raise UsageError(f"{base} has too many runs of this second; choose another --run-dir")
 
 
 def create_place(directory: Path, flag: str) -> None:

@@ -63,7 +63,7 @@ class Setting(msgspec.Struct, frozen=True):
         """The inverse of `str`; raises UsageError where a word has no value."""
         pairs = [word.partition("=") for word in re.split(r"\s+(?=[\w.-]+=)", text.strip())]
         if not all(name and equals for name, equals, _ in pairs):
-            raise UsageError(f"{text!r} is no setting: write it as name=value name=value")
+            raise UsageError(f"{text!r} is not a setting: write it as name=value name=value")
         return cls(tuple((name, value) for name, _, value in pairs))
 
     def __str__(self) -> str:
@@ -190,7 +190,7 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
             missing = {"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())
             if missing:
                 raise UsageError(
-                    f"{path} is no table of speeds: it has no column {', '.join(sorted(missing))}"
+                    f"{path} is not a speed table: it has no column {', '.join(sorted(missing))}"
                 )
             rows = []
             for cells in reader:
@@ -201,7 +201,7 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
                         _row({"formula": formula} | {key: cell for key, cell in cells.items() if cell})
                     )
                 except (ValueError, InvalidOperation, KeyError, UsageError) as error:
-                    raise UsageError(f"{path}, line {reader.line_num}: no row of speeds: {error}") from None
+                    raise UsageError(f"{path}, line {reader.line_num}: not a speed row: {error}") from None
             return rows
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as a table of speeds: {error}") from None
@@ -215,7 +215,7 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
     ]
     gpu_num = cells.get("gpu_num", "-")
     if cells["formula"] not in FORMULAS:
-        raise UsageError(f"the formula {cells['formula']!r} is none of {', '.join(FORMULAS)}")
+        raise UsageError(f"unknown formula {cells['formula']!r}: use one of {', '.join(FORMULAS)}")
     return SpeedRow(
         model=cells["model"],
         backend=cells.get("backend", ""),
@@ -234,7 +234,7 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
 
 def _whole(cell: str) -> int:
     if len(cell) > _MOST_DIGITS:
-        raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of all bounds")
+        raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of bounds")
     return int(cell)
 
 

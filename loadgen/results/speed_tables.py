@@ -117,7 +117,7 @@ _BESIDE = TableShape(
         Column("speed_tok_s", "Speed (tokens/s)"),
         Column("published", "Published (tokens/s)"),
         Column("ratio", "Ratio"),
-        Column("where", "Published of"),
+        Column("where", "Published on"),
     ),
     spanned=2,
 )
@@ -174,9 +174,9 @@ def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
                 float(theirs), other.formula, row.formula, other.input_length, other.output_length
             )
             theirs = rounded(again)
-            notes[f"Published as {other.formula}, here computed anew as {row.formula}"] = None
+            notes[f"Published as {other.formula}, converted to {row.formula}"] = None
         if other and row.output_length != GENERATED:
-            notes[f"Published of {GENERATED} generated tokens, ours of {row.output_length}"] = None
+            notes[f"Published with {GENERATED} generated tokens, ours with {row.output_length}"] = None
         found = found or other is not None
         ratio = f"{row.speed_tok_s / theirs:.2f}" if row.speed_tok_s and theirs else "-"
         where = f"{other.backend}, {other.gpu_num or '-'}× {other.gpu}" if other else "-"

@@ -224,7 +224,7 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
     Path("p.toml").write_text("ladder = [1, 2]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     assert on(engine_command(*ENGINE)) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Published of" in out
+    assert "Published on" in out
     assert "SGLang, 1× H20" in out
     assert "Published of 2048 generated tokens, ours of 4" in out
     ours = rows()[0].speed_tok_s
@@ -240,11 +240,11 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
         ("ladder", ["--formula", "time/output"], "argument --formula: invalid choice: 'time/output'"),
         ("ladder", ["--no-such-flag"], "; loadgen ladder --help lists the flags"),
         ("ladder", ["--goodput", "speed:1"], "goodput"),
-        ("ladder", ["--random-input-len", "5"], "--input-len is not for a ladder: the profile's `ladder`"),
-        ("ladder", ["--repeat", "2"], "--repeat is not for a ladder: --num-prompts says how often"),
-        ("ladder", ["--append-result"], "--save-result is not for a ladder: ladder.json"),
-        ("ladder", ["--print-request"], "--print-request is not for a ladder: `loadgen bench` shows one"),
-        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat is not for a ladder"),
+        ("ladder", ["--random-input-len", "5"], "--input-len does not apply to a ladder"),
+        ("ladder", ["--repeat", "2"], "--repeat does not apply to a ladder: --num-prompts sets the repeats"),
+        ("ladder", ["--append-result"], "--save-result does not apply to a ladder: ladder.json"),
+        ("ladder", ["--print-request"], "--print-request does not apply to a ladder"),
+        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat does not apply to a ladder"),
         ("bench", ["--formula", OUTPUT], "unknown flag --formula"),
     ],
 )

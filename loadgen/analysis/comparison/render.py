@@ -14,7 +14,7 @@ from loadgen.results.speed_tables import Column, Table
 
 SIGNS = {Call.FASTER: "+", Call.SLOWER: "-", Call.EQUIVALENT: "=", Call.UNDECIDED: "?", Call.NONE: " "}
 SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
-UNTOLD = "load not told"
+UNTOLD = "unknown load"
 _GIB = 2.0**30
 _LONGEST_NAME = 44
 _MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verdict, and their widths
@@ -186,15 +186,15 @@ def _count(tokens: float) -> str:
 def _legend(one: Comparison, signs: bool = True) -> str:
     said = []
     if any(summary.units > 1 for line in one.lines for summary in line.summaries.values()):
-        said.append("± half of the mean's 95 % interval")
+        said.append("± half of the mean's 95 % confidence interval")
     if any(effect.call is not Call.NONE for line in one.lines for effect in line.effects.values()):
         alike = f"within ± {100 * one.margin:g} %"
         said.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in one.lines):
         label = next((figure.label for figure in one.figures if figure.key == one.headline), one.headline)
-        said.append(f"the verdict is on {label}, × the baseline's")
+        said.append(f"verdict by {label}, × relative to the baseline")
     if _rooflines(one):
-        said.append("roof: of what memory bandwidth allows")
+        said.append("roof: of the memory-bandwidth roofline")
     return "; ".join(said)
 
 
@@ -232,12 +232,12 @@ def _undecided(one: Comparison) -> list[tuple[str, str]]:
 
 def undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
-    of = f"{effect.units} {'pairs' if effect.paired else 'runs a side'}"
+    of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = 100 * effect.detectable
-    said = f"{of} find a difference of {least:.{0 if least >= 10 else 1}f} % (in 80 % of campaigns)"
+    said = f"{of} detect a difference of {least:.{0 if least >= 10 else 1}f} % (power 80 %)"
     if effect.more_runs is None:
         return said
-    return f"{said}; about {counted(effect.more_runs, 'more run')} a side would settle it"
+    return f"{said}; about {counted(effect.more_runs, 'more run')} per side would decide it"
 
 
 def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.analysis.importers import (
     aiperf,
@@ -186,9 +187,9 @@ class _Found:
         if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
         if csv_tables.tells(content):
-            self.reported += csv_tables.read(content, path)
+            self._add(path, csv_tables.read(content, path))
         elif blocks.HEADER.search(content) is not None:
-            self.reported += pages.read(content, path)
+            self._add(path, pages.read(content, path))
         else:
             raise UsageError(
                 f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table, "
@@ -201,15 +202,18 @@ class _Found:
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
-            self._tried(source, partial(self._told, client, document, source))
+            self._tried(source, partial(self._document, client, document, source, path))
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
         if readable or blocks.HEADER.search(content) is None:
             self.troubles += [f"{path}:{part.line}: {part.error}" for part in listed]
         return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
 
-    def _told(self, client: ClientFormat, document: JsonDocument, source: str) -> None:
-        self.reported += client.read(document.value, source)
+    def _document(self, client: ClientFormat, document: JsonDocument, source: str, path: Path) -> None:
+        self._add(path, client.read(document.value, source))
+
+    def _add(self, path: Path, runs: Iterable[Reported]) -> None:
+        self.reported += [replace(run, file=str(path)) for run in runs]
 
     def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
         """Read something; an error in it does not stop the others."""

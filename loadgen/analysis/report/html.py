@@ -87,7 +87,7 @@ def statistics(found: Comparison) -> FigureTable | None:
                     f"{line.name}: {figure.label}",
                     formatting.ratio(effect.ratio), formatting.interval(effect),
                     f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
-                    f"{effect.units} {'pairs' if effect.paired else 'a side'}",
+                    f"{effect.units} {'pairs' if effect.paired else 'per side'}",
                     f"{100 * effect.detectable:.2g} %" if effect.detectable == effect.detectable else "–",
                     more, effect.why or "–",
                 )

@@ -55,8 +55,8 @@ def _compared(part: Compared) -> Iterator[str]:
     yield from _table(titles, [_row(found, line, roofline) for line in found.lines])
     if found.baseline:
         yield (
-            f"Against {_cell(found.baseline)}; ratio = row ÷ baseline with its 95 % interval; "
-            f"equivalent is within ± {100 * found.margin:g} %."
+            f"Compared with {_cell(found.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
+            f"interval; equivalent is within ± {100 * found.margin:g} %."
         )
         yield ""
     for remark in found.remarks:
@@ -88,14 +88,14 @@ def _figure(line: Line, figure: Figure) -> str:
 
 
 def _missing(document: Document) -> Iterator[str]:
-    if not (document.failures or document.troubles):
+    if not (document.failures or document.errors):
         return
     yield from ("## What is missing", "")
     for failed in document.failures:
         cell = failed.cell
         yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(failed.reason)}"
-    for trouble in document.troubles:
-        yield f"- {_cell(trouble)}"
+    for error in document.errors:
+        yield f"- {_cell(error)}"
     yield ""
 
 

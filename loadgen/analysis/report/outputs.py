@@ -148,7 +148,9 @@ FORMS: dict[str, Callable[[_Given], str]] = {
 def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Path], None]) -> str:
     panels = list(given.panels())
     if not panels:
-        raise UsageError("nothing to draw: the sources have neither arrivals nor two checkpoints to compare")
+        raise UsageError(
+            "nothing to plot: the sources have neither request times nor two checkpoints to compare"
+        )
     run_directory.create_place(directory, f"--{form}")
     for stem, panel in panels:
         path = directory / f"{file_name(stem)}.{form}"

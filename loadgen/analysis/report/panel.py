@@ -91,4 +91,4 @@ class Panel(msgspec.Struct, frozen=True):
     y_top: float | None = None
     band: tuple[float, float, str] | None = None
     caption: str = ""
-    told: TextAlternative | None = None
+    numbers: TextAlternative | None = None

@@ -87,7 +87,7 @@ class Account(msgspec.Struct, frozen=True):
     where: str
     tiles: tuple[Tile, ...]
     latencies: FigureTable | None
-    beside: FigureTable | None  # our figures and the server's
+    reconciled: FigureTable | None  # our figures and the server's
     figures: FigureTable  # all of them
     doubts: tuple[ShownDoubt, ...]
     best: tuple[str, ...]  # what the machine could have done
@@ -130,15 +130,15 @@ def _of_others(reported: Reported) -> dict[str, Any]:
     return {
         "tiles": tiles,
         "latencies": None,
-        "beside": None,
+        "reconciled": None,
         "doubts": tuple(ShownDoubt("", name, "", "", "") for name in reported.doubts),
         "best": (),
         "notes": reported.remarks,
-        "environment": (("source", reported.source), ("told by", reported.told_by)),
+        "environment": (("source", reported.source), ("reported by", reported.told_by)),
         "command": "",
         "command_note": "",
         "text": result_block.render(reported.figures) if "completed" in reported.figures else "",
-        "not_drawn": "The source has no arrivals: nothing of it can be drawn over time.",
+        "not_drawn": "The source has no request times: nothing can be plotted over time.",
     }
 
 
@@ -153,7 +153,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     return {
         "tiles": (*_tiles(figure, "loadgen.metrics.", _TILES), *_energy(run)),
         "latencies": _latencies(run.metrics),
-        "beside": _beside(run),
+        "reconciled": _reconciled(run),
         "doubts": tuple(
             ShownDoubt(rule.severity.word, rule.code, finding.evidence, rule.condition, rule.remedy)
             for finding in run.verdict.findings
@@ -166,7 +166,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "command_note": _command_note(run),
         "text": report.render(run),
         "drawn": tuple(run_charts.panels(run)) if draw else (),
-        "not_drawn": "" if draw else "Not drawn on a page of so many runs: report this one alone.",
+        "not_drawn": "" if draw else "Not plotted on a page with this many runs: report this run alone.",
     }  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _energy(run: Result) -> Iterator[Tile]:
 
 
 def _latencies(metrics: Metrics) -> FigureTable:
-    columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "least"), ("median_ms", "median")]
+    columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "min"), ("median_ms", "median")]
     ranks = {rank: percentile_name(rank) for rank in metrics.e2el.percentiles_ms}
     rows = []
     for key, name in _ROWS:
@@ -210,11 +210,11 @@ def _latencies(metrics: Metrics) -> FigureTable:
             for rank, name in ranks.items()
         ]
         rows.append((*cells, number(f"{at}.max_ms", latency.max_ms)))
-    titles = ("ms", "n", *(title for _, title in columns), *(f"P{name}" for name in ranks.values()), "most")
+    titles = ("ms", "n", *(title for _, title in columns), *(f"P{name}" for name in ranks.values()), "max")
     return FigureTable(titles, tuple(rows))
 
 
-def _beside(run: Result) -> FigureTable | None:
+def _reconciled(run: Result) -> FigureTable | None:
     rows = []
     for index, row in enumerate(run.reconciled):
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
@@ -273,9 +273,9 @@ def _command_note(run: Result) -> str:
     said = []
     if not run.facts.seed_chosen:
         said.append(
-            f"The seed was drawn; with --seed {run.facts.seed} the prompts are the same, "
-            "and a prefix cache that still holds them answers faster."
+            f"The seed was random: --seed {run.facts.seed} repeats the same prompts, "
+            "and a prefix cache that still holds them shortens TTFT."
         )
     if HIDDEN in " ".join(run.facts.command):
-        said.append(f"{HIDDEN} stands for a secret that was written nowhere.")
+        said.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
     return " ".join(said)

@@ -28,9 +28,9 @@ def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
     ours = [(one.name, one.run) for one in reported if one.run is not None]
     parts = [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
     if not parts:
-        return "nothing to plot: the sources have no arrivals\n"
+        return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
-    return "\n".join(parts) + (f"{left} more runs are not drawn\n" if left > 0 else "")
+    return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
 
 
 def _panels(runs: Sequence[tuple[str, Result]]) -> Iterator[Panel]:

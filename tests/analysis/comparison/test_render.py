@@ -58,8 +58,8 @@ def test_what_is_undecided_says_what_it_takes(found: list[Comparison]) -> None:
     said = " ".join(render.text(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
     assert effect.more_runs is not None
-    assert f"5 pairs find a difference of {100 * effect.detectable:.2g} % (in 80 % of campaigns)" in said
-    assert f"about {effect.more_runs} more runs a side would settle it" in said
+    assert f"5 pairs detect a difference of {100 * effect.detectable:.2g} % (power 80 %)" in said
+    assert f"about {effect.more_runs} more runs per side would decide it" in said
 
 
 def test_a_sentence_of_many_rows_is_told_once() -> None:
@@ -153,7 +153,7 @@ def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (Load(), "load not told"),
+        (Load(), "unknown load"),
         (Load(name="input 6144"), "input 6144"),
         (Load(input_len=2041.69, output_len=128.0), "2041.7 in / 128 out"),
         (

@@ -92,7 +92,7 @@ def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["report", "runs", *words]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 4
-    assert "Against m1" in Path("a.md").read_text("utf-8")
+    assert "Compared with m1" in Path("a.md").read_text("utf-8")
     names = {path.stem for path in Path("png").glob("*.png")}
     assert {"bars-output_throughput", "run-1-timeline", "run-4-ttft-distribution"} <= names
     assert names == {path.stem for path in Path("svg").glob("*.svg")}
@@ -124,7 +124,7 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
     assert cli.main(["report", "page.md", "--html", "a.html"]) == 0
     assert 'data-key="output_throughput" data-value="64.0"' in Path("a.html").read_text("utf-8")
     assert cli.main(["report", "page.md", "--png", "png"]) == 2
-    assert "nothing to draw" in capsys.readouterr().err
+    assert "nothing to plot" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
     [
         (["--explain"], "nothing to report: name a run directory"),
         (["--explain", "runs"], "--explain is of one run: name its directory alone"),
-        (["none"], "none is no run directory: none/result.json: No such file or directory"),
+        (["none"], "none is not a run directory: none/result.json: No such file or directory"),
         (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
         (["runs", "--layout", "vlm"], "no such layout, did you mean 'vllm-2025'?"),
         (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
