@@ -45,7 +45,7 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"name": "a", "lunch": "vllm"}], {}, "checkpoint 'a': unknown key 'lunch', did you mean 'launch'?"),
     ([LAUNCHED], {"servers": {"s": {"contxt_len": 5}}}, "on 's': unknown key 'contxt_len', did you mean"),
     ([{"name": "a", "launch": "vlm"}], {}, "argument --launch: invalid choice: 'vlm'"),
-    ([{"name": "a", "launch": "vllm"}], {}, "needs a model: a directory, or a name of the hub"),
+    ([{"name": "a", "launch": "vllm"}], {}, "no model: give a directory, or a name on the Hugging Face hub"),
     ([{"name": "a", "context_len": 5}], {}, "--context-len applies to a server that loadgen starts"),
     ([{**LAUNCHED, "base_url": "http://x"}], {}, "--base-url is a running server"),
     ([{"name": "a", "insecure": "yes"}], {}, "insecure = 'yes': give true or false"),
