@@ -13,7 +13,7 @@ def printed(text: str, stream: TextIO | None, end: str = "\n") -> bool:
     """Write a text and its end to a stream, at once; whether it took them.
 
     What the stream's encoding cannot hold is written as its escape. False where the stream is closed,
-    absent (`2>&-`), full (/dev/full, a full disk), or read by nobody any more (`| head -1`).
+    absent (`2>&-`), full (/dev/full, a full disk), or no longer read (`| head -1`).
     """
     if stream is None:
         return False
