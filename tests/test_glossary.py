@@ -33,6 +33,7 @@ GLOSSARY = {
     r"in vain": "without effect",
     r"none the worse": "not affected",
 }
+KEYS = {"beside"}  # of JSON that others parse: they stay
 WORDS = re.compile(rf"\b({'|'.join(GLOSSARY)})\b", re.IGNORECASE)
 
 
@@ -62,6 +63,7 @@ def test_messages_are_in_the_fields_words(path: Path) -> None:
     wrong = [
         f"line {line}: {found[0]!r} in {text!r}: write {better_word(found[0])}"
         for line, text in messages(path)
+        if text not in KEYS
         for found in WORDS.finditer(text)
     ]
     assert wrong == []

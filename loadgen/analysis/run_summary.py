@@ -67,6 +67,7 @@ class Reported(msgspec.Struct, frozen=True):
     ] = ()  # where a figure differs from its key's definition, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
+    file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
 
@@ -74,6 +75,12 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
+
+    @property
+    def sent(self) -> float | None:
+        """Requests: as many as planned, else as were answered."""
+        planned = self.load.requests
+        return self.figure("completed") if planned is None else float(planned)
 
     @property
     def input_len(self) -> float | None:
@@ -188,7 +195,7 @@ def named(facts: Facts) -> str:
 
 
 def full_name(base: str, quantization: str) -> str:
-    """A checkpoint's name with its quantization behind it, where it has one and the name does not contain it."""
+    """A checkpoint's name, followed by its quantization unless the name contains it."""
     named = quantization.rpartition("-")[2].lower() in base.lower()
     return base if named or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
 

@@ -143,7 +143,7 @@ def _several(value: Any, origin: str) -> list[str]:
 
 
 def without_secrets(flags: Flags) -> dict[str, Any]:
-    """The flags as they may be written down: no header's value, nothing that looks like a key."""
+    """The flags as they may be stored: no header's value, nothing that resembles a key."""
     shown: dict[str, Any] = Secrets.of(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]

@@ -71,7 +71,7 @@ class Preview(msgspec.Struct, frozen=True):
 
     def _called(self, arm: Arm) -> str:
         """The checkpoint alone if all are on one server."""
-        return arm.checkpoint if len({one.server for one in self.arms}) == 1 else arm.name
+        return arm.checkpoint if len({each.server for each in self.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
         yield "commands that would measure the same with `loadgen bench`:"

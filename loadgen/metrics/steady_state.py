@@ -13,7 +13,7 @@ from loadgen.arrays import Int64, total
 from loadgen.errors import UsageError
 from loadgen.metrics.columns import Columns
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Latencies, MetricOptions, PerRequest
+from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
 from loadgen.workload.profile import Profile
 
@@ -191,7 +191,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
     arrived = _arrived(records, each, (begin_ns, end_ns), ask)
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
-    latencies = Latencies.of(records, replace(each, ok=whole), ask)
+    found = latencies(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
@@ -203,10 +203,10 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
         whole=int(whole.sum()),
-        ttft=latencies.ttft,
-        tpot=latencies.tpot,
-        itl=latencies.itl,
-        e2el=latencies.e2el,
+        ttft=found["ttft"],
+        tpot=found["tpot"],
+        itl=found["itl"],
+        e2el=found["e2el"],
     )
 
 

@@ -86,7 +86,7 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     return values
 
 
-def beside(metrics: Metrics) -> dict[str, Any]:
+def of_sglang(metrics: Metrics) -> dict[str, Any]:
     """What SGLang prints and vLLM does not, under SGLang's keys.
 
     `concurrency` is the end-to-end latencies of the successes, summed, over the duration (Little).

@@ -71,7 +71,7 @@ def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    sglang = {"backend": result.facts.profile.backend, **vllm_keys.beside(metrics)}
+    sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
     yield result_block.render({**sglang, **vllm_keys.figures(metrics, facts)}, layout)
 
 

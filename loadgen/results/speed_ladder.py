@@ -32,7 +32,7 @@ _PLACE = (
 
 
 def row(run: Result, formula: str) -> SpeedRow:
-    """The speed of one rung, tokens and seconds summed over its repeats; without one, the note has the reason.
+    """The speed of one rung, tokens and seconds summed over its repeats; else the note has the reason.
 
     A request's time is from its first byte sent to the last received, prefill included.
     """
@@ -71,7 +71,7 @@ def throughput_row(run: Result) -> ThroughputRow:
 
 
 def name(facts: Facts) -> tuple[str, str]:
-    """The model's base name and its quantization: the name's own, else what its files declare, else unknown."""
+    """The model's base name and its quantization: by its name, else by its files, else unknown."""
     root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
     return named(root or facts.server.model, facts.checkpoint)
 
@@ -101,7 +101,7 @@ def setting(facts: Facts) -> Setting | None:
 
 
 def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:
-    """The flags of a command: with their value, True where they have none, False where they begin with no-."""
+    """The flags of a command: their values, True without one, False for --no-."""
     for position, word in enumerate(argv):
         if not word.startswith("--"):
             continue

@@ -205,7 +205,7 @@ def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[Se
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     telling_vllm: Engine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scraper, "LOOKING", 1.0)  # the gauges once a second, whatever it costs
+    monkeypatch.setattr(scraper, "SAMPLING_SHARE", 1.0)  # the gauges once a second, whatever it costs
     load = [*_drop_in(telling_vllm, model), "--seed", "7", "--random-output-len", "256"]
     window, metrics, records = _observed(telling_vllm, load, tmp_path / "first")
     assert (window.settled, window.reset, window.models) == (True, False, ("qwen3",))

@@ -290,7 +290,7 @@ def test_after_a_signal_that_is_not_caught_the_journal_is_reported(
         line = 'ulimit -c 0; exec "$@"'
         words = ["bash", "-c", line, "shell", *argv(service.base_url, 10_000, "--quiet")]
         client = started(words, tmp_path)
-        service.until(60)
+        service.until(80)
         at_s = time.monotonic()
         client.send_signal(number)
         assert ended(client).code == -number

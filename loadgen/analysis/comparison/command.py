@@ -63,7 +63,7 @@ def compare_parser() -> argparse.ArgumentParser:
         prog="loadgen compare",
         allow_abbrev=False,
         description="Compare checkpoints: runs, campaigns and others' results, a table a load.",
-        epilog="docs/comparing.md tells how a difference is judged, and what is not compared.",
+        epilog="docs/comparing.md describes how a difference is judged, and what is not compared.",
     )
     add = parser.add_argument
     where = "a run's directory, one of runs, a campaign's, or a result file or page of anyone's"

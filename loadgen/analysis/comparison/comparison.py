@@ -13,7 +13,7 @@ from loadgen.analysis.comparison import comparability, groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
 from loadgen.analysis.comparison.model import Comparison, Effect, Figure, Line
-from loadgen.analysis.comparison.rows import FIGURES, Held, told
+from loadgen.analysis.comparison.rows import FIGURES, BaselineRuns, value_of
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.roofline.models import suffix
@@ -109,12 +109,12 @@ def _held(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: Comp
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     if not key:
         return
-    if not any(told(run, key) is not None for run in runs):
+    if not any(value_of(run, key) is not None for run in runs):
         keys = dict.fromkeys(
-            known for run in runs for known in run.figures if lines.figure(known).higher_is_faster is not None
+            name for run in runs for name in run.figures if lines.figure(name).higher_is_faster is not None
         )
         reported_keys = ", ".join(
-            known for known in keys if any(told(run, known) is not None for run in runs)
+            name for name in keys if any(value_of(run, name) is not None for run in runs)
         )
         raise UsageError(
             f"--headline {key}: no run reports it{nearest(key, keys)}; there are {reported_keys}"
@@ -157,7 +157,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, lines.figure(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
-    held = Held.of(
+    reference = BaselineRuns.of(
         rows[baseline],
         _asked_output(every),
         allow_unlike=ask.allow_unlike,
@@ -168,10 +168,10 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)
         if runs or reasons:
-            line = lines.line(name, runs, held, figures, name == baseline)
+            line = lines.line(name, runs, reference, figures, name == baseline)
             messages = tuple(reason if n == 1 else f"{n} cells: {reason}" for reason, n in reasons.items())
             lines_made.append(replace(line, failures=messages))
-    remarks = tuple(_remarks(group, baseline, held, lines_made))
+    remarks = tuple(_remarks(group, baseline, reference, lines_made))
     return Comparison(
         group.load, baseline, tuple(figures), headline, tuple(lines_made), ask.margin, ask.alpha, remarks
     )
@@ -179,9 +179,9 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
 
 def _figures(runs: Sequence[Reported]) -> list[Figure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
-    figures = [figure for figure in FIGURES if any(told(run, figure.key) is not None for run in runs)]
+    figures = [figure for figure in FIGURES if any(value_of(run, figure.key) is not None for run in runs)]
     formulas = {formula for run in runs if (formula := comparability.formula(run)) is not None}
-    if len(formulas) > 1 and all(told(run, "output_throughput") is not None for run in runs):
+    if len(formulas) > 1 and all(value_of(run, "output_throughput") is not None for run in runs):
         figures = [figure for figure in figures if figure.key != _SPEED]
     return figures
 
@@ -190,7 +190,7 @@ def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequenc
     """The figure that decides: the one asked for where this load has it, else the first usual one."""
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
-    if asked and any(told(run, asked) is not None for run in runs):
+    if asked and any(value_of(run, asked) is not None for run in runs):
         return asked
     keys = [figure.key for figure in figures]
     return next((key for key in usual if key in keys), "output_throughput")
@@ -205,15 +205,15 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
     return longest if longest is not None and longest == int(longest) else None
 
 
-def _remarks(group: Group, baseline: str, held: Held, rows: Sequence[Line]) -> Iterator[str]:
+def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequence[Line]) -> Iterator[str]:
     """What holds for the whole table."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):
         yield "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
     if len(rows) == 1:
         yield "one row under this load, nothing to compare it with: pass another run"
-    elif held.missing:
-        yield f"no verdicts: {held.missing} ({baseline}); --baseline NAME chooses another"
+    elif reference.missing:
+        yield f"no verdicts: {reference.missing} ({baseline}); --baseline NAME chooses another"
     several = [line for line in rows if len(line.runs) > 1]
     for why in dict.fromkeys(filter(None, (pairs.remark(line.runs) for line in several))):
         yield f"{why}: variation between starts is not in the intervals"

@@ -41,9 +41,9 @@ def fits(comparisons: Iterable[Comparison], context: int = CONTEXT) -> Table:
     body = []
     for name, runs in rows.items():
         need = needed(name, runs, context)
-        known = math.isfinite(need.gib)
-        answers = (("yes" if need.gib <= size else "no") if known else "-" for size in SIZES_GIB)
-        body.append((name, f"{need.gib:.1f}" if known else "-", *answers, need.how))
+        is_known = math.isfinite(need.gib)
+        answers = (("yes" if need.gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
+        body.append((name, f"{need.gib:.1f}" if is_known else "-", *answers, need.how))
     sizes = (Column(f"gib_{size}", str(size)) for size in SIZES_GIB)
     columns = (Column("model", "model"), Column("gib", "GiB"), *sizes, Column("how", "how known"))
     return Table(columns, tuple(body), notes=_notes(context))
@@ -67,7 +67,9 @@ def needed(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
 def _takes_what_it_needs(run: Reported) -> bool:
     """Whether the engine's peak is what the model needs; False of an unknown engine."""
     engine = run.engine.lower()
-    profile = next((one for one in engines.ENGINES if engine.startswith(one.name.lower())), engines.UNKNOWN)
+    profile = next(
+        (known for known in engines.ENGINES if engine.startswith(known.name.lower())), engines.UNKNOWN
+    )
     return bool(engine) and not profile.takes_all_memory and not profile.simulated
 
 

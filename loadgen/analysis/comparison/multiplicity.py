@@ -55,9 +55,9 @@ class Family(msgspec.Struct, frozen=True):
         return np.asarray(self.alpha / LOOKS / np.maximum(left, 1))
 
 
-def family(found: Estimate, margin: float, alpha: float) -> Family:
+def family(estimated: Estimate, margin: float, alpha: float) -> Family:
     """Rows tested for a difference, and apart from that for equivalence within the margin."""
-    p, p_equivalent = (LOOKS * step_down(p) for p in (found.p, found.p_equivalent(margin)))
+    p, p_equivalent = (LOOKS * step_down(p) for p in (estimated.p, estimated.p_equivalent(margin)))
     return Family(np.minimum(p, 1), np.minimum(p_equivalent, 1), alpha)
 
 
@@ -73,7 +73,7 @@ def step_down(p: Float64) -> Float64:
 
 
 def more_runs(
-    found: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
+    estimated: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
 ) -> Float64:
     """How many more units a side settle a difference of the margin's size, whatever the other rows do.
 
@@ -81,4 +81,6 @@ def more_runs(
     stops where luck was good. inf where it takes over 1000 units.
     """
     level = alpha / LOOKS / rows
-    return more_units(found.error, found.freedom, units, math.log1p(margin), (level / 2, level), floor)
+    return more_units(
+        estimated.error, estimated.freedom, units, math.log1p(margin), (level / 2, level), floor
+    )

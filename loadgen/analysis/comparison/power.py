@@ -51,9 +51,9 @@ def more_units(
     def settled(more: Float64) -> Bool:
         at = np.maximum(error * np.sqrt(units / (units + more)), floor)
         degrees = freedom * (units + more - 1) / (units - 1)
-        found = power(limit / at, degrees, tails[0]) >= POWER
-        equal: Bool = power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
-        return found & equal
+        finds = power(limit / at, degrees, tails[0]) >= POWER
+        settles_equal: Bool = power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
+        return finds & settles_equal
 
     return _least(settled, np.maximum(MOST_UNITS - units, 0.0))
 

@@ -33,7 +33,7 @@ _INVALID, _SUSPECT = "INVALID", "SUSPECT"
 _NAN = float("nan")
 
 
-class Held(msgspec.Struct, frozen=True):
+class BaselineRuns(msgspec.Struct, frozen=True):
     """The baseline's runs that the others are held against, and the one that all must be like."""
 
     runs: tuple[Reported, ...]
@@ -53,7 +53,7 @@ class Held(msgspec.Struct, frozen=True):
         allow_unlike: bool,
         margin: float,
         alpha: float,
-    ) -> Held:
+    ) -> BaselineRuns:
         """Those of the baseline's runs that are not INVALID and are like the first of them."""
         valid = [run for run in runs if run.level != _INVALID]
         missing = (
@@ -64,10 +64,10 @@ class Held(msgspec.Struct, frozen=True):
 
     def takes(self, run: Reported) -> bool:
         """Whether a run is enough like the baseline to be compared with it."""
-        return self.allow_unlike or self.like is None or not _said(run, self.like, Severity.REFUSED)
+        return self.allow_unlike or self.like is None or not _differences(run, self.like, Severity.REFUSED)
 
 
-def told(run: Reported, key: str) -> float | None:
+def value_of(run: Reported, key: str) -> float | None:
     """A figure of a run by its key; memory and energy are figures too."""
     if key == "memory_bytes":
         return None if run.memory_bytes is None else float(run.memory_bytes)
@@ -76,7 +76,7 @@ def told(run: Reported, key: str) -> float | None:
 
 def figure(key: str) -> Figure:
     """The figure of a key; one that is no column of its own is read by its name."""
-    column = next((one for one in FIGURES if one.key == key), None)
+    column = next((known for known in FIGURES if known.key == key), None)
     if column is not None:
         return column
     higher = "throughput" in key or key in ("request_goodput", "max_output_tokens_per_s")
@@ -85,26 +85,26 @@ def figure(key: str) -> Figure:
 
 
 def line(
-    name: str, runs: Sequence[Reported], held: Held, figures: Sequence[Figure], is_baseline: bool
+    name: str, runs: Sequence[Reported], reference: BaselineRuns, figures: Sequence[Figure], is_baseline: bool
 ) -> Line:
     """A row: figures over the runs that are used; where none can be, over all, without verdict."""
     valid = [run for run in runs if run.level != _INVALID]
-    used = [run for run in valid if held.takes(run)]
+    used = [run for run in valid if reference.takes(run)]
     shown = used or valid or list(runs)
-    why = _why_not(runs, valid, used, held)
-    unlike = bool(valid and not used and not held.missing)
+    why = _why_not(runs, valid, used, reference)
+    unlike = bool(valid and not used and not reference.missing)
     effects = {}
     for column in () if is_baseline else figures:
-        if any(told(run, column.key) is not None for run in shown):
+        if any(value_of(run, column.key) is not None for run in shown):
             none = Effect(Call.NONE, _NAN, unlike=unlike, why=why)
-            effects[column.key] = none if why else _effect(used, held, column)
+            effects[column.key] = none if why else _effect(used, reference, column)
     return Line(
         name,
         tuple(runs),
         {column.key: summary for column in figures if (summary := _summary(shown, column.key)) is not None},
         effects,
         _roofline(shown),
-        tuple(_marks(runs, valid, used, held)),
+        tuple(_marks(runs, valid, used, reference)),
     )
 
 
@@ -133,37 +133,37 @@ def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
     return gain > 1 + margin
 
 
-def _said(run: Reported, like: Reported, severity: Severity) -> list[str]:
-    found = comparability.differences(run, like)
-    return [finding.evidence for finding in found if finding.rule.severity is severity]
+def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]:
+    findings = comparability.differences(run, like)
+    return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
 
 def _why_not(
-    runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], held: Held
+    runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> str:
     """Why there is nothing to compare; "" where there is."""
-    if held.missing:
-        return held.missing
+    if reference.missing:
+        return reference.missing
     if not valid:
         return "its runs are INVALID" if runs else "it has no run here"
     return "" if used else UNLIKE_BASELINE
 
 
-def _effect(used: Sequence[Reported], held: Held, column: Figure) -> Effect:
-    units = pairs.units(used, held.runs, lambda run: told(run, column.key))
+def _effect(used: Sequence[Reported], reference: BaselineRuns, column: Figure) -> Effect:
+    units = pairs.units(used, reference.runs, lambda run: value_of(run, column.key))
     return statistics.effect(
         units.row,
         units.baseline,
         paired=units.paired,
         higher_is_faster=column.higher_is_faster,
-        margin=held.margin,
-        alpha=held.alpha,
+        margin=reference.margin,
+        alpha=reference.alpha,
     )
 
 
 def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
     """Mean over units with its 95 % interval by Student's t; None if no run has the figure."""
-    values = pairs.alone(runs, lambda run: told(run, key))
+    values = pairs.alone(runs, lambda run: value_of(run, key))
     if not values:
         return None
     n, mean = len(values), math.fsum(values) / len(values)
@@ -181,31 +181,39 @@ def _roofline(runs: Sequence[Reported]) -> float | None:
 
 
 def _marks(
-    runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], held: Held
+    runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
     """What a reader of the row must know, the gravest first."""
     bad = [run for run in runs if run.level == _INVALID]
     if bad:
         yield f"{_share(len(bad), len(runs))}{_INVALID}, left out: {_names(bad)}"
-    if held.like is not None:
-        like = held.like
-        refused = UNLIKE_BASELINE if held.allow_unlike else "not compared"
+    if reference.like is not None:
+        like = reference.like
+        refused = UNLIKE_BASELINE if reference.allow_unlike else "not compared"
         yield from _counted(
-            (f"{refused}: {said}" for run in valid for said in _said(run, like, Severity.REFUSED)), len(valid)
+            (
+                f"{refused}: {sentence}"
+                for run in valid
+                for sentence in _differences(run, like, Severity.REFUSED)
+            ),
+            len(valid),
         )
-        yield from _counted((said for run in valid for said in _said(run, like, Severity.MARKED)), len(valid))
+        yield from _counted(
+            (sentence for run in valid for sentence in _differences(run, like, Severity.MARKED)), len(valid)
+        )
     yield from _counted(
-        (said for run in valid if (said := comparability.shorter(run, held.asked_output))), len(valid)
+        (sentence for run in valid if (sentence := comparability.shorter(run, reference.asked_output))),
+        len(valid),
     )
     yield from _against_the_machine(valid)
     suspect = [run for run in valid if run.level == _SUSPECT]
     if suspect:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
-    yield from _counted((said for run in valid if (said := _failed(run))), len(valid))
+    yield from _counted((sentence for run in valid if (sentence := _failed(run))), len(valid))
     whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _counted(remarks, len(valid))
-    left = pairs.units(used, held.runs, lambda run: 1.0).left if used and held.runs else 0
+    left = pairs.units(used, reference.runs, lambda run: 1.0).left if used and reference.runs else 0
     if left:
         yield f"{left} run{'s' * (left > 1)} without a partner, not paired"
 

@@ -1,4 +1,4 @@
-"""Run section: what the page has of one run: its figures, its verdict, its machine, and how to run it again."""
+"""Run section: what the page has of one run: figures, verdict, machine, and how to run it again."""
 
 from __future__ import annotations
 

@@ -97,5 +97,5 @@ def test_what_is_no_text_says_why(raw: bytes, why: str, tmp_path: Path) -> None:
 def test_a_place_that_is_no_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         text.read(tmp_path / "none")
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         text.read(Path("/dev/null"))
