@@ -319,7 +319,7 @@ def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be(
     assert ours[0].formula == OUTPUT
     assert "447.18      223.59   2.00" in drawn  # 3577.42 × 2048 / (30720 + 2048)
     assert "Published as (prompt+output)/time, converted to output/time" in drawn
-    assert "Published of 2048 generated tokens, ours of 256" in drawn
+    assert "Published with 2048 generated tokens, ours with 256" in drawn
 
 
 def test_nothing_stands_beside_a_model_that_nobody_published() -> None:
