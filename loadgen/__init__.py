@@ -1,3 +1,63 @@
-"""A serving-load benchmark client for LLM servers whose every figure was true of the server."""
+"""A serving-load benchmark client for LLM servers whose every figure was true of the server.
+
+>>> import loadgen
+>>> run = loadgen.bench("http://localhost:8000", profile="high-load")
+>>> run.metrics.ttft.p99_ms, run.verdict.status
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadgen.analysis.api import Audit, Comparison, audit, compare
+    from loadgen.errors import LoadgenError
+    from loadgen.metrics.metrics import Metrics
+    from loadgen.results.run import Run, Verdict
+    from loadgen.session.api import Interrupted, bench, bench_async, load
+    from loadgen.workload.profile import Profile
 
 __version__ = "0.1.0"
+_PLACES = {
+    "Audit": "analysis.api",
+    "Comparison": "analysis.api",
+    "Interrupted": "session.api",
+    "LoadgenError": "errors",
+    "Metrics": "metrics.metrics",
+    "Profile": "workload.profile",
+    "Run": "results.run",
+    "Verdict": "results.run",
+    "audit": "analysis.api",
+    "bench": "session.api",
+    "bench_async": "session.api",
+    "compare": "analysis.api",
+    "load": "session.api",
+}
+__all__ = [
+    "Audit",
+    "Comparison",
+    "Interrupted",
+    "LoadgenError",
+    "Metrics",
+    "Profile",
+    "Run",
+    "Verdict",
+    "audit",
+    "bench",
+    "bench_async",
+    "compare",
+    "load",
+]
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported when it is first used: `loadgen --help` needs none of them."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

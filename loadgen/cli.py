@@ -26,24 +26,24 @@ loadgen {__version__}: a benchmark client for LLM servers whose every figure was
 
 verbs:
   bench      run a workload and print the Serving Benchmark Result
-  ladder     the speed of one request at ever longer prompts, as the Qwen pages have it
+  ladder     speed of a single request at growing prompt lengths, as in the Qwen tables
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
-  report     print runs again from their files: as text, HTML, pictures, Markdown or CSV
+  report     render saved runs as text, HTML, pictures, Markdown or CSV
   campaign   checkpoints × servers × profiles from one file, each cell several times
-  compare    runs, campaigns and others' results in one table, with a verdict on each difference
-  audit      look for what cannot be in anyone's published figures
-  export     write a run's requests, a row each, as JSON lines, CSV or Parquet
-  selftest   measure this client against a server that does nothing but tell the truth
-  engine     start the embedded engine on its own
+  compare    runs, campaigns and other clients' results in one table, with a verdict on each difference
+  audit      find impossible or mislabelled figures in published results
+  export     write a run's requests, one per row, as JSON lines, CSV or Parquet
+  selftest   measure this client's own error against a null server with known timings
+  engine     start the embedded engine by itself
 
-`loadgen VERB --help` says more. Exit codes: 0 figures were produced, 1 nothing was measured or the run was
+Details: `loadgen VERB --help`. Exit codes: 0 figures were produced, 1 nothing was measured or the run was
 cut short, 2 the command is wrong, 3 the verdict is INVALID (with --strict), 4 figures were produced and not
 everything could be written, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 
 # What libraries do as they are imported, and need not here: numpy's BLAS starts a thread a core, for sums
-# without matrices, and pydantic looks through every installed package for plugins.
+# without matrices, and pydantic scans every installed package for plugins.
 _NOT_NEEDED = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 
 
@@ -171,4 +171,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         printed(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
         return signals.exit_code(number)
     except BrokenPipeError:
-        return ExitCode.FIGURES  # whoever read our output has read enough
+        return ExitCode.FIGURES  # the reader of our output has closed it

@@ -1,4 +1,4 @@
-"""The tool's own failures, each with a message that says what is wrong and what to do, and exit codes."""
+"""The tool's own failures, each with a message on what is wrong and what to do, and exit codes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,21 @@ class ExitCode(IntEnum):
 
 
 class LoadgenError(Exception):
-    """A fault that ends the command with one line and this exit code."""
+    """Why something could not be measured, read or written: what is wrong, and what to do.
+
+    The base of every error that loadgen raises on purpose. Made of a message and, where there are any, of the
+    details that follow it, as the end of a server's log. `exit_code` is the command's.
+    """
 
     exit_code = ExitCode.NOTHING
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.args))
+
+    @property
+    def summary(self) -> str:
+        """The message without the details."""
+        return str(self.args[0]) if self.args else ""
 
 
 class UsageError(LoadgenError):
@@ -33,4 +45,6 @@ class UsageError(LoadgenError):
 class MeasureError(LoadgenError):
     """Nothing could be measured: the server could not be reached, or answered nothing usable."""
 
-    exit_code = ExitCode.NOTHING
+
+class ServerDied(MeasureError):
+    """A server that loadgen started ended by itself, or never became ready; its log is in the details."""

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         _list()
         return 0
     if given.retry_failed and given.resume is None:
-        raise UsageError("--retry-failed goes with --resume: a new campaign has no failed cells")
+        raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
     kept = _kept(given)
     wanted = _wanted(given, kept)
     if given.dry_run:
@@ -77,20 +77,20 @@ def campaign_parser() -> argparse.ArgumentParser:
         epilog="Without a file: the shipped campaigns. `loadgen campaign demo` needs no server.",
     )
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign's file, or a shipped one's name")
-    add("--run-dir", metavar="DIR", default="runs", help="where its directory goes (default: runs)")
+    add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign file, or the name of a shipped one")
+    add("--run-dir", metavar="DIR", default="runs", help="parent of its directory (default: runs)")
     add("--resume", nargs="?", const=_HERE, metavar="DIR",
-        help="go on with a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
+        help="resume a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
     add("--retry-failed", action="store_true", help="with --resume: measure failed cells again")
-    add("--repeats", type=int, metavar="N", help="instead of the file's; more than before, with --resume")
-    add("--only", metavar="CHECKPOINT[,…]", help="no other checkpoints, for now")
+    add("--repeats", type=int, metavar="N", help="instead of the file's; with --resume, more than before")
+    add("--only", metavar="CHECKPOINT[,…]", help="only these checkpoints")
     add("--dry-run", action="store_true", help="show matrix, order, commands and time, then exit")
     add("--allow-launch", action="store_true",
-        help="let the file start the servers that it names: it runs programs as you do")  # fmt: skip
+        help="allow the file to start servers: it runs programs as you")  # fmt: skip
     add("--allow-env", action="append", default=[], metavar="NAME",
-        help="let the file read this variable of the environment; once for each")  # fmt: skip
+        help="allow the file to read this environment variable (repeatable)")  # fmt: skip
     add_key_flags(parser)
-    add("--quiet", action="store_true", help="no progress, only what failed and the comparison")
+    add("--quiet", action="store_true", help="no progress; only failures and the comparison")
     return parser
 
 
@@ -120,7 +120,7 @@ def _wanted(given: argparse.Namespace, kept: Store | None) -> CampaignRequest:
     """The campaign asked for, checked as far as can be without starting anything; raises UsageError."""
     path = Path(kept.record.file) if given.file is None and kept is not None else file.locate(given.file)
     if given.file is None and not path.is_file():
-        raise UsageError(f"{path}, of which this campaign was made, is there no more: give its file")
+        raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
     found = file.load(path)
     if given.repeats is not None:
         if not 1 <= given.repeats <= 1000:
@@ -133,7 +133,7 @@ def _wanted(given: argparse.Namespace, kept: Store | None) -> CampaignRequest:
 
 
 def _trust(given: argparse.Namespace) -> Trust:
-    """What the command line lets the file do; raises UsageError where the key it names is none."""
+    """What the command line lets the file do; raises UsageError where its key is not valid."""
     for name in given.allow_env:
         if not re.fullmatch(r"\w+", name):
             raise UsageError(f"--allow-env {name!r}: give the name of one variable")
@@ -165,15 +165,15 @@ def _preview(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) ->
 
 
 def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> record.CampaignRecord:
-    """What the directory says of the campaign; raises UsageError where what was run is another now."""
+    """The campaign's record in the directory; raises UsageError where the file has changed since."""
     every = arms.made(wanted.file, wanted.path, trust=wanted.trust)
     asked = record.made(wanted.file, wanted.path, every, _starts(wanted.file, every), run_directory.now())
     if kept is None:
         return asked
     if changed := list(record.differences(kept.record, asked, kept.ran(failed=not retry_failed))):
         raise UsageError(
-            f"{wanted.path} is not as it was when {kept.directory} was run: {'; '.join(changed)}: "
-            "put it back, or begin another campaign"
+            f"{wanted.path} has changed since {kept.directory} was run: {'; '.join(changed)}: "
+            "restore it, or start another campaign"
         )
     return record.continued(kept.record, asked)
 
@@ -189,7 +189,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
         try:
             execution.run()
         except KeyboardInterrupt as stop:
-            printed(f"\ninterrupted: {_state(wanted, kept)}\ngo on with: {resume}", sys.stdout)
+            printed(f"\ninterrupted: {_state(wanted, kept)}\nresume with: {resume}", sys.stdout)
             return signals.exit_code(signals.number_of(stop))
         except StoreError as error:
             raise StoreError(f"{error}; {_state(wanted, kept)}; when it can be written: {resume}") from None
@@ -235,15 +235,20 @@ def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
     where = shlex.quote(str(kept.directory))
     printed(f"\n{_state(wanted, kept)}: {kept.directory}", sys.stdout)
     if kept.failed():
-        printed(f"once more those that failed: {resume} --retry-failed", sys.stdout)
+        printed(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     printed(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     return 0
 
 
 def _compare(kept: Store) -> None:
-    from loadgen.analysis.comparison.command import main as compare
+    from loadgen.analysis.comparison import campaigns, command, render
+    from loadgen.analysis.importers import sources
 
+    places = [str(kept.directory)]
     try:
-        compare([str(kept.directory)])
+        read = sources.read(places)
+        command.complain(read.troubles)
+        found = command.compared(read, command.Asked(), campaigns.told(places))
+        printed(plain(render.text(found)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

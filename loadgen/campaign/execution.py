@@ -1,4 +1,4 @@
-"""Execution: the cells of a campaign measured one by one, each kept or its failure told, whatever comes."""
+"""Execution: the cells of a campaign measured one by one, each kept or its failure recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadgen.campaign.matrix import Planned, Start
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
 from loadgen.campaign.time_estimate import Pace
 from loadgen.endpoint.secrecy import hide
-from loadgen.errors import LoadgenError, MeasureError
+from loadgen.errors import LoadgenError, MeasureError, ServerDied
 from loadgen.protocol.printable import plain
 from loadgen.results import run_directory
 from loadgen.results.printing import printed
@@ -27,7 +27,6 @@ from loadgen.results.run_directory import Result
 from loadgen.session import signals
 from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
-from loadgen.session.local_server import LAST_WORDS
 from loadgen.session.session import Session
 from loadgen.validity import sections
 from loadgen.workload.plan import Seed
@@ -38,7 +37,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @dataclass
 class Execution:
-    """What is left of a campaign; `done` are the cells that nobody measures again."""
+    """What is left of a campaign; `done` are the cells that are not measured again."""
 
     store: Store
     starts: tuple[Start, ...]
@@ -89,7 +88,7 @@ class Execution:
                 session = attach(options, arm.settings, left[0].workload, stack)
                 self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
             except LoadgenError as error:
-                self._all_fail(left, name, str(error))
+                self._all_fail(left, name, error)
                 return
             except Exception as error:
                 self._all_fail(left, name, _own_fault(error))
@@ -103,8 +102,8 @@ class Execution:
             except LoadgenError as error:  # of its end
                 _complain(f"{arm.name}: {error}")
 
-    def _all_fail(self, left: deque[Planned], name: str, why: str) -> None:
-        _complain(why)
+    def _all_fail(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
+        _complain(str(error))
         while left:
             planned = left.popleft()
             climb = self._climbs.pop(planned.id, None)
@@ -112,7 +111,7 @@ class Execution:
                 climb.give_up("the server did not start again")
                 self._climbed(_on(planned, name), climb)
             else:
-                self._failed(_on(planned, name), why)
+                self._failed(_on(planned, name), error)
 
     def _measured(self, session: Session, left: deque[Planned], name: str) -> bool:
         """Measure the next cell and keep it; whether the server lives."""
@@ -133,7 +132,7 @@ class Execution:
         except LoadgenError as error:
             _stop_where_full(error)
             died = _death(session, failed=False)
-            self._failed(planned, session.access.secrets.hide(str(error)))
+            self._failed(planned, session.hidden(error))
             return not died
         except Exception as error:  # one cell's fault must not cost the night: the others are measured
             self._failed(planned, _own_fault(error))
@@ -144,14 +143,15 @@ class Execution:
         if kept.errors:
             raise StoreError(kept.errors[0])
         died = _death(session, failed=not run.records.ok.all())
-        if trouble := session.access.secrets.hide(_trouble(run)):
-            self._failed(planned, f"{trouble}: {died}" if died else trouble, directory)
+        if reason := _unfinished(run):
+            why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
+            self._failed(planned, session.hidden(why), directory)
             return not died
         self.store.finish(planned, directory)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._tell(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
         if died:
-            _complain(died)
+            _complain(str(died))
         return not died
 
     def _climb(self, session: Session, planned: Planned, left: deque[Planned]) -> bool:
@@ -166,7 +166,7 @@ class Execution:
                 _inside(session, planned, climb.directory), replace(self.seed, repeat=planned.cell.repeat)
             )
         except MeasureError as error:
-            _complain(session.access.secrets.hide(str(error)))
+            _complain(str(session.hidden(error)))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
@@ -175,7 +175,7 @@ class Execution:
             return False
         except LoadgenError as error:
             _stop_where_full(error)
-            self._failed(planned, session.access.secrets.hide(str(error)))
+            self._failed(planned, session.hidden(error))
             return not _death(session, failed=False)
         except Exception as error:  # as of a run; the lengths that were measured stay
             self._failed(planned, _own_fault(error), climb.directory)
@@ -190,12 +190,12 @@ class Execution:
             self.store.finish(planned, climb.directory)
             self._tell(planned, lengths)
         else:
-            why = hide(next((row.note for row in climb.rows if row.note), "nothing was measured"))
-            self._failed(planned, f"{lengths}: {why}", climb.directory)
+            reason = hide(next((row.note for row in climb.rows if row.note), "nothing was measured"))
+            self._failed(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
 
-    def _failed(self, planned: Planned, reason: str, directory: Path | None = None) -> None:
-        self.store.fail(planned, reason, run_directory.now(), directory)
-        self._tell(planned, f"FAILED: {reason.partition(LAST_WORDS)[0]}")
+    def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
+        self.store.fail(planned, str(error), run_directory.now(), directory)
+        self._tell(planned, f"FAILED: {error.summary}")
 
     def _tell(self, planned: Planned, said: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
@@ -228,8 +228,8 @@ def _inside(session: Session, planned: Planned, place: Path) -> Session:
     return replace(session, options=replace(session.options, run_dir=str(place)), cell=planned.cell)
 
 
-def _trouble(run: Result) -> str:
-    """Why a run is no finished cell; "" where it is one."""
+def _unfinished(run: Result) -> str:
+    """Why a run is not a finished cell; "" where it is one."""
     if not run.records.ok.any():
         first = next((failure for failure in run.records.failures if failure is not None), None)
         said = f", the first with {first.kind}: {first.detail}" if first is not None else ""
@@ -237,13 +237,13 @@ def _trouble(run: Result) -> str:
     return f"cut short: {run.facts.partial}" if run.facts.partial else ""
 
 
-def _death(session: Session, failed: bool) -> str:
-    """What a server of ours ended with; "" while it lives."""
+def _death(session: Session, failed: bool) -> LoadgenError | None:
+    """How a server that was started here ended; None while it runs."""
     try:
         session.check_alive(failed)
-    except MeasureError as error:
-        return session.access.secrets.hide(str(error))
-    return ""
+    except ServerDied as error:
+        return session.hidden(error)
+    return None
 
 
 def _stop_where_full(error: LoadgenError) -> None:
@@ -253,8 +253,8 @@ def _stop_where_full(error: LoadgenError) -> None:
         raise StoreError(str(error)) from None
 
 
-def _own_fault(error: Exception) -> str:
-    return f"loadgen itself failed, please report it: {sections.reason(error)}"
+def _own_fault(error: Exception) -> LoadgenError:
+    return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")
 
 
 def _complain(why: str) -> None:

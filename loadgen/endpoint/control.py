@@ -32,7 +32,7 @@ def reset_cache(
     """
     if not engine.reset_path:
         return f"{engine.name} has no way to empty its cache"
-    return asyncio.run(_reset(access, tls, engine, busy_s))
+    return access.loop.run(_reset(access, tls, engine, busy_s))
 
 
 async def _reset(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, busy_s: float) -> str:
@@ -116,7 +116,7 @@ def _answer(
             return await exchange.ask(client, *request, limit_s, body=body)
 
     try:
-        return asyncio.run(ask())
+        return access.loop.run(ask())
     except OSError as error:  # not even an event loop can be opened
         return ControlAnswer(request[1], error=f"cannot be requested: {error.strerror}")
 

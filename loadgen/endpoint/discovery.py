@@ -5,7 +5,6 @@ This is the control plane: httpx, at most a few requests a second, never during 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import ssl
@@ -20,7 +19,7 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.exchange import ControlAnswer
+from loadgen.endpoint.exchange import ControlAnswer, ControlLoop
 from loadgen.endpoint.secrecy import Secrets, shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
@@ -48,6 +47,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
     client_cert: str | None = None  # a file with the client's certificate, and its key unless in client_key
     client_key: str | None = None
     secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
+    loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
 
     def __post_init__(self) -> None:
         try:
@@ -206,11 +206,11 @@ class ServerProbe:
         """Wait until the server is ready and identify it; raises MeasureError if it does not get ready."""
         if not 0 <= wait_s < _LONGEST_WAIT_S:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
-        return asyncio.run(self._ask(model, wait_s))
+        return self.access.loop.run(self._ask(model, wait_s))
 
     def poll(self) -> str | None:
         """Why the server is not ready now; None if it is."""
-        return asyncio.run(self._poll())
+        return self.access.loop.run(self._poll())
 
     async def _poll(self) -> str | None:
         async with self.access.client(self.tls, _ANSWER_S) as client:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import httpx
 import msgspec
@@ -19,6 +21,69 @@ _LONGEST_MESSAGE = 200  # characters
 _INSECURE = "pass --insecure to accept any certificate (--ca-cert does not help)"
 # OpenSSL's verify codes: expired and not yet valid; of another name, or address.
 _DATES, _NAMES = (9, 10), (62, 64)
+_POLL_S = 0.1
+T = TypeVar("T")
+
+
+class Interrupt(Protocol):
+    """A request by another thread to end what is under way."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether `poll` has something to deliver."""
+
+    def poll(self) -> None:
+        """Raise, or note, a request that was made since the last time."""
+
+
+class ControlLoop:
+    """Where control requests run: in its `with` block all on one event loop, elsewhere each on its own."""
+
+    def __init__(self, interrupt: Interrupt | None = None) -> None:
+        self._interrupt = interrupt
+        self._runner: asyncio.Runner | None = None
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def run(self, request: Coroutine[Any, Any, T]) -> T:
+        """What a request comes to; raises OSError where no socket is left for it, and what `poll` raises."""
+        if self._runner is None:
+            with ControlLoop(self._interrupt) as alone:
+                return alone.run(request)
+        completed = False
+        try:
+            self._poll()
+            value = self._runner.run(self._interruptible(request))
+            completed = True
+            return value
+        except asyncio.CancelledError:
+            self._poll()
+            raise
+        finally:
+            request.close()
+            if not completed:  # what was under way must not go on with the next request
+                self._runner.close()
+                self._runner = asyncio.Runner()
+
+    async def _interruptible(self, request: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(request)
+        while not (await asyncio.wait([task], timeout=_POLL_S))[0]:
+            if self._interrupt is not None and self._interrupt.pending:
+                task.cancel()
+        return task.result()
+
+    def _poll(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.poll()
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):

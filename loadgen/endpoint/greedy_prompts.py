@@ -71,7 +71,7 @@ def ask(
     if subject.engine.simulated:
         return Fingerprint.none(_SIMULATED)
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
-    return asyncio.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
+    return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
 
 
 @dataclass

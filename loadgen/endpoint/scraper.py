@@ -48,7 +48,7 @@ class MetricsScraper:
     def before(self, idle_s: float = 0.0) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error."""
         self.samples, self.every_s = [], _EVERY_S
-        self.began, _ = _run(self._scrape_idle(idle_s) if idle_s else self._once())
+        self.began, _ = self._run(self._scrape_idle(idle_s) if idle_s else self._once())
         return self.began.error
 
     @contextlib.contextmanager
@@ -77,7 +77,7 @@ class MetricsScraper:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
         if self.began.error:
             return ServerWindow(trouble=self.began.error)
-        ended, settled = _run(self._scrape_idle(_IDLE_S))
+        ended, settled = self._run(self._scrape_idle(_IDLE_S))
         if ended.error:
             return ServerWindow(trouble=f"after the run {ended.error}")
         samples = [(at_s, parse(lines)) for at_s, lines in self.samples]
@@ -137,10 +137,8 @@ class MetricsScraper:
         self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)
         return select(answer.status, answer.body, wanted)
 
-
-def _run(scrape: Coroutine[object, object, tuple[MetricLines, bool]]) -> tuple[MetricLines, bool]:
-    try:
-        return asyncio.run(scrape)
-    except OSError as error:  # not even an event loop can be opened
-        scrape.close()
-        return MetricLines(error=f"/metrics cannot be requested: {error.strerror}"), False
+    def _run(self, scrape: Coroutine[object, object, tuple[MetricLines, bool]]) -> tuple[MetricLines, bool]:
+        try:
+            return self.access.loop.run(scrape)
+        except OSError as error:  # not even an event loop can be opened
+            return MetricLines(error=f"/metrics cannot be requested: {error.strerror}"), False

@@ -154,7 +154,7 @@ class Secrets(msgspec.Struct, frozen=True):
         try:
             yield
         except LoadgenError as error:
-            error.args = (self.conceal(str(error)), *error.args[1:])
+            error.args = tuple(self.conceal(str(part)) for part in error.args)
             raise
 
 

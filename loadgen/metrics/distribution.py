@@ -31,6 +31,21 @@ class Distribution(msgspec.Struct, frozen=True):
     max_ms: float
     percentiles_ms: dict[float, float]
 
+    @property
+    def p90_ms(self) -> float:
+        """The 90th percentile; this and the next two are NaN where they were not computed."""
+        return self.percentiles_ms.get(90.0, math.nan)
+
+    @property
+    def p95_ms(self) -> float:
+        """The 95th percentile."""
+        return self.percentiles_ms.get(95.0, math.nan)
+
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile."""
+        return self.percentiles_ms.get(99.0, math.nan)
+
     @classmethod
     def of(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """The distribution of these nanoseconds, which are reordered in place."""

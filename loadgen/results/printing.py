@@ -40,6 +40,10 @@ def flushed(stream: TextIO | None) -> bool:
     return True
 
 
+# Without a handler, logging itself would print what a program that uses the package has not asked for.
+logging.getLogger("loadgen").addHandler(logging.NullHandler())
+
+
 class Warnings(logging.Handler):
     """What the package logs as a warning, as the command's own lines on standard error."""
 

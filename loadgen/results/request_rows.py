@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.arrays import Int64
 from loadgen.errors import ExitCode, UsageError
@@ -78,7 +79,7 @@ class RowFormat(msgspec.Struct, frozen=True):
 
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
-    columns = _columns(run)
+    columns = numbers(run)
     prefix, records = run.facts.request_id_prefix, run.records
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in columns.items()}
@@ -99,7 +100,7 @@ def rows(run: Result) -> Iterator[list[Row]]:
         yield some
 
 
-def _columns(run: Result) -> dict[str, Any]:
+def numbers(run: Result) -> dict[str, NDArray[Any]]:
     """The columns of numbers, one value a request; below 0 where there is nothing."""
     records, each = run.records, PerRequest.of(run.records, run.facts.ask())
     counts = np.diff(records.start)

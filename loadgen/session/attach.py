@@ -1,4 +1,4 @@
-"""Attach: a session with the server that is meant: at hand, started for the run, or the embedded engine."""
+"""Attach: a session with a running server, one started for the run, or the embedded engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import psutil
 from msgspec.structs import replace
 
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.roofline import checkpoint, preset
@@ -20,6 +21,7 @@ from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.session import Session
+from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload import plan
 from loadgen.workload.paths import place
 from loadgen.workload.plan import ModelTarget, Seed
@@ -43,91 +45,98 @@ def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
     return base.overlaid(ServerSettings.of(options.launching.settings, "the flags"))
 
 
-def attach(options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack) -> Session:
+def attach(
+    options: Options,
+    asked: ServerSettings,
+    workload: Profile,
+    stack: ExitStack,
+    interrupts: Interrupts = SIGNALS,
+) -> Session:
     """A session with a server that is ready; what was started for it ends with `stack`.
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
-    known = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
-    with known.secrets.kept():
-        return _attached(options, asked, workload, stack, known)
+    auth = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
+    with auth.secrets.kept():
+        loop = stack.enter_context(ControlLoop(interrupts))
+        if options.launching.wanted:
+            from loadgen.session.launched_server import launched  # no other run needs what starts servers
+
+            if options.model is not None and os.path.exists(options.model):
+                # A server names its model as it was given: whole, wherever it runs.
+                options = replace(options, model=os.path.abspath(options.model))
+            access, local = stack.enter_context(launched(options, asked, auth, loop))
+            session = _session(options, access, local, 0.0, interrupts)
+            _check_token(session, workload)
+            return session
+        if options.base_url is not None:
+            access = _attached(options, auth, loop)
+            return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+        embedded = ServerAddress(_embedded(options, stack), auth.headers, secrets=auth.secrets, loop=loop)
+        return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
 def _tables(asked: ServerSettings) -> dict[str, object]:
-    """What a server is told that may be secret."""
+    """Settings of a server that may hold secrets."""
     return {"arguments": asked.arguments, "environment": asked.environment}
 
 
-def _attached(
-    options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
-) -> Session:
-    if options.launching.wanted:
-        return _launched(options, asked, workload, stack, known)
-    if options.base_url is not None:
-        if options.preset is not None:
-            raise UsageError(
-                "--preset is the embedded engine's timing: leave out --base-url, --host and --port"
-            )
-        access = ServerAddress(
-            _base_url(options),
-            known.headers,
-            options.insecure,
-            options.ca_cert,
-            options.client_cert,
-            options.client_key,
-            known.secrets,
-        )
-        return _session(options, access, _local(access), options.ready_check_timeout_s)
-    access, local = _embedded(options, stack, known)
-    return _session(options, access, local, _EMBEDDED_WAIT_S)
+def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerAddress:
+    """The address of a server that runs already; raises UsageError."""
+    if options.preset is not None:
+        raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
+    return ServerAddress(
+        _base_url(options),
+        auth.headers,
+        options.insecure,
+        options.ca_cert,
+        options.client_cert,
+        options.client_key,
+        auth.secrets,
+        loop,
+    )
 
 
-def _launched(
-    options: Options, asked: ServerSettings, workload: Profile, stack: ExitStack, known: Credentials
-) -> Session:
-    from loadgen.session.launched_server import launched  # nobody else needs what starts servers
-
-    if options.model is not None and os.path.exists(options.model):
-        # A server names its model as it was given: whole, wherever it runs.
-        options = replace(options, model=os.path.abspath(options.model))
-    access, local = stack.enter_context(launched(options, asked, known))
-    session = _session(options, access, local, 0.0)
+def _check_token(session: Session, workload: Profile) -> None:
     try:
         first_token(session, workload)
     except MeasureError:
-        session.check_alive(failed=True)  # what it died of tells more
+        session.check_alive(failed=True)  # why it died explains more
         raise
-    return session
 
 
 def first_token(session: Session, workload: Profile) -> None:
-    """See that the server can do what it says: one token, in the way the workload asks for them.
+    """Check that the server generates: one token, requested as the workload requests them.
 
     Raises MeasureError where none comes.
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    outcome = measure(asked, session.manner(asked), Watch(progress.Silent(), "first token"))
+    outcome = measure(
+        asked,
+        session.transport_options(asked),
+        Watch(progress.Silent(), "first token", interrupts=session.interrupts),
+    )
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     failures = [failure for failure in outcome.records.failures if failure is not None]
     if failures:
         raise MeasureError(
-            f"{session.access.shown_url} is up and gives no token: {failures[0].kind}: {failures[0].detail}"
+            f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
         )
 
 
-def _embedded(options: Options, stack: ExitStack, known: Credentials) -> tuple[ServerAddress, Local]:
+def _embedded(options: Options, stack: ExitStack) -> str:
+    """Start the embedded engine; its base URL. Raises UsageError where it does not start."""
     config = None if options.model_config is None else place(options.model_config)
     arguments = [] if options.preset is None else preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))
     try:
-        listening = embedded.start()
+        return embedded.start().base_url
     except EngineFailed as error:
         raise UsageError(f"the embedded engine did not start: {error}") from None
-    return ServerAddress(listening.base_url, known.headers, secrets=known.secrets), Local(lambda: [])
 
 
 def _local(access: ServerAddress) -> Local | None:
@@ -135,12 +144,12 @@ def _local(access: ServerAddress) -> Local | None:
     if not is_this_machine(access.base_url):
         return None
     port = port_of(access.base_url)
-    found: list[psutil.Process] = []  # its first process, once it was looked for
+    processes: list[psutil.Process] = []  # its first process, once searched for
 
     def pids() -> list[int]:
-        if not any(map(port_owner.alive, found)) and (first := port_owner.listening(port)):
-            found[:] = [first]
-        return [process.pid for first in found for process in port_owner.tree(first)]
+        if not any(map(port_owner.alive, processes)) and (first := port_owner.listening(port)):
+            processes[:] = [first]
+        return [process.pid for first in processes for process in port_owner.tree(first)]
 
     return Local(pids)
 
@@ -152,7 +161,9 @@ def _base_url(options: Options) -> str:
     return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
 
 
-def _session(options: Options, access: ServerAddress, local: Local | None, wait_s: float) -> Session:
+def _session(
+    options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
+) -> Session:
     tls = access.tls()
     model = options.served_model_name or options.model
     served = ServerProbe(access, tls).ask(model, wait_s)
@@ -169,11 +180,11 @@ def _session(options: Options, access: ServerAddress, local: Local | None, wait_
     files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for.
     root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
-    return Session(options, access, served, subject, root, local, files)
+    return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
 
 
 def _checkpoint(place: str) -> Checkpoint | None:
-    """What the model's files say; None where they cannot be read: the server serves them all the same."""
+    """What the model's files declare; None where they cannot be read, which does not stop the server."""
     if not place:
         return None
     try:

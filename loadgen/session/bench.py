@@ -1,4 +1,4 @@
-"""`loadgen bench`: from flags to the block, against a server at hand or the embedded engine."""
+"""`loadgen bench`: from flags to the result block, against a running server or the embedded engine."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _profiles(options: Options) -> list[Profile]:
         run_metadata.check(workload)
         if workload.ladder is not None and options.repeat > 1:
             raise UsageError(
-                "--repeat is not for a ladder: its num_prompts says how often a length is measured"
+                "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
             )
     return profiles
 

@@ -15,7 +15,7 @@ _LEAST_INTERVAL_MS = 0.5  # of the self-test's messages: one process writes them
 
 
 def at_the_pace_of(workload: Profile, transport: str, warmed: Records) -> None:
-    """Let the client measure itself at the load to come, whose pace the warm-up tells; it is remembered."""
+    """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
     from loadgen.session.selftest import SelftestLoad, measure_client, table  # no other run pays for it
 
     pace = compute(warmed, asked(workload))
@@ -23,6 +23,6 @@ def at_the_pace_of(workload: Profile, transport: str, warmed: Records) -> None:
     if pace.itl.n:
         tokens = round(pace.total_output_tokens / pace.health.messages)
         load = SelftestLoad.of(workload, max(pace.itl.mean_ms, _LEAST_INTERVAL_MS), max(tokens, 1))
-    found = measure_client(load, [transport])
-    calibration.remember(found.values())
-    printed("\n".join((f"self-test at {load.words}:", *table(found[transport]))), sys.stdout)
+    measured = measure_client(load, [transport])
+    calibration.remember(measured.values())
+    printed("\n".join((f"self-test at {load.words}:", *table(measured[transport]))), sys.stdout)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
-import sys
 
 import msgspec
 
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
-from loadgen.results.printing import printed
 from loadgen.session.options import Options
 
+_LOG = logging.getLogger("loadgen")
 DEFAULT_VARIABLE = "OPENAI_API_KEY"
 NO_KEY = ""  # as Options.api_key_env: no key at all, whatever the environment holds
 _LONGEST_FILE = 1 << 16  # bytes
@@ -27,17 +27,17 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def credentials(options: Options, own: bool = False, *more: object) -> Credentials:
-    """Those of a command; raises UsageError for a key that cannot be one, and never says what it is.
+    """Those of a command; raises UsageError for a key that cannot be one, and never shows it.
 
     `own`: the server is started here, and gets a key only where one is asked for by name. `more` are
     tables, as a server's environment, in which names of secrets have values.
     """
     headers = dict(options.headers)
-    told = any(name.lower() == "authorization" for name in headers)
+    authorized = any(name.lower() == "authorization" for name in headers)
     asked = bool(options.api_key_env or options.api_key_file)
-    if told and asked:
+    if authorized and asked:
         raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
-    key = "" if told or (own and not asked) else api_key(options.api_key_env, options.api_key_file)
+    key = "" if authorized or (own and not asked) else api_key(options.api_key_env, options.api_key_file)
     if key:
         headers["Authorization"] = f"Bearer {key}"
     launching = options.launching
@@ -48,32 +48,33 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
 
 
 def api_key(variable: str | None, file: str | None) -> str:
-    """The key in a variable of the environment or in a file; "" where there is none and none is asked for.
+    """The key in a variable of the environment or in a file; "" where there is none and none is required.
 
-    Spaces and line ends around it are no part of it. Raises UsageError that says where it came from.
+    Spaces and line ends around it are no part of it. Raises UsageError, which names its source.
     """
     if variable and file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
     if file is not None:
-        return _checked(_read(file), f"--api-key-file {file}")
+        return checked_key(_read(file), f"--api-key-file {file}")
     if variable == NO_KEY:
         return ""
     if variable is None:
-        found = os.environ.get(DEFAULT_VARIABLE, "")
-        return _checked(found, DEFAULT_VARIABLE) if found.strip() else ""
+        key = os.environ.get(DEFAULT_VARIABLE, "")
+        return checked_key(key, DEFAULT_VARIABLE) if key.strip() else ""
     if variable not in os.environ:
         raise UsageError(f"--api-key-env {variable}: it is not set in the environment: export {variable}=…")
-    return _checked(os.environ[variable], f"--api-key-env {variable}")
+    return checked_key(os.environ[variable], f"--api-key-env {variable}")
 
 
-def _checked(text: str, origin: str) -> str:
+def checked_key(text: str, origin: str) -> str:
+    """The key in a text without the spaces around it; raises UsageError, which never shows it."""
     key = text.strip()
     if not key:
-        raise UsageError(f"{origin} is empty: put the API key into it")
+        raise UsageError(f"{origin} is empty: write the API key to it")
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(
-            f"{origin} holds no API key: a key is one word of printable ASCII, and this has other "
-            "characters inside (it is not shown); is it the right one, and is there only the key in it?"
+            f"{origin} is not an API key: a key is one word of printable ASCII, and this has other "
+            "characters (it is not shown): is it the right one, with nothing but the key in it?"
         )
     return key
 
@@ -83,20 +84,20 @@ def _read(file: str) -> str:
         # A FIFO or a terminal would be waited for.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no such name can be"
+        why = getattr(error, "strerror", None) or "is not a valid path"
         raise UsageError(f"--api-key-file {file!r}: {why}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"--api-key-file {file} is no regular file: write the key into one")
+            raise UsageError(f"--api-key-file {file} is not a regular file: write the key to one")
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             why = f"others on this machine may read {file}: chmod 600 {file}"
-            printed(f"loadgen: warning: {why}", sys.stderr)
+            _LOG.warning("warning: %s", why)
         data = os.read(descriptor, _LONGEST_FILE + 1)
     except OSError as error:
         raise UsageError(f"--api-key-file {file}: {error.strerror}") from None
     finally:
         os.close(descriptor)
     if len(data) > _LONGEST_FILE:
-        raise UsageError(f"--api-key-file {file} is longer than any key: write the key alone into it")
+        raise UsageError(f"--api-key-file {file} is too long for a key: write only the key to it")
     return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

@@ -29,11 +29,11 @@ class FinishedRun(msgspec.Struct, frozen=True):
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
-def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
+def with_outcome(facts: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
     """The facts with what the measured run itself adds."""
     health = outcome.health
     client = Client(
-        transport=known.client.transport,
+        transport=facts.client.transport,
         cpu_s=health.cpu_ns / 1e9,
         wall_s=(health.ended_ns - health.started_ns) / 1e9,
         clock_step_ms=health.clock_step_ns / 1e6,
@@ -41,7 +41,7 @@ def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: in
         backlog_bytes=health.backlog_bytes,
         stopped_s=health.stopped_ns / 1e9,
     )
-    return known.learned(
+    return facts.learned(
         {
             "finished": run_directory.now(),
             "client": client,
@@ -56,20 +56,20 @@ def with_outcome(known: Facts, outcome: Outcome, journal_error: str, planned: in
     )
 
 
-def followed_up(known: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
+def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
     for name, step in steps:
         broken: list[Broken] = []
         nothing: LateFacts = {}
         try:
-            known = known.learned(guarded(name, partial(step, known), nothing, broken))
+            facts = facts.learned(guarded(name, partial(step, facts), nothing, broken))
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
             why = f"stopped by {signals.NAMES[number]} after the last request, before {name} was known"
-            return known.learned({"signal": number, "notes": (*known.notes, why)})
+            return facts.learned({"signal": number, "notes": (*facts.notes, why)})
         unknown = tuple(f"{part.name}: {part.why}" for part in broken)
-        known = known.learned({"unknown": (*known.unknown, *unknown)})
-    return known
+        facts = facts.learned({"unknown": (*facts.unknown, *unknown)})
+    return facts
 
 
 def throttled(before: throttling.HostState | None) -> LateFacts:
@@ -78,7 +78,7 @@ def throttled(before: throttling.HostState | None) -> LateFacts:
 
 
 def counted(observer: MetricsScraper | None, outcome: Outcome) -> LateFacts:
-    """The server's own counters, once they have settled; after a signal nobody waits for that."""
+    """The server's own counters, once they have settled; not waited for after a signal."""
     return {} if observer is None or outcome.interrupted else {"window": observer.after()}
 
 
@@ -88,13 +88,13 @@ def sensed(sensing: Sampler | None, outcome: Outcome) -> LateFacts:
     return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}
 
 
-def calibrated(known: Facts) -> LateFacts:
+def calibrated(facts: Facts) -> LateFacts:
     """How true this client was when it last measured itself on this machine."""
-    digest = calibration.environment_digest(known.environment)
-    return {"calibration": calibration.remembered(known.client.transport, digest)}
+    digest = calibration.environment_digest(facts.environment)
+    return {"calibration": calibration.remembered(facts.client.transport, digest)}
 
 
-def bounded(known: Facts, flags: Flags) -> LateFacts:
+def bounded(facts: Facts, flags: Flags) -> LateFacts:
     """What the machine could do at best, or why that is not known."""
-    bound, why = run_roofline.ceiling(known, flags)
+    bound, why = run_roofline.ceiling(facts, flags)
     return {"ceiling": bound, "no_ceiling": why}

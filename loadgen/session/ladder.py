@@ -63,13 +63,13 @@ def _refuse(options: Options) -> None:
     """Flags of `bench` that a ladder would not heed."""
     advice = {
         "--input-len": ("input_len" in options.overrides, "the profile's `ladder` has the lengths"),
-        "--repeat": (options.repeat > 1, "--num-prompts says how often a length is measured"),
+        "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
         "--print-request": (options.print_request, "`loadgen bench` shows one"),
     }
     for flag, (given, what_to_do) in advice.items():
         if given:
-            raise UsageError(f"{flag} is not for a ladder: {what_to_do}")
+            raise UsageError(f"{flag} does not apply to a ladder: {what_to_do}")
 
 
 def _workload(options: Options) -> Profile:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.errors import MeasureError
+from loadgen.errors import MeasureError, ServerDied
 from loadgen.results import run_directory, speed_ladder, speed_tables
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import TOTAL
 from loadgen.results.speed_rows import SpeedRow
 from loadgen.session import progress, signals
-from loadgen.session.local_server import LAST_WORDS
 from loadgen.session.session import Session
 from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
@@ -45,7 +44,7 @@ class Climb:
         return any(row.speed_tok_s is not None for row in self.rows)
 
     def on(self, session: Session, seed: Seed) -> None:
-        """Measure what is left on a server. A length that cannot be is a row that says why.
+        """Measure what is left on a server. A length that cannot be measured is a row with the reason.
 
         Raises MeasureError where the server has died of one, whose row is kept, and KeyboardInterrupt.
         """
@@ -55,18 +54,17 @@ class Climb:
             try:
                 self._rung(inside, length, seed)
             except MeasureError as error:
-                why, died, _ = str(error).partition(LAST_WORDS)
-                self._add(self._missed(length, why, session))
-                if died:
+                self._add(self._missed(length, error.summary, session))
+                if isinstance(error, ServerDied):
                     raise
 
     def give_up(self, why: str) -> None:
-        """A row for each length that is left, to say why it was not measured."""
+        """Add a row for each length that is left, with the reason."""
         while self.left:
             self._add(self._missed(self.left.popleft(), why))
 
     def tell(self) -> None:
-        """Print the tables for a terminal, ours and the published beside it; without rows, leave nothing."""
+        """Print our table and the published one; without rows, remove the directory."""
         if not self.rows:
             run_directory.remove_empty(self.directory)
             return
@@ -89,7 +87,7 @@ class Climb:
             raise signals.Stopped(number)
 
     def _missed(self, length: int, why: str, session: Session | None = None) -> SpeedRow:
-        """A row that says why it has no speed; model and machine are as in the row before."""
+        """A row without a speed, with the reason; model and machine are those of the row before."""
         if self.rows:
             known = self.rows[-1]
         else:
@@ -112,7 +110,7 @@ class Climb:
         )
 
     def _add(self, row: SpeedRow, run: str = "") -> None:
-        """Keep a row, write every table anew, and say it."""
+        """Keep a row, write every table again, and print the row."""
         self.rows.append(row)
         self.runs.append(run)
         listed = [speed_ladder.json(known, where) for known, where in zip(self.rows, self.runs, strict=True)]

@@ -1,4 +1,4 @@
-"""Launch flags: how a server is started for the run, as the command line says it."""
+"""Launch flags: how a server is started for the run."""
 
 from __future__ import annotations
 
@@ -50,36 +50,34 @@ class Launching(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in the report and in the log's directory."""
+        """Its name in the report and in the log's directory."""
         return self.engine or ("container" if self.container else "command")
 
 
+# fmt: off
 def add_launch_flags(group: argparse._ArgumentGroup) -> None:
-    """The flags that start a server and say how."""
+    """The flags that start a server."""
     add, yes_no = group.add_argument, argparse.BooleanOptionalAction
     add("--launch", choices=ENGINES, help="start this engine on --model, and stop it afterwards")
-    add(
-        "--launch-command",
-        metavar="LINE",
-        help="start any server, in --launch-container or not: a line with {port}",
-    )
-    add("--launch-container", metavar="IMAGE", help="start it in a container (of vLLM, or --launch names)")
+    add("--launch-command", metavar="LINE", help="start any server: a command line with {port} in it")
+    add("--launch-container", metavar="IMAGE", help="start it in a container (of vLLM, or of --launch)")
     add("--container-engine", metavar="NAME", help="docker or podman (default: the first on PATH)")
-    add("--container-args", metavar="LINE", help="more for its `run`, as '--shm-size 16g'")
-    add("--server-args", metavar="LINE", help="passed to the engine as they are")
+    add("--container-args", metavar="LINE", help="more arguments of `docker run`, as '--shm-size 16g'")
+    add("--server-args", metavar="LINE", help="passed to the engine unchanged")
     add("--server-env", nargs="+", action="extend", metavar="NAME=VALUE", help="added to its environment")
-    add("--server-python", metavar="PATH", help="interpreter or venv that the engine is installed for")
-    add("--context-len", type=int, metavar="N", help="tokens of the longest request it is to take")
-    add("--memory-fraction", type=float, metavar="X", help="of the GPU's memory, 0 to 1")
+    add("--server-python", metavar="PATH", help="interpreter or venv with the engine installed")
+    add("--context-len", type=int, metavar="N", help="tokens of the longest request it accepts")
+    add("--memory-fraction", type=float, metavar="X", help="share of the GPU's memory to use, 0 to 1")
     add("--tensor-parallel", type=int, metavar="N", help="GPUs that share the model")
-    add("--quantization", metavar="NAME", help="default: what the checkpoint says")
-    add("--skip-tokenizer", action="store_true", help="serve token ids alone")
+    add("--quantization", metavar="NAME", help="default: from the checkpoint")
+    add("--skip-tokenizer", action="store_true", help="serve token ids only")
     add("--prefix-caching", action=yes_no, help="default: the engine's own")
     add("--server-seed", type=int, metavar="N")
     add("--launch-timeout-sec", dest="launch_timeout_s", type=float, metavar="S",
-        help="for it to become ready (default 1200)")  # fmt: skip
+        help="wait S seconds for it to be ready (default 1200)")
     add("--dry-run", action="store_true", help="print the command that would start it, then exit")
-    add("--server-trace", metavar="DIR", help="have the engine profile itself during the run")
+    add("--server-trace", metavar="DIR", help="have the engine write a profiler trace of the run")
+# fmt: on
 
 
 def joined(argv: Sequence[str]) -> list[str]:
@@ -92,7 +90,7 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def launching(values: dict[str, Any]) -> Launching:
-    """What the flags' `values` say, which are taken out of it; raises UsageError."""
+    """The launch that the flags' `values` ask for, which are taken out of them; raises UsageError."""
     given = {name: values.pop(name) for name in _SETTINGS if name in values}
     if "server_seed" in given:
         given["seed"] = given.pop("server_seed")
@@ -101,7 +99,7 @@ def launching(values: dict[str, Any]) -> Launching:
         given["arguments"] = arguments
     if pairs := values.pop("server_env", []):
         given["environment"] = _environment(pairs)
-    found = Launching(
+    launch = Launching(
         engine=values.pop("launch", None),
         command=values.pop("launch_command", None),
         container=values.pop("launch_container", None),
@@ -113,26 +111,26 @@ def launching(values: dict[str, Any]) -> Launching:
         dry_run=values.pop("dry_run", False),
         trace_directory=_whole(values.pop("server_trace", None)),
     )
-    _check(found, given)
-    return found
+    _check(launch, given)
+    return launch
 
 
-def _check(found: Launching, given: Mapping[str, Any]) -> None:
-    if found.command is not None and found.engine:
+def _check(launch: Launching, given: Mapping[str, Any]) -> None:
+    if launch.command is not None and launch.engine:
         raise UsageError("--launch-command is the whole command: leave out --launch")
-    if not 0 < found.timeout_s < 1e9:
-        raise UsageError(f"--launch-timeout-sec {found.timeout_s:g}: give seconds, more than 0")
-    if found.container is None and (found.container_engine or found.container_args):
+    if not 0 < launch.timeout_s < 1e9:
+        raise UsageError(f"--launch-timeout-sec {launch.timeout_s:g}: give seconds, more than 0")
+    if launch.container is None and (launch.container_engine or launch.container_args):
         raise UsageError("--container-engine and --container-args go with --launch-container")
-    if found.wanted:
+    if launch.wanted:
         return
     needless = [_FLAGS.get(name, name) for name in given]
-    needless += ["server_python"] * (found.python is not None) + ["dry_run"] * found.dry_run
-    needless += ["launch_timeout_sec"] * (found.timeout_s != _TIMEOUT_S)
+    needless += ["server_python"] * (launch.python is not None) + ["dry_run"] * launch.dry_run
+    needless += ["launch_timeout_sec"] * (launch.timeout_s != _TIMEOUT_S)
     if needless:
         flag = needless[0].replace("_", "-")
         raise UsageError(
-            f"--{flag} is for a server that is started here, with --launch, -command or -container"
+            f"--{flag} applies to a server that loadgen starts: add --launch, --launch-command or -container"
         )
 
 
@@ -149,10 +147,10 @@ def _words(flag: str, line: str) -> tuple[str, ...]:
 
 
 def _environment(pairs: list[str]) -> dict[str, str]:
-    found = {}
+    environment = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--server-env {shown(name)}: write NAME=VALUE")
-        found[name] = value
-    return found
+        environment[name] = value
+    return environment

@@ -12,13 +12,14 @@ import msgspec
 
 from loadgen import clock
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.secrecy import hide
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import MeasureError, ServerDied, UsageError
 from loadgen.results import run_directory
 from loadgen.session import progress
 from loadgen.session.credentials import Credentials
 from loadgen.session.launch_options import Launching
-from loadgen.session.local_server import LAST_WORDS, Local
+from loadgen.session.local_server import Local
 from loadgen.session.options import Options
 from loadgen.telemetry import discovery
 from loadgen.validity.run_metadata import Launched
@@ -37,10 +38,6 @@ _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, a
 _LOOK_S = 0.5
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
-
-
-class ServerDied(MeasureError):
-    """A server that was started here ended by itself, or never became ready."""
 
 
 class Startup(msgspec.Struct, frozen=True):
@@ -75,7 +72,7 @@ def dry_run(options: Options, settings: ServerSettings) -> str:
 
 @contextmanager
 def launched(
-    options: Options, settings: ServerSettings, known: Credentials
+    options: Options, settings: ServerSettings, known: Credentials, loop: ControlLoop
 ) -> Iterator[tuple[ServerAddress, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
 
@@ -90,7 +87,7 @@ def launched(
     )
     before = discovery.device_memory_bytes()
     startup = Startup(launch, _started(command, port, directory, known.variables), clock.now_ns())
-    access = ServerAddress(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets)
+    access = ServerAddress(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets, loop=loop)
     try:
         with startup.running:
             _until_ready(startup, access, options.quiet)
@@ -111,7 +108,7 @@ def _started(command: Command, port: int, directory: Path, withheld: Sequence[st
 
 
 def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
-    """What is known of a server that has become ready; raises UsageError where somebody else answers."""
+    """What is known of a server that has become ready; raises UsageError where another process answers."""
     running, safe = startup.running, without_secrets(command)
     facts = Launched(
         how=startup.launch.name,
@@ -183,17 +180,17 @@ def _launcher(launch: Launching) -> Launcher:
 
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
-    """Wait for /health to say yes; raises ServerDied, or UsageError when somebody else has the port."""
+    """Wait until /health is ready; raises ServerDied."""
     inquiry = ServerProbe(access, None)
     display = progress.display(quiet)
     launch, running = startup.launch, startup.running
     try:
         while (reason := inquiry.poll()) is not None:
             if (code := running.exit_code()) is not None:
-                raise ServerDied(_last_words(launch.name, running, f"ended with {code} before it was ready"))
+                raise _death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
                 limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
-                raise ServerDied(_last_words(launch.name, running, f"is not ready after {limit}"))
+                raise _death(launch.name, running, f"is not ready after {limit}")
             display.show(startup)
             time.sleep(_LOOK_S)
     finally:
@@ -201,13 +198,13 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 
 
 def _owned(running: Running) -> str:
-    """How it is known that the listener is ours; raises UsageError where it is somebody else."""
+    """How it is known that the listener is ours; raises UsageError where it is another process."""
     try:
         found = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
         raise UsageError(str(error)) from None
     if found is port_owner.PortOwner.NO_ONE:
-        raise ServerDied(_last_words("the server", running, f"answers, and {found.value}"))
+        raise _death("the server", running, f"answers, and {found.value}")
     return str(found.value)
 
 
@@ -217,16 +214,16 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
     while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
         time.sleep(_LOOK_S)
     if code is not None:
-        raise ServerDied(_last_words(name, running, f"ended with {code} during the run"))
+        raise _death(name, running, f"ended with {code} during the run")
 
 
-def _last_words(name: str, running: Running, what: str) -> str:
-    """What happened, the known cause, and the end of the log."""
+def _death(name: str, running: Running, what: str) -> ServerDied:
+    """What happened and the known cause; then the end of the log."""
     tail = running.tail(_CAUSE_LINES)
     known = cause("\n".join(tail), running.exit_code())
-    said = f"{name} {what}" + (f": {known}" if known else "")
-    words = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
-    return f"{said}{LAST_WORDS}{running.log}{words}"
+    summary = f"{name} {what}" + (f": {known}" if known else "")
+    last_lines = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
+    return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
 
 
 def _until_memory_is_back(before: int | None) -> None:

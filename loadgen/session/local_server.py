@@ -1,4 +1,4 @@
-"""Local: a server on this machine, as far as its processes, its log and its end are known."""
+"""Local server: one on this machine, with what is known of its processes, its log and its end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import msgspec
 
 from loadgen.validity.run_metadata import Launched
 
-LAST_WORDS = "; its whole log: "  # stands between what became of a server and the end of its log
-
 
 def _nothing(wait_s: float) -> None:
-    """Nobody knows whether a server lives that was not started here."""
+    """A server that was not started here: unknown whether it is alive."""
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -22,7 +20,7 @@ class Local(msgspec.Struct, frozen=True):
     pids: Callable[[], Sequence[int]]
     log: Path | None = None
     launched: Launched | None = None
-    # Raises MeasureError where it has ended; a server that just failed may need so many seconds to.
+    # Raises ServerDied where it has ended; one that just failed may take that many seconds to end.
     check_alive: Callable[[float], None] = _nothing
     gone: Callable[[], bool] = lambda: False  # whether it has ended
     device_before_bytes: int | None = None  # GPU memory in use before it was started

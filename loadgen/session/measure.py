@@ -20,6 +20,7 @@ from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
 from loadgen.session import signals
 from loadgen.session.progress import Display, Progress
+from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.stop_rules import StopRules
 from loadgen.transport.capture_process import Run, start
 from loadgen.transport.job import Health, Job, Limits, Target
@@ -33,12 +34,12 @@ UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 def never() -> bool:
-    """As `Manner.gone` of a server whose end nobody would see."""
+    """As `TransportOptions.gone` of a server whose end cannot be seen."""
     return False
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
-    """How requests travel, whatever they say."""
+    """How requests are sent, whatever is in them."""
 
     target: Target
     transport: str = "wire"
@@ -50,7 +51,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a plan; `cut_short` says why where it was not carried to its end."""
+    """The outcome of a plan; `cut_short` is why it was not carried to its end, "" where it was."""
 
     records: Records
     health: Health
@@ -60,18 +61,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked the run to stop."""
+        """Whether a signal or a cancellation stopped the run."""
         return self.signal > 0
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """What goes on beside a run: who is shown it, where it is kept, when it is to stop."""
+    """What accompanies a run: its display, its journal, its rules to stop."""
 
     display: Display
     title: str
     during: AbstractContextManager[object] = msgspec.field(default_factory=nullcontext)
     journal: Journal = msgspec.field(default_factory=Journal)
     rules: StopRules = msgspec.field(default_factory=StopRules)
+    interrupts: Interrupts = SIGNALS
 
 
 @dataclass
@@ -90,7 +92,7 @@ class _Ending:
         self.run.stop()
 
     def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
-        """Ask the run to stop once where the server has ended or a rule says so."""
+        """Ask the run to stop, once, where the server has ended or a rule requires it."""
         if self.gone or rules.fired:
             return
         counters = self.run.counters
@@ -109,10 +111,10 @@ class _Ending:
 
 
 @contextmanager
-def _until_its_end(run: Run) -> Iterator[_Ending]:
+def _until_its_end(run: Run, interrupts: Interrupts) -> Iterator[_Ending]:
     ending = _Ending(run)
     try:
-        with signals.caught(ending.by_signal):
+        with interrupts.caught(ending.by_signal):
             yield ending
     finally:
         run.kill()
@@ -120,7 +122,7 @@ def _until_its_end(run: Run) -> Iterator[_Ending]:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Decoding makes no cycles, and many objects for the collector to look at in vain."""
+    """Disable the garbage collector: decoding allocates many objects but no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
@@ -128,30 +130,32 @@ def _no_collector() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            gc.unfreeze()
             gc.enable()
 
 
-def measure(plan: Plan, manner: TransportOptions, watch: Watch) -> Outcome:
+def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     """Fire a plan and decode what comes back; raises UsageError when it needs too much.
 
     `watch.during` is entered once the capturing process has been forked: what it starts may be a thread.
     On return every decoded request is in the journal's file, and that is on the disk.
     """
     rules, journal = watch.rules, watch.journal
-    job = _job(plan, manner, rules)
+    job = _job(plan, options, rules)
     _allow_files(job)
     planned = (plan.prompts.input_lens, plan.prompts.output_lens)
-    decoder = Decoder(plan.dialect, plan.profile.stream, manner.keep_text, manner.hide, planned)
-    run = start(job, manner.transport)
+    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
+    run = start(job, options.transport)
     progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
     began_ns = clock.now_ns()
-    with _until_its_end(run) as ending, _no_collector(), watch.during:
+    with _until_its_end(run, watch.interrupts) as ending, _no_collector(), watch.during:
         journal.start_syncing()
         for capture in run.captures():
             if capture is None:
                 journal.write()
                 watch.display.show(progress)
-                ending.check(manner.gone, rules, (clock.now_ns() - began_ns) / 1e9)
+                watch.interrupts.poll()
+                ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
                 continue
             record = decoder.decode(capture)
             journal.add(record)
@@ -165,10 +169,10 @@ def measure(plan: Plan, manner: TransportOptions, watch: Watch) -> Outcome:
     return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
 
 
-def _job(plan: Plan, manner: TransportOptions, rules: StopRules) -> Job:
+def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     profile = plan.profile
     return Job(
-        target=manner.target,
+        target=options.target,
         count=len(plan),
         body=plan.body,
         offsets_ns=plan.offsets_ns,
@@ -180,10 +184,10 @@ def _job(plan: Plan, manner: TransportOptions, rules: StopRules) -> Job:
             answer_bytes=_answer_bytes(plan),
         ),
         token_seen=plan.dialect.token_seen,
-        request_id_prefix=manner.request_id_prefix,
+        request_id_prefix=options.request_id_prefix,
         rate_per_s=profile.request_rate,
         duration_ns=rules.duration_ns(profile.duration_ns),
-        http2=manner.http2,
+        http2=options.http2,
     )
 
 

@@ -21,7 +21,7 @@ from loadgen.spelling import Parser, refuse_unknown
 from loadgen.workload.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
 
 _MOST_REPEATS = 10_000
-_LONGEST = 20  # digits that are looked at
+_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 
@@ -83,7 +83,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def saves(self) -> bool:
-        """Whether a result file is written beside the run directory."""
+        """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
 
 
@@ -97,7 +97,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
         refuse_unknown(unknown[0], parser)
     values = vars(given)
     if values.pop("dataset_name") != "random":
-        raise UsageError("--dataset-name: only random is built")
+        raise UsageError("--dataset-name: only random is supported")
     base_url = values.pop("base_url", None)
     host, port = values.pop("host", None), values.pop("port", None)
     if host is not None or port is not None:
@@ -112,10 +112,10 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = launching(values)
     if base_url is not None and launch.wanted:
-        raise UsageError("--base-url is a server that is there already: leave out --launch, or --base-url")
+        raise UsageError("--base-url is a running server: leave out --launch, or --base-url")
     certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
     if certificate is not None and base_url is None:
-        raise UsageError(f"{certificate} is for a server that is there already: pass its https --base-url")
+        raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     # They are written into every result as they are given.
@@ -137,25 +137,25 @@ def _refuse(argv: Sequence[str]) -> None:
         if word == "--profile" and following.startswith("--"):
             raise UsageError(
                 "--profile takes the name of a workload here (`loadgen profiles` lists them); "
-                "vLLM's bare --profile, which profiles the server, is --server-trace"
+                "vLLM's bare --profile, which traces the server, is --server-trace"
             )
         reason = REFUSED.get(flag, ONLY_RANDOM if flag.startswith(OTHER_DATASETS) else None)
         if reason is not None:
-            raise UsageError(f"{flag} is a flag of `vllm bench serve` that is not built: {reason}")
+            raise UsageError(f"{flag} of `vllm bench serve` is not supported: {reason}")
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:
     """Headers written NAME=VALUE, or as curl has them; no word of one that is refused is shown."""
-    found = {}
+    headers = {}
     for number, pair in enumerate(pairs, 1):
         named = _HEADER.fullmatch(pair)
         if named is None:
             raise UsageError(
-                f"--header: value {number} (not shown) is no header: write NAME=VALUE in ASCII, in quotes"
+                f"--header: value {number} (not shown) is not a header: write NAME=VALUE in ASCII, in quotes"
             )
-        found[named[1]] = named[2]
-    check_headers(found.items())
-    return found
+        headers[named[1]] = named[2]
+    check_headers(headers.items())
+    return headers
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -191,84 +191,64 @@ def bench_parser() -> argparse.ArgumentParser:
 Group = argparse._ArgumentGroup
 
 
+# fmt: off
 def add_key_flags(group: argparse._ActionsContainer) -> None:
-    """The flags that say where the API key is; none takes the key itself, which other users would see."""
+    """The flags that name the API key's place; none takes the key itself, which other users would see."""
     add = group.add_argument
-    add("--api-key-env", metavar="NAME", help="variable that holds the API key (default OPENAI_API_KEY)")
-    add("--api-key-file", metavar="FILE", help="file that holds it, instead")
+    add("--api-key-env", metavar="NAME",
+        help="environment variable with the API key (default OPENAI_API_KEY)")
+    add("--api-key-file", metavar="FILE", help="file with the API key")
 
 
 def _target_flags(group: Group) -> None:
     add = group.add_argument
-    add("--base-url", metavar="URL", help="for example http://localhost:8000; https works too")
+    add("--base-url", metavar="URL", help="address of a running server, http or https")
     add("--host", help="with --port, instead of --base-url")
     add("--port", type=whole(0, 65535))
-    add(
-        "--endpoint",
-        metavar="PATH",
-        help="default: the backend's own, /v1/completions or /v1/chat/completions",
-    )
-    add(
-        "--backend",
-        choices=("openai", "openai-chat", "vllm", "sglang"),
-        help="which API (default openai: completions; sglang: its own /generate)",
-    )
-    add("--model", help="default: the first that /v1/models names")
-    add("--served-model-name", metavar="NAME", help="the name requests carry, where it is not --model")
-    add("--tokenizer", metavar="DIR", help="where token ids or text prompts come from")
-    add(
-        "--vocab-size",
-        type=whole(1, MOST_IDS),
-        metavar="N",
-        help="draw ids below N, where no tokenizer or config tells",
-    )
-    add(
-        "--header",
-        nargs="+",
-        action="extend",
-        metavar="NAME=VALUE",
-        help="sent with every request, never stored; of a key, other users see it in `ps`",
-    )
+    add("--endpoint", metavar="PATH",
+        help="default: the backend's, /v1/completions or /v1/chat/completions")
+    add("--backend", choices=("openai", "openai-chat", "vllm", "sglang"),
+        help="API (default openai: completions; sglang: its own /generate)")
+    add("--model", help="default: the first in /v1/models")
+    add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")
+    add("--tokenizer", metavar="DIR", help="source of token ids or text prompts")
+    add("--vocab-size", type=whole(1, MOST_IDS), metavar="N",
+        help="draw token ids below N, if neither tokenizer nor config is available")
+    add("--header", nargs="+", action="extend", metavar="NAME=VALUE",
+        help="sent with every request, never stored (other users can read it in `ps`)")
     add_key_flags(group)
     add("--insecure", action="store_true", help="accept any TLS certificate")
-    add("--ca-cert", metavar="FILE", help="trust the authorities in it (PEM), besides the system's")
-    add("--client-cert", metavar="FILE", help="our own certificate (PEM), for servers that ask for one")
-    add("--client-key", metavar="FILE", help="its key, where that is not in the same file")
+    add("--ca-cert", metavar="FILE", help="also trust these certificate authorities (PEM)")
+    add("--client-cert", metavar="FILE", help="our certificate (PEM), for servers that require one")
+    add("--client-key", metavar="FILE", help="its private key, if not in the same file")
     add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=real(0, MOST_SECONDS), metavar="S",
-        help="how long to wait for the server to be ready (default 0: it must be)")  # fmt: skip
-    add(
-        "--preset",
-        metavar="NAME",
-        help="timing of the embedded engine; `loadgen engine --list-presets`, or roofline/MACHINE/MODEL",
-    )
+        help="wait S seconds for the server to be ready (default 0: it must be)")
+    add("--preset", metavar="NAME",
+        help="timing of the embedded engine: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
 
 
 def _workload_flags(group: Group) -> None:
     add = group.add_argument
-    add(
-        "--profile",
-        metavar="NAME[,NAME…]",
-        help="a preset or a path to a .toml; `loadgen profiles` lists them",
-    )
-    add("--dataset-name", default="random", help="random, the only one built")
+    add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
+    add("--dataset-name", default="random", help="only random is supported")
     add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
-    add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="answer tokens")
-    add("--random-range-ratio", dest="range_ratio", metavar="R", help="lengths vary by ± R, 0 to 1")
-    add("--random-prefix-len", dest="prefix_len", type=int, metavar="N", help="tokens shared by all prompts")
+    add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="output tokens")
+    add("--random-range-ratio", dest="range_ratio", metavar="R", help="vary lengths by ± R, 0 to 1")
+    add("--random-prefix-len", dest="prefix_len", type=int, metavar="N", help="tokens that all prompts share")
     add("--num-prompts", type=int, metavar="N")
-    add("--max-concurrency", type=int, metavar="N", help="requests under way at most (default: no limit)")
-    add("--request-rate", type=float, metavar="RPS", help="requests due per second (default inf)")
+    add("--max-concurrency", type=int, metavar="N", help="most requests in flight (default: no limit)")
+    add("--request-rate", type=float, metavar="RPS", help="requests per second (default inf)")
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
     add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
-    add("--seed", type=whole(-MOST_SEED, MOST_SEED), help="default: drawn, printed and recorded")
+    add("--seed", type=whole(-MOST_SEED, MOST_SEED), help="default: random, printed and recorded")
     add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
-        help="ids: exactly N random token ids (default where the API takes them)")  # fmt: skip
+        help="ids: exactly N random token ids (default where the API takes them)")
 
 
 def _request_flags(group: Group) -> None:
     add, yes_no = group.add_argument, argparse.BooleanOptionalAction
-    add("--ignore-eos", action=yes_no, help="let no answer end early (default, where the server takes it)")
+    add("--ignore-eos", action=yes_no, help="generate every planned token (default, where supported)")
     for name, kind in (("temperature", float), ("top-p", float), ("top-k", int), ("min-p", float)):
         add(f"--{name}", type=kind, metavar="X")
     for name in ("frequency-penalty", "presence-penalty", "repetition-penalty"):
@@ -276,69 +256,62 @@ def _request_flags(group: Group) -> None:
     add("--logprobs", type=int, metavar="N")
     add("--extra-body", type=_json_object, metavar="JSON", help="merged into every request")
     add("--chat-template-kwargs", type=_json_object, metavar="JSON")
-    add("--no-stream", dest="stream", action="store_false", help="whole answers: E2E latency only")
-    add("--continuous-usage", action="store_true", help="ask for the token count on every message")
-    add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: drawn)")
+    add("--no-stream", dest="stream", action="store_false", help="whole responses: E2E latency only")
+    add("--continuous-usage", action="store_true", help="request the token count with every message")
+    add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: random)")
     add("--print-request", action="store_true", help="print one request as it would be sent, then exit")
 
 
 def _run_flags(group: Group) -> None:
     add = group.add_argument
-    add(
-        "--transport", choices=("wire", "httpx"), help="wire: kernel stamps (default); httpx: proxies, HTTP/2"
-    )
+    add("--transport", choices=("wire", "httpx"),
+        help="wire: kernel timestamps (default); httpx: proxies, HTTP/2")
     add("--http2", action="store_true", help="with --transport httpx")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
-    add("--repeat", type=_repeats, metavar="N", help="runs of each profile, each with prompts of its own")
-    add("--selftest", action="store_true", help="measure this client first, at the load to come")
+    add("--repeat", type=whole(1, _MOST_REPEATS), metavar="N",
+        help="runs of each profile, with new prompts each")
+    add("--selftest", action="store_true", help="first measure this client's own error at the same load")
     add("--reset-cache", action="store_true",
-        help="empty the prefix cache before each run (of a launched server: always)")  # fmt: skip
+        help="empty the prefix cache before each run (always done for a launched server)")
     add("--fingerprint", action="store_true",
-        help="keep the answers to a few greedy prompts: does a fast checkpoint still answer?")  # fmt: skip
+        help="record the answers to a few greedy prompts, to see whether a fast checkpoint still answers")
     add("--no-observe", dest="observe", action="store_false",
-        help="leave the server's /metrics and this machine's sensors alone")  # fmt: skip
-    add("--quiet", action="store_true", help="no progress")
-    add("--disable-tqdm", action="store_true", help="the same")
+        help="do not sample the server's /metrics nor this machine's sensors")
+    add("--quiet", action="store_true", help="no progress display")
+    add("--disable-tqdm", action="store_true", help="as --quiet")
 
 
 def add_roofline_flags(group: Group) -> None:
-    """The flags that say what machine and what model it is, where they do not say so themselves."""
+    """The flags that name machine and model, where neither can be detected."""
     add = group.add_argument
-    add("--hardware", metavar="KEY", help="as jetson-thor, 4xh100 (default: as the GPU names itself)")
-    add("--bandwidth", type=float, metavar="GB/s", help="of its memory, instead of the table's")
-    add(
-        "--model-config",
-        metavar="FILE",
-        help="the model's config.json (default: its directory's, or the table's)",
-    )
+    add("--hardware", metavar="KEY", help="as jetson-thor or 4xh100 (default: detected from the GPU's name)")
+    add("--bandwidth", type=float, metavar="GB/s", help="memory bandwidth, instead of the table's")
+    add("--model-config", metavar="FILE",
+        help="the model's config.json (default: from its directory, or the table)")
 
 
 def _output_flags(group: Group) -> None:
     add = group.add_argument
-    add("--layout", metavar="NAME", help="of the block: vllm-0.32 (default), vllm-2025, sglang, sglang-2025")
+    add("--layout", metavar="NAME",
+        help="of the result block: vllm-0.32 (default), vllm-2025, sglang, sglang-2025")
     add("--percentile-metrics", metavar="LIST", help="of ttft,tpot,itl,e2el (default ttft,tpot,itl)")
     add("--metric-percentiles", metavar="LIST", help="default 99")
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
-    add("--warmup", metavar="N|Ss", help="leave these requests or seconds out of the steady state's begin")
-    add("--cooldown", metavar="N|Ss", help="and these out of its end")
-    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
-    add("--strict", action="store_true", help="exit 3 where the verdict is INVALID")
+    add("--warmup", metavar="N|Ss", help="exclude the first N requests or S seconds from the steady state")
+    add("--cooldown", metavar="N|Ss", help="exclude the last ones")
+    add("--explain", action="store_true", help="show evidence, condition and remedy of every doubt")
+    add("--strict", action="store_true", help="exit with 3 if the verdict is INVALID")
     add("--save-result", action="store_true", help="also write vLLM's result JSON")
-    add("--save-detailed", action="store_true", help="with every request's times and text in it")
+    add("--save-detailed", action="store_true", help="include every request's times and text")
     add("--append-result", action="store_true", help="append to the file instead")
     add("--save-requests", action="store_true", help="also write requests.jsonl, a row per request")
-    add("--result-dir", metavar="DIR", help="for --save-result (default: here)")
+    add("--result-dir", metavar="DIR", help="for --save-result (default: the current directory)")
     add("--result-filename", metavar="FILE")
-    add("--run-dir", metavar="DIR", help="where run directories go (default: runs)")
+    add("--run-dir", metavar="DIR", help="parent of run directories (default: runs)")
     add("--metadata", nargs="+", action="extend", metavar="KEY=VALUE")
     add("--label")
-
-
-def _repeats(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text[:_LONGEST]) <= _MOST_REPEATS:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of runs: give 1 to {_MOST_REPEATS}")
-    return int(text)
+# fmt: on
 
 
 def _warmups(text: str) -> int | str:

@@ -1,4 +1,4 @@
-"""Live: what a person sees while a run is under way; it only looks at counters."""
+"""Live: what a person sees while a run is under way; it only reads counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Progress:
     """A run so far: requests from the counters, tokens and TTFT from what has been decoded."""
 
     title: str
-    total: int | None  # None: only the time for sending tells
+    total: int | None  # None: only the sending time is limited
     counters: Counters
     duration_s: float | None = None  # for which requests are sent
     begin_ns: int = field(default_factory=clock.now_ns)

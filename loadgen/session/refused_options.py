@@ -1,8 +1,8 @@
-"""Refused flags: those of `vllm bench serve` that are not built here, each with what to use instead."""
+"""Refused flags: those of `vllm bench serve` that are not supported here, each with what to use instead."""
 
 from __future__ import annotations
 
-ONLY_RANDOM = "only --dataset-name random is built"
+ONLY_RANDOM = "only --dataset-name random is supported"
 OTHER_DATASETS = (
     "--random-mm-",
     "--sharegpt-",
@@ -15,7 +15,7 @@ OTHER_DATASETS = (
     "--timed-trace-",
     "--hf-",
 )
-# Flags of `vllm bench serve` 0.32 that are not built here, each with what to use instead.
+# Flags of `vllm bench serve` 0.32 that are not supported here, each with what to use instead.
 REFUSED = {
     "--dataset-path": ONLY_RANDOM,
     "--self-timed": ONLY_RANDOM,
@@ -24,20 +24,20 @@ REFUSED = {
     "--skip-chat-template": "--backend openai sends prompts without a template",
     "--enable-multimodal-chat": "only text is sent",
     "--disable-shuffle": ONLY_RANDOM,
-    "--random-batch-size": "one prompt a request is sent",
+    "--random-batch-size": "every request has one prompt",
     "--no-reranker": "only text generation is measured",
-    "--tokenizer-mode": "only --tokenizer is built",
+    "--tokenizer-mode": "use --tokenizer DIR",
     "--skip-tokenizer-init": "--prompt-format ids (the default) needs none; a server's: --skip-tokenizer",
     "--trust-remote-code": "code from a model's repository is never run",
-    "--use-beam-search": "beam search is not built",
+    "--use-beam-search": "only greedy decoding and sampling are measured",
     "--lora-modules": "pass the adapter's name as --model",
     "--lora-assignment": "pass the adapter's name as --model",
-    "--ramp-up-strategy": "only --request-rate with --burstiness is built",
-    "--ramp-up-start-rps": "only --request-rate with --burstiness is built",
-    "--ramp-up-end-rps": "only --request-rate with --burstiness is built",
-    "--probe-request-rate": "probe requests are not built",
-    "--plot-timeline": "plots are not built",
-    "--timeline-itl-thresholds": "plots are not built",
-    "--plot-dataset-stats": "plots are not built",
+    "--ramp-up-strategy": "use --request-rate with --burstiness",
+    "--ramp-up-start-rps": "use --request-rate with --burstiness",
+    "--ramp-up-end-rps": "use --request-rate with --burstiness",
+    "--probe-request-rate": "no probe requests are sent",
+    "--plot-timeline": "use `loadgen report --html` for plots",
+    "--timeline-itl-thresholds": "use `loadgen report --html` for plots",
+    "--plot-dataset-stats": "use `loadgen report --html` for plots",
     "--log-config-file": "there is no log to configure: use --quiet",
 }

@@ -1,4 +1,4 @@
-"""`loadgen selftest`: this client against a null server, which says when it really wrote each message."""
+"""`loadgen selftest`: this client against a null server, which logs when it really wrote each message."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from loadgen.transport.job import Health
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.workload import plan, profile
+from loadgen.workload.bounds import MOST_STREAMS, real, whole
 from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import Prompts
@@ -48,10 +49,11 @@ _LEAST_MESSAGES = 4
 _LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _PATIENCE_S = 60.0
 _USUAL_STREAMS = 256
+_COUNT, _POSITIVE = whole(1, MOST_STREAMS), real(0.001, 10_000)  # of its flags
 
 
 class SelftestLoad(msgspec.Struct, frozen=True):
-    """What the client is put to: so many streams, on each a message every `interval_ms`."""
+    """The load on the client: a message every `interval_ms` on each of `streams`."""
 
     streams: int = _USUAL_STREAMS
     interval_ms: float = 20.0
@@ -61,7 +63,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, workload: Profile, interval_ms: float = 20.0, tokens_per_message: int = 1) -> SelftestLoad:
-        """The load of a run to come, as far as its profile says; the server's pace is a guess."""
+        """The load of a run to come, from its profile; the server's pace is a guess."""
         streams = workload.max_concurrency or _USUAL_STREAMS
         return cls(
             streams=min(streams, workload.num_prompts or streams),
@@ -106,7 +108,7 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[tup
 
 
 class _Words(msgspec.Struct, frozen=True):
-    """Ids as text, for an API that takes nothing else; nobody reads them."""
+    """Ids as text, for an API that takes nothing else; the null server ignores them."""
 
     ids: Prompts
     format: str = "text"
@@ -144,8 +146,8 @@ def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
 
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
     target = replace(ServerAddress(base_url).target(made.path, None), delay_acks=True)
-    manner = TransportOptions(target, transport, request_id_prefix=prefix)
-    outcome = measure(made, manner, Watch(Silent(), "self-test"))
+    options = TransportOptions(target, transport, request_id_prefix=prefix)
+    outcome = measure(made, options, Watch(Silent(), "self-test"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     if outcome.cut_short:
@@ -154,7 +156,7 @@ def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
 
 
 def _trial(load: SelftestLoad, transport: str, waves: int, messages: int) -> tuple[Seen, Health]:
-    """Waves of requests of so many messages each, against a null server of their own."""
+    """Waves of requests with `messages` messages each, against a null server of their own."""
     tokens, prefix = messages * load.tokens_per_message, f"{transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
     with null_server(_TTFT_MS, load.interval_ms, *shape) as (null, process):
@@ -175,7 +177,7 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
     """From `start` streams, twice what is held; where nothing is, a quarter of what is not.
 
     `held` and `refused` are what is known already: the most, and the least that was not (else infinite).
-    `attempt` says None where there is no time or room for another.
+    `attempt` gives None where there is no time or room for another.
     """
     streams = start
     while held.streams < streams < refused and (seen := attempt(streams)) is not None:
@@ -301,7 +303,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
 
 
 def fault(seen: Seen, tokens: int) -> str:
-    """What is wrong with a run that asked for so many tokens, in words; `ok` where nothing is."""
+    """What is wrong with a run that asked for `tokens` tokens; `ok` where nothing is."""
     if seen.failed:
         return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:
@@ -372,30 +374,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="loadgen selftest",
         allow_abbrev=False,
-        description="Measure this client against a server that tells the truth: docs/selftest.md.",
+        description="Measure this client against a null server with known timings: docs/selftest.md.",
     )
     add = parser.add_argument
-    add("--streams", type=_count, default=_USUAL_STREAMS, metavar="N", help="default %(default)s")
-    add("--interval-ms", type=_positive, default=20.0, metavar="MS", help="between messages (default 20)")
-    add("--tokens-per-message", type=_count, default=1, metavar="K", help="default 1")
-    add("--input-len", type=_count, default=64, metavar="N", help="prompt tokens (default 64)")
+    add("--streams", type=_COUNT, default=_USUAL_STREAMS, metavar="N", help="default %(default)s")
+    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="between messages (default 20)")
+    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="default 1")
+    add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
     add("--transport", choices=(*TRANSPORTS, "both"), default="both")
-    add("--seconds", type=_positive, default=14.0, metavar="S", help="for all of it (default 14)")
+    add("--seconds", type=_POSITIVE, default=14.0, metavar="S", help="for all of it (default 14)")
     add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
     return parser
-
-
-def _count(word: str) -> int:
-    if word.isdecimal() and int(word):
-        return int(word)
-    raise argparse.ArgumentTypeError(f"{word!r}: give 1 or more")
-
-
-def _positive(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 10_000:
-        raise argparse.ArgumentTypeError(f"{word!r}: give a number above 0, at most 10000")
-    return value

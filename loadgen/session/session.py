@@ -1,11 +1,12 @@
-"""Run: one profile against a server that was found ready: warmed up, watched and measured."""
+"""Session: a server that is ready, and the runs on it: warmed up, observed, measured and kept."""
 
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
 from loadgen.results import report, request_rows, run_directory
@@ -42,6 +43,7 @@ from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
+from loadgen.session.signals import Interrupts
 from loadgen.session.stop_rules import StopRules
 from loadgen.telemetry import discovery, throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -55,7 +57,8 @@ from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 
-_IDLE_S = 1.0  # of power at rest, where there is a sensor of it
+_LOG = logging.getLogger("loadgen")
+_IDLE_S = 1.0  # of idle power, where there is a sensor
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
 
@@ -69,31 +72,36 @@ class Session(msgspec.Struct, frozen=True):
     subject: ModelTarget
     root: Target
     local: Local | None = None  # None: the server is on another machine
-    checkpoint: Checkpoint | None = None  # what the model's files say, where they are on this machine
+    checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
     cell: Cell | None = None  # of a campaign, whose runs these are
+    interrupts: Interrupts = signals.SIGNALS
 
     def check_alive(self, failed: bool) -> None:
-        """Raises MeasureError where a server of ours has ended; one that failed gets time for it."""
+        """Raises ServerDied where a server that was started here has ended; a failed one gets time to end."""
         if self.local is not None:
             self.local.check_alive(_FAILED_S if failed else 0.0)
 
+    def hidden(self, error: LoadgenError) -> LoadgenError:
+        """The error without the secrets of this session."""
+        return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
+
     @property
     def context_limit(self) -> int:
-        """Tokens of the longest request the server takes, by its word or the model's files; 0: not known."""
+        """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
 
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
     ) -> FinishedRun:
-        """Write a run's directory: arrivals, report, the log of a server of ours, and last the result.
+        """Write a run's directory: arrivals, report, the log of a launched server, and last the result.
 
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
-        with signals.deferred() as came:
+        with signals.deferred(self.interrupts) as came:
             kept = self._keep(run, directory, explain, layout)
         return replace(kept, signal=came[0] if came else 0)
 
@@ -103,15 +111,15 @@ class Session(msgspec.Struct, frozen=True):
         texts = {run_directory.REPORT: text + "\n"}
         if self.local is not None and self.local.log is not None:
             log = self.local.log  # engines print their keys
-            said = server_log.text(log) or server_log.missing(log)
-            texts[log.name] = hide(self.access.secrets.conceal(said))
+            content = server_log.text(log) or server_log.missing(log)
+            texts[log.name] = hide(self.access.secrets.conceal(content))
         errors = run_directory.save(run, directory, texts, broken)
         if self.options.save_requests:
             try:
                 request_rows.save(run, directory)
             except UsageError as error:
                 errors.append(str(error))
-        errors += [f"{one.name}: {one.why}; the run is kept in {directory}" for one in broken]
+        errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]
         return FinishedRun(text, tuple(errors))
 
     def request(self, workload: Profile, seed: Seed) -> str:
@@ -121,9 +129,9 @@ class Session(msgspec.Struct, frozen=True):
         target = self._target(made)
         shown = tuple((name, HIDDEN) for name, _ in target.headers)
         head = replace(target, headers=shown).request_head(len(body), "0")
-        known = self._secrets(workload)
-        shown_body = json.dumps(known.mask(json.loads(body)), ensure_ascii=False)
-        return known.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
+        hidden = self._secrets(workload)
+        shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False)
+        return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
 
     def _secrets(self, workload: Profile) -> Secrets:
         """Those of the command, and those in a workload's body."""
@@ -134,9 +142,9 @@ class Session(msgspec.Struct, frozen=True):
 
         Raises UsageError or MeasureError; where nothing was measured there is no directory then.
         """
-        known = self._secrets(workload)
-        with known.kept():
-            return replace(self, access=replace(self.access, secrets=known))._run(workload, seed)
+        hidden = self._secrets(workload)
+        with hidden.kept():
+            return replace(self, access=replace(self.access, secrets=hidden))._run(workload, seed)
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         made = plan.make(workload, self.subject, seed)
@@ -146,15 +154,13 @@ class Session(msgspec.Struct, frozen=True):
             Path(self.options.run_dir or "runs"), workload.name or "bench", started
         )
         display = progress.display(self.options.quiet)
-        journal = Journal(directory / run_directory.JOURNAL, progress.warn)
+        journal = Journal(directory / run_directory.JOURNAL, _LOG.warning)
         try:
             return self._measured(made, started, display, journal), directory
         except BaseException:
-            # Not to be caught here, but what was measured is there, and whoever waits for it must hear so.
+            # Not handled here, but what was measured is on disk, and the user must know.
             if journal.requests:
-                progress.warn(
-                    f"{journal.requests} requests were measured: loadgen report {directory} shows them"
-                )
+                _LOG.warning("%d requests were measured: loadgen report %s", journal.requests, directory)
             else:
                 journal.remove()
                 run_directory.remove_empty(directory)
@@ -164,24 +170,29 @@ class Session(msgspec.Struct, frozen=True):
             display.close()
 
     def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
-        manner = self.manner(made)
+        options = self.transport_options(made)
         reset = self._reset_cache()
         sensing = self._sensing()
-        warmed = self._warm_up(made, manner, display)
+        warmed = self._warm_up(made, options, display)
         if self.options.selftest:
-            calibrate.at_the_pace_of(made.profile, manner.transport, warmed)
-        known = self._masked(self._facts(made, manner, started, sensing, warmed, reset))
-        journal.facts(known.dumped())
+            calibrate.at_the_pace_of(made.profile, options.transport, warmed)
+        facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
+        journal.facts(facts.dumped())
         before = throttling.snapshot() if is_loopback(self.root.host) else None
         observer = (
             MetricsScraper(self.access, self.root.tls, self.served.model) if self.options.observe else None
         )
         if observer is not None:
             observer.before(_REST_S if len(warmed) else 0.0)
+            if self.local is not None:
+                self.local.pids()  # searching for them is cheaper while there are few connections
+        during = _sampled(observer, sensing)
+        rules = StopRules.of(self.options)
         with self._traced() as trace:
-            outcome = self._watched(made, manner, display, journal, observer, sensing)
-            known = self._masked(with_outcome(known, outcome, journal.error, made.total))
-            journal.facts(known.dumped())
+            watch = Watch(display, self._title(made), during, journal, rules, self.interrupts)
+            outcome = measure(made, options, watch)
+            facts = self._masked(with_outcome(facts, outcome, journal.error, made.total))
+            journal.facts(facts.dumped())
             journal.finish()
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
@@ -192,16 +203,21 @@ class Session(msgspec.Struct, frozen=True):
             ("the engine's configuration", lambda _: self._server_side()),
             ("the last self-test", calibrated),
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
-            ("the roofline", lambda facts: bounded(facts, roofline_flags(self.options))),
+            ("the roofline", lambda so_far: bounded(so_far, roofline_flags(self.options))),
         )
-        return Result(self._masked(followed_up(known, steps)), outcome.records)
+        return Result(self._masked(followed_up(facts, steps)), outcome.records)
 
-    def _masked(self, known: Facts) -> Facts:
-        """The facts without secrets: they are written as they are."""
-        return Facts.model_validate(self.access.secrets.mask(known.model_dump()))
+    def _title(self, made: Plan) -> str:
+        """The run's name in the display."""
+        name = made.profile.name or "bench"
+        return name if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, {name}"
+
+    def _masked(self, facts: Facts) -> Facts:
+        """The facts without secrets: they are written to disk."""
+        return Facts.model_validate(self.access.secrets.mask(facts.model_dump()))
 
     def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
-        """The answers to the greedy prompts, asked once, after the first run, which they do not disturb."""
+        """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
         if not self.options.fingerprint:
             return {}
         if made.path in self.fingerprints:
@@ -217,14 +233,14 @@ class Session(msgspec.Struct, frozen=True):
         return {"fingerprint": self.fingerprints[made.path]}
 
     def _reset_cache(self) -> str:
-        """Empty the prefix cache where that was asked for, or the server is ours; what came of it."""
+        """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
         if not self.options.reset_cache and not (ours and engine.reset_path):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
     def _sensing(self) -> Sampler | None:
-        """The sensors of this machine, where the server is on it, and its power at rest."""
+        """The sensors of this machine, where the server is on it, and its idle power."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
         sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
@@ -237,33 +253,11 @@ class Session(msgspec.Struct, frozen=True):
             return nullcontext()
         return control.tracing(self.access, self.root.tls, self.served.engine, directory)
 
-    def _watched(
-        self,
-        made: Plan,
-        manner: TransportOptions,
-        display: Display,
-        journal: Journal,
-        observer: MetricsScraper | None,
-        sensing: Sampler | None,
-    ) -> Outcome:
-        """The measured run, the server's counters and this machine's sensors sampled meanwhile."""
-        title = made.profile.name or "bench"
-        if self.cell is not None:
-            title = f"r{self.cell.repeat} {self.cell.arm}, {title}"
-        if observer is not None and self.local is not None:
-            self.local.pids()  # to look for them costs less while there are few connections
-        during = _both(
-            observer.sampling() if observer is not None else nullcontext(),
-            sensing.sampling() if sensing is not None else nullcontext(),
-        )
-        rules = StopRules.of(self.options)
-        return measure(made, manner, Watch(display, title, during, journal, rules))
-
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
 
-    def manner(self, made: Plan) -> TransportOptions:
-        """How the requests of a plan travel to this server."""
+    def transport_options(self, made: Plan) -> TransportOptions:
+        """How the requests of a plan are sent to this server."""
         options = self.options
         prefix = options.request_id_prefix
         return TransportOptions(
@@ -280,21 +274,22 @@ class Session(msgspec.Struct, frozen=True):
         limit = self.served.max_model_len
         if 0 < limit < made.longest:
             raise MeasureError(
-                f"the longest request needs {made.longest} tokens and {self.served.model} takes {limit}: "
+                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
                 "lower --random-input-len or --random-output-len"
             )
 
-    def _warm_up(self, made: Plan, manner: TransportOptions, display: Display) -> Records:
+    def _warm_up(self, made: Plan, options: TransportOptions, display: Display) -> Records:
         """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
         if not made.profile.warmups:
             return Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        outcome = measure(warmup, manner, Watch(display, "warm-up"))
+        watch = Watch(display, "warm-up", interrupts=self.interrupts)
+        outcome = measure(warmup, options, watch)
         if outcome.signal:
             raise signals.Stopped(outcome.signal)
         failures = [failure for failure in outcome.records.failures if failure is not None]
         if len(failures) == len(outcome.records):
-            self.check_alive(failed=True)  # what it died of tells more
+            self.check_alive(failed=True)  # why it died explains more
             first = failures[0]
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return outcome.records
@@ -302,7 +297,7 @@ class Session(msgspec.Struct, frozen=True):
     def _facts(
         self,
         made: Plan,
-        manner: TransportOptions,
+        options: TransportOptions,
         started: datetime,
         sensing: Sampler | None,
         warmed: Records,
@@ -325,12 +320,12 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=Client(transport=manner.transport),
+            client=Client(transport=options.transport),
             environment=self._environment(sensing),
             ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
             under_way=True,
-            request_id_prefix=manner.request_id_prefix,
+            request_id_prefix=options.request_id_prefix,
             label=self.options.label,
             metadata=self.options.metadata,
             cell=self.cell,
@@ -343,15 +338,15 @@ class Session(msgspec.Struct, frozen=True):
 
     def _environment(self, sensing: Sampler | None) -> dict[str, str]:
         """This machine and our own software; of its GPUs too where the server is on it."""
-        own = {**describe(), "git": git_state()}
-        seen = discovery.facts(sensing.sensors) if sensing is not None else {}
-        return {name: said for name, said in {**own, **seen}.items() if said}
+        client = {**describe(), "git": git_state()}
+        devices = discovery.facts(sensing.sensors) if sensing is not None else {}
+        return {name: value for name, value in {**client, **devices}.items() if value}
 
     def _server_side(self) -> LateFacts:
-        """What the engine says that it runs."""
+        """The engine's own account of its configuration."""
         local, engine = self.local, self.served.engine
-        says = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
-        parts = [engine_config.from_server_info(says)] if says else []
+        info = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
+        parts = [engine_config.from_server_info(info)] if info else []
         if local is not None and local.log is not None:
             parts.append(engine_config.parse(server_log.beginning(local.log)))
         return {"as_run": engine_config.merged(*parts)} if parts else {}
@@ -370,13 +365,17 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _both(first: AbstractContextManager[object], second: AbstractContextManager[object]) -> Iterator[None]:
-    with first, second:
+def _sampled(observer: MetricsScraper | None, sensing: Sampler | None) -> Iterator[None]:
+    """Sample the server's counters and this machine's sensors meanwhile."""
+    with ExitStack() as stack:
+        for source in (observer, sensing):
+            if source is not None:
+                stack.enter_context(source.sampling())
         yield
 
 
 def roofline_flags(options: Options) -> Flags:
-    """What the user says of machine and model."""
+    """The machine and model that the user named."""
     return Flags(options.hardware, options.bandwidth, options.model_config)
 
 

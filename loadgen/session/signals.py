@@ -1,11 +1,12 @@
-"""Signals: what asks a run to end early: Ctrl-C, SIGTERM, and SIGHUP when the terminal is closed."""
+"""Signals: what asks a run to end early: Ctrl-C, SIGTERM, a closed terminal, or another thread."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
+from typing import Protocol
 
 NAMES: dict[int, str] = {
     signal.SIGINT: "Ctrl-C",
@@ -54,8 +55,70 @@ def caught(react: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def stop(number: int) -> None:
+    """End what is under way by an exception, as Ctrl-C does."""
+    raise Stopped(number)
+
+
+class Interrupts(Protocol):
+    """Where requests to end a run early come from."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether `poll` has something to deliver."""
+
+    def poll(self) -> None:
+        """React now to a request that does not deliver itself."""
+
+    def caught(self, react: Callable[[int], None]) -> AbstractContextManager[None]:
+        """Call `react` with the signal's number for each request that comes meanwhile."""
+
+
+class Signals:
+    """Requests by the signals of the process; for its main thread alone."""
+
+    pending = False
+
+    def caught(self, react: Callable[[int], None]) -> AbstractContextManager[None]:
+        """Call `react` with the number of each signal that comes meanwhile."""
+        return caught(react)
+
+    def poll(self) -> None:
+        """Nothing: a signal delivers itself."""
+
+
+SIGNALS = Signals()
+
+
+class StopRequest:
+    """A request that another thread of the program makes, and `poll` delivers as a Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self._react: Callable[[int], None] = stop
+
+    def make(self) -> None:
+        """Ask for the end, from any thread."""
+        self.pending = True
+
+    @contextmanager
+    def caught(self, react: Callable[[int], None]) -> Iterator[None]:
+        """Call `react` for each request, once `poll` finds it."""
+        previous, self._react = self._react, react
+        try:
+            yield
+        finally:
+            self._react = previous
+
+    def poll(self) -> None:
+        """React to a request that was made since the last time."""
+        if self.pending:
+            self.pending = False
+            self._react(signal.SIGINT)
+
+
 @contextmanager
-def deferred() -> Iterator[list[int]]:
+def deferred(interrupts: Interrupts) -> Iterator[list[int]]:
     """Let what must be whole end first: the list holds the signal that came; a second one stops at once."""
     came: list[int] = []
 
@@ -64,10 +127,5 @@ def deferred() -> Iterator[list[int]]:
             stop(number)
         came.append(number)
 
-    with caught(react):
+    with interrupts.caught(react):
         yield came
-
-
-def stop(number: int) -> None:
-    """End what is under way by an exception, as Ctrl-C does."""
-    raise Stopped(number)

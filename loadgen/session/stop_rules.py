@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +13,6 @@ from loadgen.transport.failure import Failure, FailureKind
 DEAD = 10  # failures in a row, and no success at all: by default such a server is dead
 JUDGED_FROM = 20  # requests that have ended before a share of them is judged
 DRAIN_S = 30.0  # for those under way once --max-duration has passed
-_LONGEST_S = 31_536_000.0
 _LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
 _SECOND_NS = 1_000_000_000
 
@@ -38,7 +36,7 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 class StopOptions(Protocol):
-    """What the command line says of when to stop; None: nothing."""
+    """The command line's rules to stop; None: not given."""
 
     @property
     def max_failures(self) -> Tolerance | None: ...
@@ -54,8 +52,8 @@ class StopOptions(Protocol):
 class StopRules:
     """The rules of one run, and what they have seen of it.
 
-    They are told of each request as it ends, and asked now and then whether the run is to end. A request
-    that was cancelled says nothing of the server, and is not counted.
+    Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request is
+    no evidence about the server, and is not counted.
     """
 
     max_failures: Tolerance | None = None
@@ -86,7 +84,7 @@ class StopRules:
         return None if self.max_duration_s is None else self.max_duration_s + self.drain_s
 
     def duration_ns(self, planned_ns: int) -> int:
-        """For how long requests are sent, given what the workload says; 0: no limit, as `Job` has it."""
+        """For how long requests are sent, given the workload's own duration; 0: no limit, as `Job` has it."""
         if self.max_duration_s is None:
             return planned_ns
         most_ns = int(self.max_duration_s * _SECOND_NS)
@@ -146,14 +144,3 @@ class StopRules:
             return ""
         cut = f"{under_way} requests still under way after the --drain-timeout of {self.drain_s:g} s were cut"
         return f"--max-duration {self.max_duration_s:g} s: {cut}"
-
-
-def seconds(text: str, least: float) -> float:
-    """A time limit in seconds, from `least` to a year; raises ValueError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= _LONGEST_S:
-        raise ValueError(f"{text!r} is not a number of seconds from {least:g} to a year")
-    return value

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _MOST_WORDS = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
 _PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
+# Of two runs in one program no child may get the other one's end of a pipe: its end would not be noticed.
+_FORKING = threading.Lock()
 
 
 class Delivered:
@@ -108,24 +111,28 @@ class Run:
 
 
 def start(job: Job, transport: str) -> Run:
-    """Begin to send a job's requests from a process of their own."""
-    outbox, inbox = pair()
+    """Begin to send a job's requests from a process of their own; any thread may."""
+    build = TRANSPORTS[transport]()  # a child that imports would wait for whatever other threads import
     counters = Counters()
     _flush_standard_streams()
-    pid = os.fork()
+    with _FORKING:
+        outbox, inbox = pair()
+        pid = os.fork()
+        if pid:
+            outbox.sock.close()
     if pid:
-        outbox.sock.close()
         _yield_to_others()
         return Run(pid, inbox, counters)
     code = 1
     try:
+        signal.set_wakeup_fd(-1)  # of the program's event loop
         for name in _PARENTS:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         inbox.sock.close()
         gc.freeze()
         gc.disable()
         _share_cores_evenly()
-        health = TRANSPORTS[transport]()(job, outbox, counters).run()
+        health = build(job, outbox, counters).run()
         outbox.finish(health)
         code = 0
     except (BrokenPipeError, ConnectionResetError):

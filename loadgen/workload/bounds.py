@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import reprlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 MOST_TOKENS = 20_000_000  # of a prompt or an answer
 MOST_REQUESTS = 100_000_000
 MOST_STREAMS = 1_000_000
 MOST_SECONDS = 1e9  # 31 years
+YEAR_S = 31_536_000.0  # a year
 MOST_GB_PER_S = 1e9  # of a memory's bandwidth
 MOST_IDS = 10_000_000  # of a vocabulary
 MOST_INT = 2**31 - 1  # of a sampling parameter
@@ -21,6 +22,7 @@ _MOST, _LEAST = 1e15, 1e-15  # of any figure's magnitude: far beyond them nothin
 
 
 _REPR = reprlib.Repr()
+T = TypeVar("T")
 
 
 def figure(value: object) -> float | None:
@@ -54,10 +56,22 @@ def real(least: float, most: float) -> Callable[[str], float]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"{shown(text)} is not a number") from None
         if not least <= value <= most:  # false for NaN too
-            raise argparse.ArgumentTypeError(f"{shown(text)}: give a number from {least:g} to {most:g}")
+            raise argparse.ArgumentTypeError(f"{shown(text)}: give a number from {least:g} to {most:.12g}")
         return value
 
     return number
+
+
+def parsed_by(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A flag's type: what `parse` makes of it; its ValueError is the message."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
 def shown(value: Any) -> str:

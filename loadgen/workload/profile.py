@@ -70,19 +70,21 @@ class Profile(BaseModel):
     name: str = ""
     description: str = ""
 
-    input_len: int = Field(1024, ge=1, le=MOST_TOKENS)
-    output_len: int = Field(128, ge=1, le=MOST_TOKENS)
+    input_len: int = Field(default=1024, ge=1, le=MOST_TOKENS)
+    output_len: int = Field(default=128, ge=1, le=MOST_TOKENS)
     range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
-    prefix_len: int = Field(0, ge=0, le=MOST_TOKENS)
+    prefix_len: int = Field(default=0, ge=0, le=MOST_TOKENS)
     prompt_format: PromptFormat = "auto"
 
     num_prompts: int | None = Field(
-        _VLLM_PROMPTS, ge=1, le=MOST_REQUESTS
+        default=_VLLM_PROMPTS, ge=1, le=MOST_REQUESTS
     )  # None: as many as there is time for
-    max_concurrency: int | None = Field(None, ge=1, le=MOST_STREAMS)
-    request_rate: float = Field(math.inf, allow_inf_nan=True)
-    burstiness: float = Field(1.0, allow_inf_nan=True)
-    duration: float | None = Field(None, ge=0.001, le=_YEAR_S)  # seconds; then nothing is sent any more
+    max_concurrency: int | None = Field(default=None, ge=1, le=MOST_STREAMS)
+    request_rate: float = Field(default=math.inf, allow_inf_nan=True)
+    burstiness: float = Field(default=1.0, allow_inf_nan=True)
+    duration: float | None = Field(
+        default=None, ge=0.001, le=_YEAR_S
+    )  # seconds; then nothing is sent any more
     num_warmups: Annotated[int, Field(ge=0, le=MOST_REQUESTS)] | Literal["wave"] = 0
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = "openai"
@@ -100,8 +102,8 @@ class Profile(BaseModel):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    request_timeout: float = Field(21600.0, ge=0, le=MOST_SECONDS)  # seconds; 0: none
-    stall_timeout: float = Field(300.0, ge=0, le=MOST_SECONDS)  # seconds without a token; 0: none
+    request_timeout: float = Field(default=21600.0, ge=0, le=MOST_SECONDS)  # seconds; 0: none
+    stall_timeout: float = Field(default=300.0, ge=0, le=MOST_SECONDS)  # seconds without a token; 0: none
 
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"

@@ -173,7 +173,7 @@ def test_a_server_that_dies_of_a_length_is_started_again_for_the_next_of_its_lad
 FAILING = [
     # the server, of each failed cell what its reason holds
     ("die(7, 'CUDA out of memory')", "command ended with 7 before it was ready: the GPU's memory ran out"),
-    ("Server(lambda asked: 500).serve()", "is up and gives no token: http-status: 500"),
+    ("Server(lambda asked: 500).serve()", "generates no token: http-status: 500"),
     (
         "Server(lambda asked: 500 if asked.number > 1 else None).serve()",
         "every request failed, the first with",
@@ -267,9 +267,7 @@ Server(heed).serve()"""
     assert failures(place) == {}
     assert not (place / "unfinished").exists()
     out = capsys.readouterr().out
-    assert (
-        f"interrupted: 1 of 4 cells are finished\ngo on with: loadgen campaign {path} --resume {place}" in out
-    )
+    assert f"1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
     kept = contents(place / "cells")
     (tmp_path / "B" / "server.py").write_text(
         (tmp_path / "B" / "server.py").read_text("utf-8").replace("asked.number == 3", "False"), "utf-8"

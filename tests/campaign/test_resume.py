@@ -133,7 +133,7 @@ def test_failed_cells_stay_until_they_are_asked_for_once_more(
     assert campaign(written(tmp_path, AB[0], wrong, repeats=1), "--resume") == 0
     assert list(failures(place)) == ["r0-B-embedded-tiny"]
     assert campaign(written(tmp_path, *AB, repeats=1), "--resume") == 2
-    assert "B on embedded: preset was 'nonesuch' and is 'instant': put it back" in capsys.readouterr().err
+    assert "B on embedded: preset was 'nonesuch' and is 'instant': restore it" in capsys.readouterr().err
     assert campaign(written(tmp_path, *AB, repeats=1), "--resume", "--retry-failed") == 0
     assert failures(place) == {}
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]

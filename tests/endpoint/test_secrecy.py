@@ -79,7 +79,7 @@ def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, 
 
 def test_what_is_known_by_its_form_is_hidden_in_what_servers_say_and_our_own_words_stay() -> None:
     assert Secrets().hide("no: Bearer abc.def, sk-0123456789abcdefgh") == "no: Bearer ***, sk-***"
-    assert Secrets().hide("gives no token: http-status: 500") == "gives no token: http-status: 500"
+    assert Secrets().hide("generates no token: http-status: 500") == "generates no token: http-status: 500"
 
 
 def test_values_are_masked_by_content_and_by_name() -> None:
@@ -128,25 +128,25 @@ def test_a_file_with_a_mark_of_its_encoding_holds_the_key_after_it(tmp_path: Pat
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
 def test_a_key_that_others_may_read_is_used_with_a_warning(
-    mode: int, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mode: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "key"
     path.write_text("sk-1", "utf-8")
     path.chmod(mode)
     assert api_key(None, str(path)) == "sk-1"
-    said = capsys.readouterr().err
-    assert said == (f"loadgen: warning: others on this machine may read {path}: chmod 600 {path}\n" * warned)
+    warning = f"warning: others on this machine may read {path}: chmod 600 {path}"
+    assert caplog.messages == [warning] * warned
 
 
 BAD_FILES: list[tuple[bytes | str, str]] = [
     (b"", "is empty"),
     (b" \r\n", "is empty"),
-    (b"sk-\xe9", "holds no API key"),
-    (b"sk-1\nsk-2", "holds no API key"),
-    (b"\x00\x01binary", "holds no API key"),
-    (b"x" * (1 << 17), "is longer than any key"),
-    ("fifo", "is no regular file"),
-    ("directory", "is no regular file"),
+    (b"sk-\xe9", "is not an API key"),
+    (b"sk-1\nsk-2", "is not an API key"),
+    (b"\x00\x01binary", "is not an API key"),
+    (b"x" * (1 << 17), "is too long for a key"),
+    ("fifo", "is not a regular file"),
+    ("directory", "is not a regular file"),
     ("absent", "No such file"),
 ]
 

@@ -241,9 +241,9 @@ def test_profiles_that_want_different_servers_are_refused(other: dict[str, Any])
     ("answer", "says"),
     [
         (stream(1), None),
-        (Answer([whole(b"{}", "500 Internal Server Error")]), "gives no token: http-status: 500"),
-        (Answer([whole(b"{}", "404 Not Found")]), "gives no token: http-status: 404"),
-        (Answer([whole(b'{"choices":[{"text":"x"}]}')]), "gives no token: not-streamed"),
+        (Answer([whole(b"{}", "500 Internal Server Error")]), "generates no token: http-status: 500"),
+        (Answer([whole(b"{}", "404 Not Found")]), "generates no token: http-status: 404"),
+        (Answer([whole(b'{"choices":[{"text":"x"}]}')]), "generates no token: not-streamed"),
     ],
 )
 def test_a_first_token_is_one_short_request_in_the_workloads_own_way(

@@ -187,7 +187,7 @@ def test_some_failures_are_shown_and_the_figures_stand(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--random-input-len", "5000"], "m takes 4096"),
+        (["--random-input-len", "5000"], "m accepts 4096"),
         (["--model", "other"], "does not serve 'other'; it serves m"),
         (["--num-warmups", "2", "--endpoint", "/wrong/completions"], "every warm-up request failed"),
     ],

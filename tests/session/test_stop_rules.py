@@ -167,15 +167,12 @@ def test_a_tolerance_is_read_and_printed(text: str, found: Tolerance) -> None:
         (f"--max-failures {text}", "is not a number of requests")
         for text in ("-1", "5.5", "101%", "%", "x", "1e9", "nan", "9" * 20, "٣", "-5%")
     ]
-    + [(f"--max-consecutive-failures {text}", "is no number of requests") for text in ("-1", "x", "9" * 20)]
+    + [(f"--max-consecutive-failures {text}", "whole number") for text in ("-1", "x", "9" * 20)]
     + [
-        (f"--max-duration {text}", "is not a number of seconds from 0.001 to a year")
-        for text in ("0", "-1", "nan", "inf", "1e300", "x")
+        (f"--max-duration {text}", "give a number from 0.001 to 31536000")
+        for text in ("0", "-1", "nan", "inf", "1e300")
     ]
-    + [
-        (f"--drain-timeout {text}", "is not a number of seconds from 0 to a year")
-        for text in ("-1", "nan", "inf", "1e300")
-    ],
+    + [(f"--drain-timeout {text}", "give a number from 0 to") for text in ("-1", "nan", "inf", "1e300")],
 )
 def test_a_limit_that_is_none_is_refused(words: str, said: str) -> None:
     flag, value = words.split()

@@ -157,7 +157,7 @@ def test_a_server_that_gives_no_token_is_not_benchmarked(
     monkeypatch.setattr(session, "_FAILED_S", 0.1)
     assert bench(launch_command(tmp_path, f"Server({heed}).serve()")) == 1
     said = told(capsys)
-    assert f"is up and gives no token: {failure}" in said
+    assert f"generates no token: {failure}" in said
     assert [path.name for path in Path("runs").iterdir()] == [server_log().parent.name]
 
 

@@ -248,7 +248,7 @@ def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
         assert cli.main([verb, *words]) == 2
         assert server.asked == []
     said = "".join(capfd.readouterr())
-    assert "OPENAI_API_KEY holds no API key: a key is one word of printable ASCII" in said
+    assert "OPENAI_API_KEY is not an API key: a key is one word of printable ASCII" in said
     for part in key.split():
         assert part not in said
         assert not [one for one in tmp_path.rglob("*") if one.is_file() and part.encode() in one.read_bytes()]

@@ -273,7 +273,7 @@ def test_a_fault_of_our_own_costs_its_cell_alone(
     assert cli.main(["campaign", str(written(tmp_path, *two, repeats=1, **profiles)), "--quiet"]) == 0
     place = the_directory()
     (failed,) = failures(place).values()
-    assert failed == "loadgen itself failed, please report it: ZeroDivisionError: nobody foresaw it"
+    assert failed == "loadgen itself failed; please report it: ZeroDivisionError: nobody foresaw it"
     assert len(cells(place)) == 1
 
 

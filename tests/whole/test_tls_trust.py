@@ -207,5 +207,5 @@ def test_the_flags_are_parsed() -> None:
     words = ["--base-url", "https://h", "--ca-cert", "a", "--client-cert", "b", "--client-key", "c"]
     options = parse(words)
     assert (options.ca_cert, options.client_cert, options.client_key) == ("a", "b", "c")
-    with pytest.raises(UsageError, match="--ca-cert is for a server that is there already"):
+    with pytest.raises(UsageError, match="--ca-cert applies to a running server"):
         parse(["--ca-cert", "a"])

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from loadgen.analysis.audit import render
-from loadgen.analysis.audit.findings import audit
+from loadgen.analysis.audit.findings import RunFindings, audit
+from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.importers import sources
+from loadgen.analysis.importers.sources import Sources
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.printable import json_text, plain
 from loadgen.results.printing import printed
-from loadgen.roofline import architecture, machines
+from loadgen.roofline.machine import Machine
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, refuse_unknown
 from loadgen.validity.verdict import Level
@@ -53,25 +58,40 @@ def main(argv: Sequence[str]) -> int:
         refuse_unknown(unknown[0], parser)
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
-    machine, unknown_machine = machines.named(given.hardware, given.bandwidth)
     config = None if given.model_config is None else place(given.model_config)
-    if config is not None:
-        architecture.read(config)  # found broken before anything is read
-    read = sources.read(given.places)
-    failures = [
+    hardware = Hardware(given.hardware, given.bandwidth, config)
+    hardware.machine()  # a wrong one is an error before anything is read
+    found = audited(sources.read(given.places), hardware, given.model)
+    if given.json:
+        printed(json_text(found.json(), indent=1), sys.stdout)
+    else:
+        printed(plain(render.text(found.findings, explain=given.explain)), sys.stdout, end="")
+        for line in (*found.messages, *(f"failed: {cell}" for cell in found.failed_cells)):
+            printed(f"loadgen: {plain(line)}", sys.stderr)
+    invalid = any(one.level is Level.INVALID for one in found.findings)
+    return STRICT if given.strict and invalid else 0
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """The findings on every run that was read, and a line on each thing that could not be."""
+
+    findings: list[RunFindings]
+    machine: Machine | None
+    messages: list[str]
+    failed_cells: list[str]
+
+    def json(self) -> dict[str, Any]:
+        """The audit as an object of plain values."""
+        return render.json(self.findings, self.machine, self.messages, self.failed_cells)
+
+
+def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
+    """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
+    machine, unknown = hardware.machine()
+    failed = [
         f"{one.cell.arm}, {one.cell.profile}, repeat {one.cell.repeat}: {one.reason}" for one in read.failures
     ]
     if not read.reported:
-        raise MeasureError(
-            "; ".join([*read.troubles, *failures][:3]) or "no figures in " + ", ".join(given.places)
-        )
-    findings = audit(read.reported, machine, config, given.model or "")
-    if given.json:
-        told = render.json(findings, machine, [*filter(None, [unknown_machine]), *read.troubles], failures)
-        printed(json_text(told, indent=1), sys.stdout)
-    else:
-        printed(plain(render.text(findings, explain=given.explain)), sys.stdout, end="")
-        for line in filter(None, [unknown_machine, *read.troubles, *(f"failed: {one}" for one in failures)]):
-            printed(f"loadgen: {plain(line)}", sys.stderr)
-    invalid = any(one.level is Level.INVALID for one in findings)
-    return STRICT if given.strict and invalid else 0
+        raise MeasureError("; ".join([*read.troubles, *failed][:3]) or "no figures at the places named")
+    findings = audit(read.reported, machine, hardware.config, model or "")
+    return Audited(findings, machine, [*filter(None, [unknown]), *read.troubles], failed)

@@ -25,6 +25,12 @@ class Hardware(msgspec.Struct, frozen=True):
     bandwidth_gb_per_s: float | None = None
     config: Path | None = None  # the config.json of models that the table does not know
 
+    def machine(self) -> tuple[Machine | None, str]:
+        """The machine, or None and why it is unknown; raises UsageError where machine or config is wrong."""
+        if self.config is not None:
+            architecture.read(self.config)
+        return machines.named(self.key, self.bandwidth_gb_per_s)
+
 
 @dataclass
 class Ceilings:
@@ -69,9 +75,7 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
     --hardware overrides what a run reports; a run's own weights stay. Raises UsageError if the config cannot
     be read.
     """
-    given, unknown = machines.named(hardware.key, hardware.bandwidth_gb_per_s)
-    if hardware.config is not None:
-        architecture.read(hardware.config)
+    given, unknown = hardware.machine()
     ceilings = Ceilings(given)
     made = [ceilings.of(run, hardware.config if models.named(run.name) is None else None) for run in reported]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]

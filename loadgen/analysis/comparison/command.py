@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import campaigns, ceilings, comparison, export, memory_fit, rankings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.comparison import MARGIN, ComparisonOptions
+from loadgen.analysis.comparison.comparison import MARGIN
 from loadgen.analysis.comparison.model import Comparison
 from loadgen.analysis.importers import sources
+from loadgen.analysis.importers.sources import Sources
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import json_text, plain
@@ -44,17 +46,58 @@ def main(argv: Sequence[str]) -> int:
     given, unknown = parser.parse_known_args(list(argv))
     if unknown:
         refuse_unknown(unknown[0], parser)
-    kept = campaigns.told(given.places)
-    ask, hardware = _ask(given, kept), _hardware(given, kept)
+    config = None if given.model_config is None else place(given.model_config)
+    asked = Asked(
+        baseline=given.baseline,
+        margin=None if given.margin is None else given.margin / 100,
+        alpha=given.alpha,
+        headline=given.headline,
+        allow_unlike=given.allow_unlike,
+        hardware=Hardware(given.hardware, given.bandwidth, config),
+    )
     places, again = _places(given.places)
     read = sources.read(places)
-    _tell([*again, *read.troubles])
+    complain([*again, *read.troubles])
+    printed(plain(_shown(compared(read, asked, campaigns.told(places)), given)), sys.stdout, end="")
+    return 0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a user asks of a comparison; None or empty: the campaign's, or the default. Raises UsageError."""
+
+    baseline: str = ""
+    margin: float | None = None  # what counts as equivalent: 0.02 is 2 %
+    alpha: float = 0.05
+    headline: str = ""
+    allow_unlike: bool = False
+    hardware: Hardware = Hardware()
+
+    def __post_init__(self) -> None:
+        if self.margin is not None and not 0 < self.margin < 1:
+            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha:g}: give a probability, as 0.05")
+
+
+def compared(read: Sources, asked: Asked, campaign: campaigns.CampaignSettings) -> list[Comparison]:
+    """A table a load of everything that was read; raises UsageError."""
+    margin = next((share for share in (asked.margin, campaign.margin) if share is not None), MARGIN)
+    hardware = asked.hardware
+    if hardware.key is None and hardware.bandwidth_gb_per_s is None:
+        hardware = replace(hardware, key=campaign.hardware)
+    ask = comparison.ComparisonOptions(
+        baseline=asked.baseline,
+        margin=margin,
+        alpha=asked.alpha,
+        headline=asked.headline,
+        allow_unlike=asked.allow_unlike,
+        campaign_baseline=campaign.baseline,
+    )
     runs, lacking = ceilings.completed(read.reported, hardware)
     found = comparison.compare(runs, ask, read.failures)
     if found and any(run.ceiling is None for run in runs):
         found[0] = replace(found[0], remarks=(*found[0].remarks, *lacking))
-    printed(plain(_shown(found, given)), sys.stdout, end="")
-    return 0
+    return found
 
 
 def compare_parser() -> argparse.ArgumentParser:
@@ -87,28 +130,6 @@ def compare_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ask(given: argparse.Namespace, kept: campaigns.CampaignSettings) -> ComparisonOptions:
-    margin = kept.margin if given.margin is None else given.margin / 100
-    margin = MARGIN if margin is None else margin
-    if not 0 < margin < 1:
-        raise UsageError(f"--margin {given.margin:g}: give percent, above 0 and below 100")
-    if not 0 < given.alpha < 1:
-        raise UsageError(f"--alpha {given.alpha:g}: give a probability, as 0.05")
-    return ComparisonOptions(
-        baseline=given.baseline,
-        margin=margin,
-        alpha=given.alpha,
-        headline=given.headline,
-        allow_unlike=given.allow_unlike,
-        campaign_baseline=kept.baseline,
-    )
-
-
-def _hardware(given: argparse.Namespace, kept: campaigns.CampaignSettings) -> Hardware:
-    key = given.hardware if given.hardware is not None or given.bandwidth is not None else kept.hardware
-    return Hardware(key, given.bandwidth, None if given.model_config is None else place(given.model_config))
-
-
 def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
     """Each place once, and a line on each that was named before."""
     real = [place(one).resolve() for one in named]
@@ -117,7 +138,7 @@ def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
     return first, [f"{one} was named before: it is read once" for one in again]
 
 
-def _tell(troubles: Sequence[str]) -> None:
+def complain(troubles: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
     for trouble in troubles[:_MOST_TROUBLES]:
         printed(f"loadgen: {plain(trouble)}", sys.stderr)

@@ -1,0 +1,139 @@
+"""The public API of judging results: `loadgen.compare` and `loadgen.audit`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.analysis import run_summary
+from loadgen.analysis.audit import command as audit_command
+from loadgen.analysis.audit import render as audit_render
+from loadgen.analysis.audit.command import Audited
+from loadgen.analysis.comparison import campaigns, command, export, model, render
+from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.importers import sources
+from loadgen.analysis.importers.sources import Sources
+from loadgen.analysis.run_summary import Reported
+from loadgen.errors import UsageError
+from loadgen.results.run import Place, Run, Verdict
+from loadgen.validity.campaign_cell import FailedCell
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Runs side by side: a table a load, each row with an effect and a verdict per figure.
+
+    `messages` are lines on what could not be read, or was named twice.
+    """
+
+    tables: tuple[model.Comparison, ...]
+    messages: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """The tables as `loadgen compare` prints them."""
+        return render.text(self.tables)
+
+    def markdown(self) -> str:
+        """The tables for a pull request."""
+        return render.markdown(self.tables)
+
+    def json(self) -> dict[str, Any]:
+        """Everything, p-values too."""
+        return export.json(self.tables)
+
+
+def compare(
+    runs: Sequence[Run | Place] | Mapping[str, Run | Place | Sequence[Run | Place]],
+    *,
+    baseline: str = "",
+    margin: float | None = None,
+    alpha: float = 0.05,
+    headline: str = "",
+    allow_unlike: bool = False,
+    hardware: str | None = None,
+    bandwidth: float | None = None,
+) -> Comparison:
+    """Compare runs, run directories, campaigns and result files of other clients.
+
+    A mapping names the rows: {"before": [run, run], "after": [run, run]}; otherwise a row is a checkpoint.
+    `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
+    docs/comparing.md says how differences are judged. Raises LoadgenError where there is nothing to compare
+    or an option is wrong.
+    """
+    read, places = _sources(runs)
+    asked = command.Asked(baseline, margin, alpha, headline, allow_unlike, Hardware(hardware, bandwidth))
+    return Comparison(tuple(command.compared(read, asked, campaigns.told(places))), read.troubles)
+
+
+def _sources(
+    runs: Sequence[Run | Place] | Mapping[str, Run | Place | Sequence[Run | Place]],
+) -> tuple[Sources, list[str]]:
+    """Everything that is named, under its row's name where it has one, and the places among it."""
+    if isinstance(runs, str | os.PathLike | Run):
+        raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
+    groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
+    found: list[Reported] = []
+    troubles: list[str] = []
+    failures: list[FailedCell] = []
+    places: list[str] = []
+    for name, group in groups:
+        for one in [group] if isinstance(group, str | os.PathLike | Run) else group:
+            if isinstance(one, Run):
+                source = str(one.directory or f"the run of {one.result.facts.started:%H:%M:%S}")
+                read = Sources((run_summary.of_run(Path(source), one.result),))
+            else:
+                places.append(os.fspath(one))
+                read = sources.read(places[-1:])
+            found += [replace(known, name=name or known.name) for known in read.reported]
+            troubles += read.troubles
+            failures += read.failures
+    return Sources(tuple(found), tuple(troubles), tuple(failures)), places
+
+
+class AuditedRun(msgspec.Struct, frozen=True):
+    """One run of an audit: its name, the file or place it was read from, and what was found."""
+
+    name: str
+    source: str
+    verdict: Verdict
+
+
+class Audit:
+    """What cannot be in published figures: a verdict for each run that was read, in their order.
+
+    `messages` are lines on what could not be read.
+    """
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited = audited
+        self.runs = tuple(
+            AuditedRun(run["name"], run["source"], Verdict.of(run)) for run in audited.json()["runs"]
+        )
+        self.messages = tuple(audited.messages)
+
+    def text(self, *, explain: bool = False) -> str:
+        """The audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
+        return audit_render.text(self._audited.findings, explain=explain)
+
+    def json(self) -> dict[str, Any]:
+        """Everything as `loadgen audit --json` prints it."""
+        return self._audited.json()
+
+
+def audit(
+    runs: Sequence[Run | Place],
+    *,
+    model: str | None = None,
+    hardware: str | None = None,
+    bandwidth: float | None = None,
+) -> Audit:
+    """Look for what cannot be in runs, result files of any client, and pages with pasted results.
+
+    `model` is what every run is of, where their names do not say; `hardware` (as "4xh100") or `bandwidth` in
+    GB/s is the machine. Raises LoadgenError where there are no figures.
+    """
+    return Audit(audit_command.audited(_sources(runs)[0], Hardware(hardware, bandwidth), model))

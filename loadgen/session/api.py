@@ -1,0 +1,104 @@
+"""The public API of a measurement: `loadgen.bench`, `bench_async` and `load`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+from msgspec.structs import replace
+
+from loadgen.results import run_directory
+from loadgen.results.run import Place, Run
+from loadgen.session import keywords
+from loadgen.session.attach import attach, settings
+from loadgen.session.background import Call
+from loadgen.session.bench import check, seeded
+from loadgen.session.keywords import BenchOptions
+from loadgen.session.options import Options
+from loadgen.session.signals import Interrupts
+from loadgen.workload.profile import Profile
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a run: `run` is what was measured until then, None where that is nothing."""
+
+    def __init__(self, run: Run | None) -> None:
+        super().__init__("the run was interrupted")
+        self.run = run
+
+
+def bench(
+    base_url: str | None = None,
+    profile: Place | Profile | None = None,
+    **options: Unpack[BenchOptions],
+) -> Run:
+    """Measure one workload on a server, and return when it has ended; works in any thread, and in a notebook.
+
+    `base_url` is the server's address; without it the embedded engine answers, with the timing of `preset`.
+    `profile` is the name of a shipped workload, a path to a .toml file, or a Profile; the default is the
+    workload of `vllm bench serve`. `options` have the names and meanings of the flags of `loadgen bench`.
+    Nothing is printed, no signal handler is installed, and only `run_dir` leaves something on disk.
+
+    Raises LoadgenError where an option is wrong or the server cannot be measured, and Interrupted on Ctrl-C.
+    A run that a rule or the server's end cut short is returned: see Run.partial.
+    """
+    call = _begin(base_url, profile, options)
+    try:
+        return _complete(call.wait())
+    except KeyboardInterrupt:
+        raise Interrupted(call.partial) from None
+
+
+async def bench_async(
+    base_url: str | None = None,
+    profile: Place | Profile | None = None,
+    **options: Unpack[BenchOptions],
+) -> Run:
+    """As `bench`, without blocking the event loop that awaits it.
+
+    Cancelled, it ends the run in order, leaves nothing running, and raises the CancelledError with what was
+    measured until then as its attribute `run` (None where that is nothing).
+    """
+    from asyncio import CancelledError
+
+    call = _begin(base_url, profile, options)
+    try:
+        return _complete(await call.wait_async())
+    except CancelledError as error:
+        vars(error)["run"] = call.partial
+        raise
+
+
+def _begin(base_url: str | None, profile: Place | Profile | None, given: BenchOptions) -> Call[Run]:
+    options, workload = keywords.parsed(base_url, profile, cast("Mapping[str, Any]", given))
+    check(options)
+    return Call(lambda interrupts: _measure(options, workload, interrupts))
+
+
+def _complete(run: Run | None) -> Run:
+    assert run is not None  # only a request to stop leaves nothing
+    return run
+
+
+def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run:
+    """One run in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
+    with ExitStack() as stack:
+        written = options.run_dir is not None
+        if not written:
+            unseen = tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True)
+            options = replace(options, run_dir=stack.enter_context(unseen))
+        session = attach(options, settings(options, [workload]), workload, stack, interrupts)
+        measured, directory = session.run(workload, seeded(options))
+        kept = session.keep(measured, directory) if written else None
+    return Run(measured, directory if written else None, kept.errors if kept else ())
+
+
+def load(directory: Place) -> Run:
+    """The run in a directory of `bench`, `Run.save` or the command; of a killed run, what was measured.
+
+    Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
+    """
+    return Run(run_directory.load(Path(directory)), Path(directory))

@@ -1,0 +1,70 @@
+"""Background: one measurement in a thread of its own, for programs that have signals and loops of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import Generic, TypeVar
+
+from loadgen.session.signals import Interrupts, Stopped, StopRequest
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """Something under way in a thread of its own, which a request stops in order.
+
+    The thread is needed: a measurement blocks, runs an event loop, and lowers its own priority.
+    """
+
+    def __init__(self, measure: Callable[[Interrupts], T]) -> None:
+        self._request = StopRequest()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen")
+        self._future = thread.submit(self._run, measure)
+        thread.shutdown(wait=False)
+
+    def _run(self, measure: Callable[[Interrupts], T]) -> T | None:
+        try:
+            return measure(self._request)
+        except Stopped:
+            return None
+
+    def wait(self) -> T | None:
+        """What it comes to, None where it was stopped too early; raises what it raises.
+
+        A KeyboardInterrupt meanwhile stops it, and is raised once it has ended: see `partial`.
+        """
+        try:
+            return self._future.result()
+        except KeyboardInterrupt:
+            self._request.make()
+            while not self._future.done():
+                try:
+                    wait_for([self._future])
+                except KeyboardInterrupt:
+                    self._request.make()
+            raise
+
+    async def wait_async(self) -> T | None:
+        """As `wait`; a cancellation stops it, and is raised once it has ended."""
+        future = asyncio.wrap_future(self._future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._request.make()
+            while not future.done():
+                try:
+                    await asyncio.wait([future])
+                except asyncio.CancelledError:
+                    self._request.make()
+            if not future.cancelled():
+                future.exception()  # it is not lost: the cancellation stands for it
+            raise
+
+    @property
+    def partial(self) -> T | None:
+        """What a stopped call came to; None where there is nothing, or it failed."""
+        failed = not self._future.done() or self._future.exception() is not None
+        return None if failed else self._future.result()

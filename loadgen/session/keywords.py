@@ -1,0 +1,156 @@
+"""Keywords: the options of `loadgen.bench` next to the server's address and the profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from loadgen.errors import UsageError
+from loadgen.session.credentials import NO_KEY, checked_key
+from loadgen.session.options import Options
+from loadgen.session.stop_rules import Tolerance
+from loadgen.spelling import nearest
+from loadgen.validity import run_metadata
+from loadgen.workload import profile
+from loadgen.workload.bounds import MOST_IDS, MOST_SECONDS, MOST_SEED
+from loadgen.workload.profile import Profile
+
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+
+
+class WorkloadOptions(TypedDict, total=False):
+    """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
+
+    input_len: int
+    output_len: int
+    range_ratio: str | float
+    prefix_len: int
+    prompt_format: Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
+    num_prompts: int | None
+    max_concurrency: int | None
+    request_rate: float
+    burstiness: float
+    duration: float | None
+    num_warmups: int | Literal["wave"]
+    backend: Literal["openai", "openai-chat", "vllm", "sglang"]
+    stream: bool
+    continuous_usage: bool
+    ignore_eos: bool
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    logprobs: int
+    extra_body: dict[str, Any]
+    chat_template_kwargs: dict[str, Any]
+    request_timeout: float
+    stall_timeout: float
+    percentile_metrics: str
+    metric_percentiles: str
+    goodput: list[str]
+    warmup: str
+    cooldown: str
+
+
+class BenchOptions(WorkloadOptions, total=False):
+    """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
+
+    # the server
+    model: str
+    served_model_name: str
+    api_key: str  # "": none; default: OPENAI_API_KEY of the environment
+    headers: dict[str, str]
+    endpoint: str
+    tokenizer: str
+    vocab_size: Annotated[int, Meta(ge=1, le=MOST_IDS)]
+    insecure: bool
+    ca_cert: str
+    client_cert: str
+    client_key: str
+    ready_check_timeout_s: Seconds
+    preset: str  # timing of the embedded engine, which answers where there is no base_url
+    # the run
+    seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
+    transport: Literal["wire", "httpx"]
+    http2: bool
+    request_id_prefix: str
+    observe: bool
+    reset_cache: bool
+    fingerprint: bool
+    hardware: str
+    bandwidth: float
+    model_config: str
+    label: str
+    metadata: list[str]
+    run_dir: str  # where a run directory is written, as the command does; default: nothing is
+    # rules to stop
+    max_failures: int | str
+    max_consecutive_failures: Annotated[int, Meta(ge=0)]
+    max_duration_s: Annotated[float, Meta(ge=0.001, le=MOST_SECONDS)]
+    drain_timeout_s: Seconds
+
+
+def parsed(
+    base_url: str | None, workload: str | os.PathLike[str] | Profile | None, given: Mapping[str, Any]
+) -> tuple[Options, Profile]:
+    """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
+    for name in given:
+        if name not in BenchOptions.__annotations__:
+            raise UsageError(f"bench() has no keyword {name!r}{nearest(name, BenchOptions.__annotations__)}")
+    if not isinstance(base_url, str | None):
+        raise UsageError(f"base_url: expected `str`, got `{type(base_url).__name__}`")
+    plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+    try:
+        values: dict[str, Any] = dict(msgspec.convert(plain, BenchOptions))
+    except msgspec.ValidationError as error:
+        raise UsageError(_words(str(error))) from None
+    overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
+    if "max_failures" in values:
+        values["max_failures"] = _tolerance(values["max_failures"])
+    headers = values.pop("headers", {})
+    if "api_key" in values:
+        values["api_key_env"] = NO_KEY
+        if key := values.pop("api_key"):
+            headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
+    values["metadata"] = tuple(values.get("metadata", ()))
+    options = Options(base_url=base_url, overrides=overrides, headers=headers, quiet=True, **values)
+    return options, _profile(workload, overrides)
+
+
+def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[str, Any]) -> Profile:
+    if "range_ratio" in overrides:
+        overrides["range_ratio"] = str(overrides["range_ratio"])
+    if workload is None:
+        made = profile.build(overrides, "bench()")
+    elif isinstance(workload, Profile):
+        made = profile.build({**workload.model_dump(exclude_unset=True), **overrides}, "bench()")
+    elif isinstance(workload, str | os.PathLike):
+        made = profile.load(os.fspath(workload), overrides)
+    else:
+        raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
+    run_metadata.check(made)
+    if made.ladder is not None:
+        raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
+    return made
+
+
+def _tolerance(value: int | str) -> Tolerance:
+    try:
+        return Tolerance.parse(str(value))
+    except ValueError as error:
+        raise UsageError(f"max_failures: {error}") from None
+
+
+def _words(message: str) -> str:
+    """msgspec's message, begun with the keyword that it is about."""
+    reason, _, path = message.partition(" - at ")
+    name = path.strip("`").removeprefix("$.")
+    return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

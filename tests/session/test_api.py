@@ -1,0 +1,335 @@
+"""The public API: a run as a value from scripts, notebooks, threads and tests, and nothing left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import loadgen
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "docs" / "notebooks" / "first-run.ipynb"
+PATIENCE_S = 20.0
+
+
+def slow_stream(asked: Asked) -> Answer:
+    """The first five at once, each later one after ten seconds."""
+    return stream() if asked.number < 8 else Answer([10.0])
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(api(lambda _: stream(), owner="vllm")) as server:
+        yield server
+
+
+@pytest.fixture
+def hanging() -> Iterator[ScriptedServer]:
+    """A server that answers five requests and keeps the others waiting."""
+    with ScriptedServer(api(slow_stream, owner="vllm")) as server:
+        yield server
+
+
+def small(server: ScriptedServer, **more: Any) -> loadgen.Run:
+    return loadgen.bench(server.base_url, **{**SMALL, **more})
+
+
+SMALL: Any = {"num_prompts": 4, "max_concurrency": 2, "input_len": 8, "output_len": 3, "observe": False}
+# More than five are never answered, so that a stop has something to cut.
+LONG: Any = {**SMALL, "num_prompts": 50}
+
+
+def within(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def half_way(server: ScriptedServer) -> bool:
+    """Whether it keeps requests waiting."""
+    return len([asked for asked in server.asked if asked.head.startswith("POST")]) >= 7
+
+
+def open_files(server: ScriptedServer | None) -> int:
+    """File handles of this process without those of a server in it."""
+    own = [] if server is None else [sock for sock in server.sockets if sock.fileno() >= 0]
+    return len(os.listdir("/proc/self/fd")) - len(own)
+
+
+@contextmanager
+def nothing_left(server: ScriptedServer | None = None) -> Iterator[None]:
+    """No process, thread, file handle or signal handler more than before."""
+    gc.collect()
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    files = open_files(server)
+    yield
+    gc.collect()
+    assert not psutil.Process().children(recursive=True)
+    names = ("loadgen", "observe", "journal", "sensing")
+    assert within(lambda: not [one for one in threading.enumerate() if one.name.startswith(names)])
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert within(lambda: open_files(server) <= files)
+
+
+def test_a_run_is_a_value_and_nothing_else_is_seen_of_it(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small(server)  # what is imported and cached once is there now
+    with nothing_left(server):
+        run = small(server, seed=7, label="a")
+    assert (run.metrics.completed, run.metrics.failed, run.seed, run.partial) == (4, 0, 7, "")
+    assert 0 < run.metrics.ttft.mean_ms <= run.metrics.ttft.p99_ms < 10_000
+    assert run.metrics.itl.std_ms >= 0
+    assert run.metrics.output_throughput_per_s > 0
+    assert run.verdict.status in ("VALID", "SUSPECT", "INVALID")
+    assert all(doubt.name and doubt.evidence and doubt.remedy for doubt in run.verdict.doubts)
+    assert "Serving Benchmark Result" in run.report()
+    assert f"verdict: {run.verdict.status}" in run.report(explain=True)
+    assert run.json()["completed"] == 4
+    assert repr(run).startswith("<loadgen.Run bench on m: 4 of 4 requests")
+    assert gc.isenabled()
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_requests_are_columns(server: ScriptedServer) -> None:
+    run = small(server)
+    columns = run.requests()
+    assert columns["index"].tolist() == [0, 1, 2, 3]
+    assert columns["ok"].all()
+    assert columns["ok"].dtype == bool
+    assert set(columns["finish_reason"]) == {"length"}
+    assert (columns["cached_tokens"] == -1).all()
+    assert np.isclose(columns["ttft_ns"].mean() / 1e6, run.metrics.ttft.mean_ms)
+    assert {len(column) for column in columns.values()} == {4}
+
+
+def test_requests_as_a_frame_need_pandas(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small(server)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        with pytest.raises(loadgen.LoadgenError, match=r"pip install 'llm-loadgen\[pandas\]'"):
+            run.to_pandas()
+    pandas = pytest.importorskip("pandas")
+    frame = run.to_pandas()
+    assert list(frame["ttft_ns"]) == run.requests()["ttft_ns"].tolist()
+    assert frame["cached_tokens"].isna().all()
+    assert frame["index"].dtype == pandas.Int64Dtype()
+
+
+def test_a_saved_run_is_loaded_and_judged_as_it_was(server: ScriptedServer, tmp_path: Path) -> None:
+    run = small(server)
+    assert run.directory is None
+    assert run.save(tmp_path / "a" / "b") == run.directory == tmp_path / "a" / "b"
+    loaded = loadgen.load(tmp_path / "a" / "b")
+    assert loaded.metrics.ttft == run.metrics.ttft
+    assert loaded.verdict == run.verdict
+    assert loaded.report() == run.report()
+    with pytest.raises(loadgen.LoadgenError, match="holds a run already"):
+        run.save(tmp_path / "a" / "b")
+    with pytest.raises(loadgen.LoadgenError, match="no run directory"):
+        loadgen.load(tmp_path)
+
+
+def test_a_run_directory_is_that_of_the_command(server: ScriptedServer, tmp_path: Path) -> None:
+    run = small(server, run_dir=tmp_path)
+    assert run.directory is not None
+    assert run.directory.parent == tmp_path
+    assert {path.name for path in run.directory.iterdir()} == {"result.json", "arrivals.npz", "report.txt"}
+    assert loadgen.load(run.directory).metrics.e2el == run.metrics.e2el
+
+
+def test_the_embedded_engine_answers_without_an_address() -> None:
+    run = loadgen.bench(preset="instant", num_prompts=2, max_concurrency=1, input_len=8, output_len=2)
+    assert run.simulated
+    assert run.metrics.completed == 2
+
+
+def test_a_profile_is_a_name_a_path_or_a_value(server: ScriptedServer, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("input_len = 5\noutput_len = 3\nnum_prompts = 2\nmax_concurrency = 1\n")
+    assert loadgen.bench(server.base_url, path, observe=False).profile.name == "mine"
+    value = loadgen.Profile(input_len=6, output_len=3, num_prompts=9, max_concurrency=1)
+    run = loadgen.bench(server.base_url, value, num_prompts=2, observe=False)
+    assert (run.profile.input_len, run.profile.num_prompts) == (6, 2)
+    run = loadgen.bench(server.base_url, "low-load", **SMALL)
+    assert (run.profile.name, run.profile.input_len) == ("low-load", 8)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"num_prompts": "many"}, "num_prompts: expected `int.*`, got `str`"),
+    ({"num_prompts": 0}, "num_prompts"),
+    ({"input_len": 1.5}, "input_len: expected `int`, got `float`"),
+    ({"request_rate": "fast"}, "request_rate: expected `float`, got `str`"),
+    ({"stream": 1}, "stream: expected `bool`"),
+    ({"backend": "tgi"}, "backend: invalid enum value 'tgi'"),
+    ({"transport": "carrier-pigeon"}, "transport: invalid enum value"),
+    ({"seed": "x"}, "seed: expected `int`"),
+    ({"vocab_size": 0}, "vocab_size: expected `int` >= 1"),
+    ({"headers": ["a"]}, "headers: expected `object`"),
+    ({"headers": {"a b": "c"}}, "header"),
+    ({"api_key": "two words"}, "api_key is not an API key"),
+    ({"endpoint": "/a b"}, "--endpoint"),
+    ({"max_failures": "half"}, "max_failures: 'half' is neither"),
+    ({"goodput": ["ttft"]}, "goodput"),
+    ({"num_promts": 3}, r"no keyword 'num_promts'.*num_prompts"),
+    ({"profile": "high-laod"}, "no profile 'high-laod'.*high-load"),
+    ({"profile": 3}, "profile: expected a name, a path or a Profile, got `int`"),
+    ({"profile": "qwen-speed"}, "`loadgen ladder`"),
+    ({"base_url": 3}, "base_url: expected `str`, got `int`"),
+    ({"base_url": "localhost"}, "is no URL"),
+    ({"base_url": "http://x", "preset": "instant"}, "--preset"),
+    ({"preset": "no-such"}, "no-such"),
+    ({"http2": True}, "--http2"),
+    ({"metadata": ["a"]}, "metadata"),
+    ({"hardware": "abacus"}, "abacus"),
+    ({"run_dir": "/proc/no"}, "cannot write"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[" ".join(map(str, one)) for one, _ in BAD])
+def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(loadgen.LoadgenError, match=message), nothing_left():
+        loadgen.bench(**options)
+
+
+def test_a_server_that_does_not_answer_is_an_error_of_ours() -> None:
+    url = f"http://127.0.0.1:{closed_port()}"
+    with pytest.raises(loadgen.LoadgenError, match="is not ready"):
+        loadgen.bench(url)
+    with pytest.raises(loadgen.LoadgenError, match="is not ready"):
+        asyncio.run(loadgen.bench_async(url))
+
+
+def test_a_key_is_sent_and_never_kept(server: ScriptedServer, tmp_path: Path) -> None:
+    run = small(server, api_key="sk-very-secret-0123456789", run_dir=tmp_path)
+    assert any("Bearer sk-very-secret-0123456789" in asked.head for asked in server.asked)
+    assert run.directory is not None
+    assert all(b"very-secret" not in path.read_bytes() for path in run.directory.iterdir())
+
+
+def test_an_awaited_run_leaves_the_loop_free(server: ScriptedServer) -> None:
+    async def main() -> tuple[loadgen.Run, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        run = await loadgen.bench_async(server.base_url, **SMALL)
+        ticking.cancel()
+        return run, ticks
+
+    run, ticks = asyncio.run(main())
+    assert run.metrics.completed == 4
+    assert ticks > 10
+
+
+def test_a_run_that_blocks_works_inside_a_running_loop(server: ScriptedServer) -> None:
+    async def cell() -> loadgen.Run:
+        return small(server)
+
+    assert asyncio.run(cell()).metrics.completed == 4
+
+
+def test_runs_at_once_do_not_disturb_one_another(server: ScriptedServer) -> None:
+    with nothing_left(server), ThreadPoolExecutor(3) as threads:
+        runs = list(threads.map(lambda seed: small(server, seed=seed, num_prompts=20), range(3)))
+    assert [(run.seed, run.metrics.completed) for run in runs] == [(0, 20), (1, 20), (2, 20)]
+    assert gc.isenabled()
+
+    async def both() -> list[loadgen.Run]:
+        url = server.base_url
+        return list(await asyncio.gather(*(loadgen.bench_async(url, **SMALL, seed=seed) for seed in (1, 2))))
+
+    assert [run.seed for run in asyncio.run(both())] == [1, 2]
+
+
+async def cancelled(server: ScriptedServer, **more: Any) -> loadgen.Run | None:
+    task = asyncio.create_task(loadgen.bench_async(server.base_url, **LONG, **more))
+    assert await asyncio.to_thread(within, lambda: half_way(server))
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError as error:
+        return vars(error)["run"]  # type: ignore[no-any-return]
+    raise AssertionError("it was not cancelled")
+
+
+def test_a_cancelled_run_ends_with_what_it_measured(hanging: ScriptedServer, tmp_path: Path) -> None:
+    with nothing_left(hanging):
+        run = asyncio.run(cancelled(hanging, run_dir=tmp_path))
+    assert run is not None
+    assert 0 < run.metrics.completed < 50
+    assert run.partial == "stopped by Ctrl-C"
+    assert run.directory is not None
+    assert loadgen.load(run.directory).metrics.completed == run.metrics.completed
+
+
+def test_a_time_limit_of_asyncio_keeps_what_was_measured(hanging: ScriptedServer) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(4.0):
+            await loadgen.bench_async(hanging.base_url, **LONG)
+
+    with pytest.raises(TimeoutError) as caught, nothing_left(hanging):
+        asyncio.run(limited())
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert vars(caught.value.__cause__)["run"].metrics.completed > 0
+
+
+def test_a_run_cancelled_before_it_began_is_none() -> None:
+    """The server accepts connections and never answers: nothing can have been measured."""
+    with ScriptedServer(lambda asked: Answer([10.0])) as silent, nothing_left(silent):
+
+        async def main() -> None:
+            task = asyncio.create_task(loadgen.bench_async(silent.base_url, **LONG))
+            assert await asyncio.to_thread(within, lambda: bool(silent.asked))
+            task.cancel()
+            await task
+
+        begun = time.monotonic()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            asyncio.run(main())
+        assert vars(caught.value).get("run") is None
+        assert time.monotonic() - begun < 8.0
+
+
+def test_ctrl_c_ends_a_run_with_what_it_measured(hanging: ScriptedServer) -> None:
+    def press() -> None:
+        within(lambda: half_way(hanging))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(loadgen.Interrupted) as caught, nothing_left(hanging):
+        loadgen.bench(hanging.base_url, **LONG)
+    pressing.join()
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert caught.value.run is not None
+    assert caught.value.run.metrics.completed > 0
+
+
+def test_a_run_that_a_rule_ends_is_returned(hanging: ScriptedServer) -> None:
+    run = loadgen.bench(hanging.base_url, **LONG, max_duration_s=1.0, drain_timeout_s=0.0)
+    assert "--max-duration" in run.partial
+    assert run.metrics.completed > 0

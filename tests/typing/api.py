@@ -1,0 +1,62 @@
+"""How the public API is used, for the type checker: this file is never run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+import loadgen
+
+
+def figures(run: loadgen.Run) -> tuple[float, float, float, str]:
+    metrics: loadgen.Metrics = run.metrics
+    p99_ms: float = metrics.ttft.p99_ms
+    throughput: float = metrics.output_throughput_per_s
+    verdict: loadgen.Verdict = run.verdict
+    names: list[str] = [doubt.name for doubt in verdict.doubts if doubt.severity != "note"]
+    return p99_ms, throughput, metrics.itl.std_ms, f"{verdict.status} {names}"
+
+
+def blocking() -> loadgen.Run:
+    run: loadgen.Run = loadgen.bench(
+        base_url="http://localhost:8000",
+        profile="high-load",
+        request_rate=4,
+        max_concurrency=None,
+        num_prompts=100,
+        input_len=1024,
+        output_len=128,
+        seed=1,
+        model="m",
+        api_key="k",
+        transport="wire",
+        max_failures="5%",
+        request_timeout=60.0,
+    )
+    columns: dict[str, NDArray[np.int64]] = run.requests()
+    print(columns["ttft_ns"].mean(), run.report(explain=True))
+    return run
+
+
+async def awaited() -> list[loadgen.Run]:
+    try:
+        return [await loadgen.bench_async(profile=loadgen.Profile(input_len=8), preset="instant")]
+    except loadgen.Interrupted as stopped:
+        return [stopped.run] if stopped.run is not None else []
+
+
+def stored() -> str:
+    before, after = loadgen.load("runs/a"), loadgen.load("runs/b")
+    try:
+        comparison: loadgen.Comparison = loadgen.compare({"before": [before], "after": after}, margin=0.01)
+        audit: loadgen.Audit = loadgen.audit([before, "page.md"], hardware="4xh100")
+        return comparison.text() + "".join(run.verdict.status for run in audit.runs)
+    except loadgen.LoadgenError as error:
+        return error.summary
+
+
+loadgen.bench(num_prompts="many")  # type: ignore[arg-type]
+loadgen.bench(number_of_prompts=3)  # type: ignore[call-arg]
+asyncio.run(awaited())
