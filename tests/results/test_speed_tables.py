@@ -302,7 +302,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
         SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
     ]
     assert speed_tables.beside(ours) == (
-        "   Input  Quantization       Speed   Published  Ratio  Published of\n"
+        "   Input  Quantization       Speed   Published  Ratio  Published on\n"
         "  Length                (tokens/s)  (tokens/s)\n"
         "  ------  ------------  ----------  ----------  -----  -------------------\n"
         "Qwen3-8B\n"
