@@ -7,6 +7,7 @@ class its public attributes, properties and methods. A test holds that the page 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -30,39 +31,62 @@ def main() -> int:
 
 
 def rendered(module: ModuleType) -> str:
-    """The whole page for the names in a module's `__all__`, in their order there."""
-    names: list[str] = [name for name in getattr(module, "__all__", []) if not name.startswith("__")]
+    """The whole page for the names in a module's `__all__`, functions first."""
+    values: dict[str, Any] = {name: getattr(module, name) for name in getattr(module, "__all__", [])}
+    values = dict(sorted(values.items(), key=lambda item: inspect.isclass(item[1])))
+    held = {kind.__name__: kind for value in values.values() for kind in _held(value)}
+    held = {name: kind for name, kind in held.items() if name not in values}
     sections = [_HEAD, _text(module)]
-    if names:
-        sections.append("\n".join(f"* [`{module.__name__}.{name}`](#{name.lower()})" for name in names))
-    for name in names:
-        sections += _section(name, getattr(module, name))
+    sections.append(
+        "\n".join(f"* [`{module.__name__}.{name}`](#{_anchor(value)})" for name, value in values.items())
+    )
+    for value in values.values():
+        sections += _section(value)
+    if held:
+        sections.append("# What they hold and take")
+    for kind in held.values():
+        sections += [f"## {_heading(kind)}", _text(kind), _attributes(kind)]
     return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
 
 
-def _section(name: str, value: Any) -> Iterator[str]:
-    yield f"## {name}"
-    if not inspect.isclass(value) and not callable(value):
-        yield f"```python\n{name} = {value!r}\n```"
-        return
-    if inspect.isclass(value) and issubclass(value, BaseException):
-        yield f"```python\nclass {name}({value.__mro__[1].__name__})\n```"
+def _held(value: Any) -> Iterator[type]:
+    """The classes of ours that the annotations of a function, or of a class's attributes, name."""
+    there = vars(sys.modules[value.__module__])
+    for annotation in inspect.get_annotations(value).values():
+        for name in re.findall(r"\b[A-Z]\w+", _annotation(annotation)):
+            kind = there.get(name)
+            if inspect.isclass(kind) and kind.__module__.startswith("loadgen"):
+                yield kind
+
+
+def _heading(value: Any) -> str:
+    return f"class {value.__name__}" if inspect.isclass(value) else f"{value.__name__}()"
+
+
+def _anchor(value: Any) -> str:
+    return re.sub(r"[^\w-]", "", _heading(value).lower().replace(" ", "-"))
+
+
+def _section(value: Any) -> Iterator[str]:
+    yield f"## {_heading(value)}"
+    if not inspect.isclass(value):
+        yield f"```python\n{_signature(value)}\n```"
         yield _text(value)
         return
-    yield f"```python\n{_signature(value, name)}\n```"
+    if issubclass(value, BaseException):
+        yield f"An exception, a `{value.__mro__[1].__name__}`."
     yield _text(value)
-    if inspect.isclass(value):
-        yield _attributes(value)
-        for member, function in _members(value, (FunctionType, classmethod, staticmethod)):
-            bare = getattr(function, "__func__", function)
-            yield f"### {name}.{member}"
-            yield f"```python\n{_signature(bare, member)}\n```"
-            yield _text(bare)
+    yield _attributes(value)
+    for member, function in _members(value, (FunctionType, classmethod, staticmethod)):
+        bare = getattr(function, "__func__", function)
+        yield f"### {value.__name__}.{member}"
+        yield f"```python\n{_signature(bare)}\n```"
+        yield _text(bare)
 
 
 def _attributes(value: type) -> str:
     """A list of what is read of an object: annotated fields, then properties."""
-    fields = {key: _annotation(kind) for key, kind in vars(value).get("__annotations__", {}).items()}
+    fields = {key: _annotation(kind) for key, kind in inspect.get_annotations(value).items()}
     lines = [f"* `{key}: {kind}`" for key, kind in fields.items() if not key.startswith("_")]
     for key, member in _members(value, (property, cached_property)):
         getter: Any = member.fget if isinstance(member, property) else member.func
@@ -83,9 +107,9 @@ def _members(value: type, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
                 yield key, member
 
 
-def _signature(value: Any, name: str) -> str:
+def _signature(value: Any) -> str:
     """A definition's first line as the source has it, a parameter a line where it is long."""
-    head = "async def" if inspect.iscoroutinefunction(value) else "class" if inspect.isclass(value) else "def"
+    head = f"{'async ' if inspect.iscoroutinefunction(value) else ''}def {value.__name__}"
     signature = inspect.signature(value)
     parameters: list[str] = []
     keywords_only = False
@@ -101,11 +125,11 @@ def _signature(value: Any, name: str) -> str:
     returned = ""
     if signature.return_annotation not in (signature.empty, None):
         returned = f" -> {_annotation(signature.return_annotation)}"
-    line = f"{head} {name}({', '.join(parameters)}){returned}"
+    line = f"{head}({', '.join(parameters)}){returned}"
     if len(line) <= 88:
         return line
     inside = "".join(f"    {parameter},\n" for parameter in parameters)
-    return f"{head} {name}(\n{inside}){returned}"
+    return f"{head}(\n{inside}){returned}"
 
 
 class _Unquoted(str):
@@ -120,7 +144,14 @@ def _annotation(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return inspect.cleandoc(getattr(value, "__doc__", None) or "")
+    """A docstring as Markdown: its examples become code blocks."""
+    text = inspect.cleandoc(getattr(value, "__doc__", None) or "")
+    return re.sub(r"(?:^>>> .*\n?)+", _example, text, flags=re.MULTILINE)
+
+
+def _example(lines: re.Match[str]) -> str:
+    code = re.sub(r"^>>> ", "", lines[0].rstrip(), flags=re.MULTILINE)
+    return f"```python\n{code}\n```\n"
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(throttling, "snapshot", throttling.HostState)
-    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("LOOKING", 1.0), ("_IDLE_S", 2.0)):
+    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("SAMPLING_SHARE", 1.0), ("_IDLE_S", 2.0)):
         monkeypatch.setattr(scraper, name, value)
 
 
@@ -344,7 +344,7 @@ def test_metrics_that_are_none_cost_the_servers_own_figures_and_nothing_else(
     assert ours["window"]["trouble"].endswith(trouble)
     assert (code, ours["verdict"]["level"], ours["reconciliation"]) == (0, "VALID", [])
     assert "Successful requests:                     8" in report
-    assert "server's own figures: none: " in report
+    assert "server-reported figures: none: " in report
 
 
 @pytest.mark.parametrize(
