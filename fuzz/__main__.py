@@ -88,10 +88,10 @@ def run(name: str, runs: int, seconds: int) -> Ran:
             command, cwd=ROOT, capture_output=True, check=False, env={**os.environ, "TMPDIR": scratch}
         )
         took_s = time.monotonic() - began_s
-    said = ended.stderr + ended.stdout
-    counts = {key: int([b"0", *pattern.findall(said)][-1]) for key, pattern in _COUNTS.items()}
+    output = ended.stderr + ended.stdout
+    counts = {key: int([b"0", *pattern.findall(output)][-1]) for key, pattern in _COUNTS.items()}
     executions = counts["executions"] or counts["pulse"]
-    why = _why(said) if ended.returncode or not executions else ""
+    why = _why(output) if ended.returncode or not executions else ""
     return Ran(executions, took_s, counts["peak_mib"], why)
 
 
@@ -118,7 +118,7 @@ def _size(path: Path) -> tuple[int, str]:
 def _dictionary(name: str) -> list[str]:
     """The words that the modules under test compare with, as libFuzzer reads them."""
     target = TARGETS[name]
-    words = {word for one in target.instrumented for path in _sources(one) for word in _words(path)}
+    words = {word for module in target.instrumented for path in _sources(module) for word in _words(path)}
     escaped = (word.replace("\\", "\\\\").replace('"', '\\"') for word in sorted(words))
     return [f'"{word}"' for word in escaped] if target.words else []
 
@@ -135,17 +135,17 @@ def _words(path: Path) -> list[str]:
     constants = (
         node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
     )
-    texts = (one.decode("latin-1") if isinstance(one, bytes) else one for one in constants)
-    return [one for one in texts if isinstance(one, str) and _WORD.fullmatch(one)]
+    texts = (text.decode("latin-1") if isinstance(text, bytes) else text for text in constants)
+    return [text for text in texts if isinstance(text, str) and _WORD.fullmatch(text)]
 
 
-def _why(said: bytes) -> str:
+def _why(output: bytes) -> str:
     """The exception, or what libFuzzer calls it."""
-    lines = said.decode("utf-8", "replace").splitlines()
+    lines = output.decode("utf-8", "replace").splitlines()
     telling = [
-        one for one in lines if re.match(r"\w*(?:Error|Exception|Iteration)\b|.*ERROR: libFuzzer", one)
+        line for line in lines if re.match(r"\w*(?:Error|Exception|Iteration)\b|.*ERROR: libFuzzer", line)
     ]
-    return (telling or lines[-1:] or ["it ended without a word"])[0][:150]
+    return (telling or lines[-1:] or ["it ended without a message"])[0][:150]
 
 
 if __name__ == "__main__":

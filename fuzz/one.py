@@ -16,9 +16,9 @@ def main(argv: list[str]) -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "servers"), str(ROOT / "tests")]
     module, _, function = target.function.partition(":")
     with atheris.instrument_imports(include=list(target.instrumented)):
-        found = getattr(import_module(module), function)
+        function_under_test = getattr(import_module(module), function)
     again = f"{sys.executable} -m fuzz.one {argv[1]}"  # libFuzzer calls itself so to minimise a corpus
-    atheris.Setup([again, *argv[2:]], found)
+    atheris.Setup([again, *argv[2:]], function_under_test)
     atheris.Fuzz()
 
 

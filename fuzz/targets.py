@@ -37,6 +37,7 @@ _STORED = (
 )
 _FILES = (
     "loadgen.roofline.checkpoint",
+    "loadgen.workload.model_files",
     "loadgen.workload.vocabulary",
     "loadgen.protocol.untrusted",
     "loadgen.roofline",

@@ -29,6 +29,16 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _no_pause_that_spares_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of tests have nothing else to do."""
+    from loadgen.endpoint import discovery, scraper
+
+    monkeypatch.setattr(discovery, "_POLLS_PER_S", 50)
+    monkeypatch.setattr(scraper, "_SCRAPES_PER_S", 50)
+    monkeypatch.setattr(scraper, "_BETWEEN_S", 0.02)
+
+
 @pytest.fixture
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""

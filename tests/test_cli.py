@@ -188,7 +188,7 @@ def test_verbs_help_themselves(
     [
         (["bnech"], "no verb 'bnech'"),
         (["profiles", "hihg-load"], "did you mean 'high-load'?"),
-        (["report", "absent"], "absent is no run directory"),
+        (["report", "absent"], "absent is not a run directory"),
     ],
 )
 def test_wrong_verbs_and_names_are_told(

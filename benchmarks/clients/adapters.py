@@ -99,8 +99,16 @@ class Ours:
         return Reported(result["mean_ttft_ms"], result["p99_itl_ms"], late, verdict)
 
 
+class Peer:
+    """A client that writes vLLM's keys to result.json."""
+
+    def reported(self, out: Path) -> Reported | None:
+        result = _read(out / "result.json")
+        return Reported(result["mean_ttft_ms"], result["p99_itl_ms"])
+
+
 @dataclass(frozen=True)
-class Rust:
+class Rust(Peer):
     """SGLang's Rust client: its extension, loaded by the Python it was built for."""
 
     name: str
@@ -117,13 +125,9 @@ class Rust:
         argv += ["--disable-tqdm", "--output-file", str(out / "result.json")]
         return Command(argv, _OFFLINE)
 
-    def reported(self, out: Path) -> Reported | None:
-        result = _read(out / "result.json")
-        return Reported(result["mean_ttft_ms"], result["p99_itl_ms"])
-
 
 @dataclass(frozen=True)
-class Vllm:
+class Vllm(Peer):
     """`vllm bench serve`."""
 
     name: str
@@ -136,10 +140,6 @@ class Vllm:
         argv += [*_random(load), "--ignore-eos", "--disable-tqdm", "--ready-check-timeout-sec", "0"]
         argv += ["--save-result", "--result-dir", str(out), "--result-filename", "result.json"]
         return Command(argv, _OFFLINE)
-
-    def reported(self, out: Path) -> Reported | None:
-        result = _read(out / "result.json")
-        return Reported(result["mean_ttft_ms"], result["p99_itl_ms"])
 
 
 @dataclass(frozen=True)

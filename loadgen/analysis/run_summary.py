@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE
-from loadgen.metrics.vllm_keys import Figures
+from loadgen.metrics.vllm_keys import Figures, peaks, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
 from loadgen.results.run_directory import Result
@@ -64,6 +65,7 @@ class Reported(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
+    file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
 
@@ -71,6 +73,12 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
+
+    @property
+    def sent(self) -> float | None:
+        """Requests: as many as planned, else as were answered."""
+        planned = self.load.requests
+        return self.figure("completed") if planned is None else float(planned)
 
     @property
     def input_len(self) -> float | None:
@@ -102,12 +110,47 @@ _KEYS = (
 
 def of_run(directory: Path, run: Result) -> Reported:
     """A run of ours; its figures are every one that a layout can show."""
-    return of_json(run.facts, run.json(), str(directory), run)
+    metrics, facts = run.metrics, run.facts
+    top = {
+        **traffic(facts.block()),
+        **throughputs(metrics),
+        **peaks(metrics),
+        "backend": facts.profile.backend,
+    }
+    figures = {key: top[key] for key in _KEYS}
+    for key in SELECTABLE:
+        figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
+    verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
+    return _ours(
+        facts, _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms), verdict, str(directory), run
+    )
 
 
 def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
-    """A run of ours from its result as JSON; raises KeyError or TypeError where that is damaged."""
-    figures, verdict = _figures(stored), stored["loadgen"]["verdict"]
+    """A run of ours from its result file; raises KeyError or TypeError where that is damaged."""
+    latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
+    figures = {key: stored[key] for key in _KEYS}
+    for key in SELECTABLE:
+        latency = latencies[_NAMES.get(key, key)]
+        figures |= {f"{word}_{key}_ms": latency[f"{word}_ms"] for word in ("mean", "median", "std")}
+        figures |= {f"p{rank}_{key}_ms": value for rank, value in latency["percentiles_ms"].items()}
+    doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
+    figures = _derived(figures, latencies["e2el"], latencies["itl"]["max_ms"])
+    return _ours(facts, figures, (verdict["level"], doubts), source, run)
+
+
+def _derived(figures: dict[str, Any], e2el: Mapping[str, Any], max_itl_ms: object) -> dict[str, Any]:
+    """The figures under vLLM's keys, what only SGLang prints too; None where a number is out of bounds."""
+    if (duration_s := figures["duration"]) and e2el["n"]:
+        figures["input_throughput"] = figures["total_input_tokens"] / duration_s
+        figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
+    figures["max_itl_ms"] = max_itl_ms
+    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
+
+
+def _ours(
+    facts: Facts, figures: Figures, verdict: tuple[str, tuple[str, ...]], source: str, run: Result | None
+) -> Reported:
     environment, sensed, server = facts.environment, facts.sensed, facts.server
     ours = is_this_machine(server.url)  # else it is the client's machine that we know
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
@@ -124,8 +167,8 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
-        level=verdict["level"],
-        doubts=tuple(one["name"] for one in verdict["doubts"] if one["severity"] != "note"),
+        level=verdict[0],
+        doubts=verdict[1],
         simulated=server.simulated,
         remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,
@@ -158,22 +201,6 @@ def full_name(base: str, quantization: str) -> str:
 def short_name(model: str) -> str:
     """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
     return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
-
-
-def _figures(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Under vLLM's keys what vLLM has, whatever was selected; then what only SGLang prints."""
-    own = stored["loadgen"]["metrics"]
-    figures = {key: stored[key] for key in _KEYS}
-    for key in SELECTABLE:
-        one = own[_NAMES.get(key, key)]
-        figures |= {f"{word}_{key}_ms": one[f"{word}_ms"] for word in ("mean", "median", "std")}
-        figures |= {f"p{rank}_{key}_ms": value for rank, value in one["percentiles_ms"].items()}
-    duration_s, e2el = figures["duration"], own["e2el"]
-    if duration_s and e2el["n"]:
-        figures["input_throughput"] = figures["total_input_tokens"] / duration_s
-        figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
-    figures["max_itl_ms"] = own["itl"]["max_ms"]
-    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
 
 
 def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
@@ -210,6 +237,6 @@ def _remarks(facts: Facts) -> Iterator[str]:
         return
     engine = next((one for one in engines.ENGINES if one.name == facts.server.engine), engines.UNKNOWN)
     if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
-        yield "memory is the host's: none of a GPU was told"
+        yield "memory is the host's: no GPU memory was reported"
     elif facts.sensed.server is not None and engine.takes_all_memory:
         yield f"memory is what {engine.name} reserved at its start, not what the model needs"

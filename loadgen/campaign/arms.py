@@ -40,7 +40,7 @@ class Arm(msgspec.Struct, frozen=True):
     places: Mapping[str, str]  # where each profile is, by its name
     settings: ServerSettings
     missing: tuple[str, ...] = ()  # variables of the environment that are not set
-    barred: tuple[str, ...] = ()  # variables that are set and that this file may not read
+    barred: tuple[str, ...] = ()  # variables that are set but not allowed to this file
 
     @property
     def name(self) -> str:
@@ -53,9 +53,9 @@ class Arm(msgspec.Struct, frozen=True):
         return self.options.base_url is not None
 
     def command(self, repeats: int, seed: int | None) -> str:
-        """The line that would measure the same by itself, secrets hidden."""
+        """The command line that would measure the same, secrets hidden."""
         words = keys.words(self.flags, bench_parser(), self.name)
-        words += ["--profile", ",".join(self.places[one.name] for one in self.profiles)]
+        words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
         words += ["--fingerprint"] if self.options.fingerprint else []
         words += ["--repeat", str(repeats)] if repeats > 1 else []
         words += ["--seed", str(seed)] if seed is not None else []
@@ -65,7 +65,7 @@ class Arm(msgspec.Struct, frozen=True):
 def made(file: File, path: Path, only: Sequence[str] = (), trust: Trust = _NONE) -> tuple[Arm, ...]:
     """The arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError.
 
-    Of what the file asks for, only what is trusted to it is read from the environment.
+    Only trusted variables that the file asks for are read from the environment.
     """
     names = [row.name for row in file.checkpoints]
     for name in only:
@@ -74,12 +74,12 @@ def made(file: File, path: Path, only: Sequence[str] = (), trust: Trust = _NONE)
     arms = tuple(arm for row in file.checkpoints for arm in _of(row, file, path, trust.of(path)))
     places: dict[str, str] = {}
     for arm in arms:
-        for name, place in arm.places.items():
-            if places.setdefault(name, place) != place:
-                raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {place}")
+        for name, path_of in arm.places.items():
+            if places.setdefault(name, path_of) != path_of:
+                raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {path_of}")
     if file.baseline and file.baseline not in {*names, *(arm.name for arm in arms)}:
-        known = nearest(file.baseline, [*names, *(arm.name for arm in arms)])
-        raise UsageError(f"{path}: baseline = {file.baseline!r}: no such checkpoint{known}")
+        hint = nearest(file.baseline, [*names, *(arm.name for arm in arms)])
+        raise UsageError(f"{path}: baseline = {file.baseline!r}: no such checkpoint{hint}")
     return tuple(arm for arm in arms if not only or arm.checkpoint in only)
 
 
@@ -106,9 +106,9 @@ def _arm(
     file: File,
     path: Path,
     server: str,
-    told: tuple[dict[str, Any], str],
+    resolved: tuple[dict[str, Any], str],
 ) -> Arm:
-    flags, origin = told
+    flags, origin = resolved
     words = keys.words(flags, bench_parser(), origin)
     names = file.profiles if row.profiles is None else row.profiles
     try:
@@ -118,18 +118,18 @@ def _arm(
         profiles = tuple(profile.load(place, options.overrides) for place in places)
         for workload in profiles:
             run_metadata.check(workload)
-        asked = settings(options, profiles)
+        server_settings = settings(options, profiles)
     except UsageError as error:
         raise UsageError(f"{origin}: {error}") from None
-    called = [workload.name for workload in profiles]
-    if twice := next((name for name in called if called.count(name) > 1), None):
-        raise UsageError(f"{origin}: profile {twice} is there twice: `repeats` says how often it is run")
+    profile_names = [workload.name for workload in profiles]
+    if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):
+        raise UsageError(f"{origin}: profile {twice} is listed twice: set `repeats` to run it several times")
     launch = options.launching
     if launch.wanted and launch.command is None and options.model is None:
-        raise UsageError(f"{origin}: needs a model: a directory, or a name of the hub")
-    own = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
-    located = dict(zip(called, places, strict=True))
-    return Arm(row.name, server or own, flags, options, profiles, located, asked)
+        raise UsageError(f"{origin}: no model: give a directory, or a name on the Hugging Face hub")
+    server_name = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
+    located = dict(zip(profile_names, places, strict=True))
+    return Arm(row.name, server or server_name, flags, options, profiles, located, server_settings)
 
 
 def _place(name: str, path: Path) -> str:

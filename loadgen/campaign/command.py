@@ -214,7 +214,7 @@ def _execution(
         pace=Pace.of(kept),
         say=say,
         quiet=given.quiet,
-        cooling=None if cool is None else Cooling(cool, discovery.found(), say),
+        cooling=None if cool is None else Cooling(cool, discovery.sensors(), say),
     )
 
 

@@ -1,4 +1,4 @@
-"""Cooling: a pause before a cell, until the machine is as cool as was asked."""
+"""Cooling: a pause before a cell, until the machine has cooled to the temperature asked for."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _LOOK_S = 1.0
 
 
 class Cooling:
-    """Waits for the hottest of what can be read; where nothing can be, it says so once and never waits."""
+    """Waits for the hottest sensor; without one it reports that once and never waits."""
 
     def __init__(self, wanted: CoolDown, sensors: Sequence[Sensor], say: Callable[[str], None]) -> None:
         self.wanted, self.sensors, self.say = wanted, sensors, say
-        self.told = False
+        self.reported_missing = False
 
     def wait(self, look_s: float = _LOOK_S) -> None:
         """Wait until it is cool, or the time is over."""
         hottest = began_c = self._hottest_c()
         if began_c is None:
-            if not self.told:
-                self.say("no temperature can be read here: cells follow without a pause to cool down")
-            self.told = True
+            if not self.reported_missing:
+                self.say("no temperature sensor can be read: there are no pauses to cool down")
+            self.reported_missing = True
             return
         began_ns = clock.now_ns()
         end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
@@ -36,12 +36,12 @@ class Cooling:
         if hottest is not None and hottest > self.wanted.to_c:
             self.say(
                 f"still {hottest:.0f} °C after {took_s:.0f} s (cool_down asks for {self.wanted.to_c:g}): "
-                "going on"
+                "continuing"
             )
         elif began_c > self.wanted.to_c:
             self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
 
     def _hottest_c(self) -> float | None:
-        look = Reading.merged(sensor.read(()) for sensor in self.sensors)
-        heat = [value for (quantity, _), value in look.values.items() if quantity == "temperature_c"]
+        reading = Reading.merged(sensor.read(()) for sensor in self.sensors)
+        heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
         return max(heat, default=None)

@@ -1,4 +1,4 @@
-"""File: a campaign as its TOML file says it: what is compared, on which servers, under which workloads."""
+"""File: a campaign as its TOML file has it: what is compared, on which servers, under which workloads."""
 
 from __future__ import annotations
 
@@ -84,23 +84,23 @@ def load(path: Path) -> File:
     table = profile.read_toml(path, "campaign")
     rows = table.pop("checkpoints", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
-        raise UsageError(f"{path}: there is nothing to compare: write a [[checkpoints]] table for each")
+        raise UsageError(f"{path}: nothing to compare: write a [[checkpoints]] table for each")
     servers = table.get("servers", {})
-    if not isinstance(servers, dict) or not all(isinstance(one, dict) for one in servers.values()):
+    if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
         raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
     if isinstance(cool_down := table.get("cool_down"), dict):
         table["cool_down"] = _valid(CoolDown, cool_down, f"{path}: [cool_down]")
-    found = _valid(File, {"name": path.stem, **table, "checkpoints": tuple(_rows(rows, path))}, str(path))
-    _check(found, path)
-    return found
+    campaign = _valid(File, {"name": path.stem, **table, "checkpoints": tuple(_rows(rows, path))}, str(path))
+    _check(campaign, path)
+    return campaign
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:
     for number, row in enumerate(rows, 1):
-        called = row.get("name")
-        if called is None:
+        name = row.get("name")
+        if name is None:
             raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
-        yield _valid(CheckpointTable, row, f"{path}: checkpoint {called!r}")
+        yield _valid(CheckpointTable, row, f"{path}: checkpoint {name!r}")
 
 
 def _valid(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table:
@@ -110,20 +110,21 @@ def _valid(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table:
         raise refusal(error, origin, kind.model_fields) from None
 
 
-def _check(found: File, path: Path) -> None:
-    """What each key alone does not tell."""
-    names = [row.name for row in found.checkpoints]
+def _check(campaign: File, path: Path) -> None:
+    """Checks that need several keys; raises UsageError."""
+    names = [row.name for row in campaign.checkpoints]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"{path}: checkpoint {twice!r} is there twice: give each a name of its own")
-    for row in found.checkpoints:
+        raise UsageError(f"{path}: checkpoint {twice!r} is listed twice: give each a name of its own")
+    for row in campaign.checkpoints:
         for server in row.servers or ():
-            if server not in found.servers:
+            if server not in campaign.servers:
                 raise UsageError(
-                    f"{path}: checkpoint {row.name!r}: no [servers.{server}]{nearest(server, found.servers)}"
+                    f"{path}: checkpoint {row.name!r}: no [servers.{server}]"
+                    f"{nearest(server, campaign.servers)}"
                 )
         if row.servers == ():
             raise UsageError(f"{path}: checkpoint {row.name!r} has no server: leave `servers` out for all")
-        if not (found.profiles if row.profiles is None else row.profiles):
+        if not (campaign.profiles if row.profiles is None else row.profiles):
             raise UsageError(
                 f"{path}: checkpoint {row.name!r} has no workload: name some, as profiles = "
                 '["high-load", "low-load"]'

@@ -16,9 +16,9 @@ from loadgen.endpoint.secrecy import HIDDEN, Secrets
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
 
-_WORKLOAD = "belongs in a profile: all that is compared is asked the same"
-_WHOLE = "is the whole campaign's: write it above the tables"
-_ELSEWHERE = "is not for a campaign"
+_WORKLOAD = "belongs in a profile: all checkpoints get the same requests"
+_WHOLE = "applies to the whole campaign: write it above the tables"
+_ELSEWHERE = "cannot be used in a campaign"
 _NOT_HERE = {
     **dict.fromkeys(("dataset_name", "input_len", "output_len", "range_ratio", "prefix_len"), _WORKLOAD),
     **dict.fromkeys(("num_prompts", "max_concurrency", "request_rate", "burstiness"), _WORKLOAD),
@@ -30,7 +30,9 @@ _NOT_HERE = {
     "run_dir": "is a flag of `loadgen campaign`",
     "dry_run": "is a flag of `loadgen campaign`",
     "quiet": "is a flag of `loadgen campaign`",
-    **dict.fromkeys(("api_key_env", "api_key_file"), "is a flag of `loadgen campaign`: a file takes no keys"),
+    **dict.fromkeys(
+        ("api_key_env", "api_key_file"), "is a flag of `loadgen campaign`: a file cannot hold keys"
+    ),
     **dict.fromkeys(("disable_tqdm", "print_request", "strict", "explain", "selftest", "help"), _ELSEWHERE),
     **dict.fromkeys(("save_result", "save_detailed", "append_result"), _ELSEWHERE),
     **dict.fromkeys(("result_dir", "result_filename"), _ELSEWHERE),
@@ -45,14 +47,14 @@ def laid_over(server: Flags, checkpoint: Flags) -> dict[str, Any]:
     """A server's flags with a checkpoint's over them; variables and headers one by one."""
     merged = {**server, **checkpoint}
     for key in _MERGED:
-        tables = [one[key] for one in (server, checkpoint) if isinstance(one.get(key), dict)]
+        tables = [flags[key] for flags in (server, checkpoint) if isinstance(flags.get(key), dict)]
         if len(tables) == 2:
             merged[key] = {**tables[0], **tables[1]}
     return merged
 
 
 class Variables(msgspec.Struct):
-    """Variables of the environment that a file asks for: which it may read, and what came of it."""
+    """Variables of the environment that a file asks for: which it may read, and which are missing."""
 
     reads: Callable[[str], bool]
     missing: set[str] = msgspec.field(default_factory=set)  # not set
@@ -61,14 +63,14 @@ class Variables(msgspec.Struct):
     def value(self, match: re.Match[str]) -> str:
         """What stands in the place of ${VARIABLE} or ${VARIABLE:-default}."""
         name, default = match[1], match[2]
-        said = os.environ.get(name)
-        if said and not self.reads(name):
+        set_value = os.environ.get(name)
+        if set_value and not self.reads(name):
             self.barred.add(name)
             return match[0]
-        found = said or default
-        if found is None:
+        value = set_value or default
+        if value is None:
             self.missing.add(name)
-        return match[0] if found is None else found
+        return match[0] if value is None else value
 
 
 def filled(flags: Flags, variables: Variables) -> dict[str, Any]:
@@ -76,50 +78,50 @@ def filled(flags: Flags, variables: Variables) -> dict[str, Any]:
 
     A variable that is not set, or may not be read, stays as it is written, and is noted.
     """
-    found = {key: _filled(value, variables) for key, value in flags.items()}
+    flags_filled = {key: _filled(value, variables) for key, value in flags.items()}
     for key in _PATHS:
-        if isinstance(found.get(key), str):
-            found[key] = os.path.expanduser(found[key])
-    return found
+        if isinstance(flags_filled.get(key), str):
+            flags_filled[key] = os.path.expanduser(flags_filled[key])
+    return flags_filled
 
 
 def _filled(value: Any, variables: Variables) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(one, variables) for key, one in value.items()}
+        return {key: _filled(item, variables) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(one, variables) for one in value]
+        return [_filled(item, variables) for item in value]
     return _VARIABLE.sub(variables.value, value) if isinstance(value, str) else value
 
 
 def words(flags: Flags, parser: argparse.ArgumentParser, origin: str) -> list[str]:
     """The command line that these keys make; raises UsageError that names the key and the nearest known."""
-    known = {
+    options = {
         option[2:].replace("-", "_"): (option, action)
         for action in parser._actions
         for option in action.option_strings
         if option.startswith("--")
     }
-    own = [key for key, (_, action) in known.items() if action.dest not in _NOT_HERE]
-    found: list[str] = []
+    own = [key for key, (_, action) in options.items() if action.dest not in _NOT_HERE]
+    arguments: list[str] = []
     for key, value in flags.items():
-        if key not in known:
+        if key not in options:
             raise UsageError(f"{origin}: unknown key {key!r}{nearest(key, own)}")
-        option, action = known[key]
+        option, action = options[key]
         if reason := _NOT_HERE.get(action.dest):
             raise UsageError(f"{origin}: {key} {reason}")
-        found += _word(option, action, value, f"{origin}: {key} = {value!r}")
-    return found
+        arguments += _word(option, action, value, f"{origin}: {key} = {value!r}")
+    return arguments
 
 
 def _word(option: str, action: argparse.Action, value: Any, origin: str) -> Iterator[str]:
     if action.nargs == 0:
         if not isinstance(value, bool):
-            raise UsageError(f"{origin}: say true or false")
+            raise UsageError(f"{origin}: give true or false")
         switch = isinstance(action, argparse.BooleanOptionalAction)
         opposite = f"--{option[5:]}" if option.startswith("--no-") else f"--no-{option[2:]}"
         yield from [option] if value else [opposite] if switch else []
     elif isinstance(value, bool):
-        raise UsageError(f"{origin}: it takes a value")
+        raise UsageError(f"{origin}: give a value")
     elif action.nargs == "+":
         yield option
         yield from _several(value, origin)
@@ -133,18 +135,18 @@ def _word(option: str, action: argparse.Action, value: Any, origin: str) -> Iter
 
 def _several(value: Any, origin: str) -> list[str]:
     if isinstance(value, dict):
-        return [f"{name}={one}" for name, one in value.items()]
-    found = value if isinstance(value, list) else [value]
-    if not found or not all(isinstance(one, str) for one in found):
-        raise UsageError(f"{origin}: write a table, or a list of texts")
-    return found
+        return [f"{name}={item}" for name, item in value.items()]
+    items = value if isinstance(value, list) else [value]
+    if not items or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{origin}: give a table, or a list of strings")
+    return items
 
 
 def without_secrets(flags: Flags) -> dict[str, Any]:
-    """The flags as they may be written down: no header's value, nothing that looks like a key."""
+    """The flags as they may be stored: no header's value, nothing that resembles a key."""
     shown: dict[str, Any] = Secrets.of(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]
-        names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(one))[0] for one in pairs]
+        names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(pair))[0] for pair in pairs]
         shown["header"] = dict.fromkeys(names, HIDDEN)
     return shown

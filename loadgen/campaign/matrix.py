@@ -36,35 +36,35 @@ class Start(msgspec.Struct, frozen=True):
 def starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False) -> tuple[Start, ...]:
     """The starts in order; raises UsageError where two cells would have one id.
 
-    Each repeat starts every arm's server anew, and the arms' order turns about from one repeat to the next
+    Each repeat starts every arm's server again, and the arms' order is reversed from one repeat to the next
     (ABC, CBA, ABC, …), so that what drifts steadily falls on all of them alike; the profiles' order on a
     start turns with it. With `once` a server is started once for all repeats.
     """
     if once:
-        found = [_start(campaign, arm, range(repeats), ONCE) for arm in arms]
+        ordered = [_start(campaign, arm, range(repeats), ONCE) for arm in arms]
     else:
-        found = [
+        ordered = [
             _start(campaign, arm, range(repeat, repeat + 1), f"r{repeat}")
             for repeat in range(repeats)
             for arm in (arms if repeat % 2 == 0 else arms[::-1])
         ]
-    known: dict[str, Cell] = {}
-    for planned in (one for start in found for one in start.planned):
-        if (other := known.setdefault(planned.id, planned.cell)) is not planned.cell:
+    cells: dict[str, Cell] = {}
+    for planned in (planned_cell for start in ordered for planned_cell in start.planned):
+        if (other := cells.setdefault(planned.id, planned.cell)) is not planned.cell:
             names = [f"{cell.arm}, {cell.profile}" for cell in (other, planned.cell)]
             raise UsageError(
-                f"{names[0]!r} and {names[1]!r} would both be written as {planned.id}: rename one"
+                f"{names[0]!r} and {names[1]!r} would both be stored as {planned.id}: rename one"
             )
         if len(planned.id.encode()) > _LONGEST:
             raise UsageError(
                 f"the names of {planned.cell.arm!r} are too long for a directory's: shorten them"
             )
-    return tuple(found)
+    return tuple(ordered)
 
 
 def _start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
-    called = ATTACHED if arm.attached else name
-    return Start(arm, called, tuple(_planned(campaign, arm, repeats, called)))
+    start_name = ATTACHED if arm.attached else name
+    return Start(arm, start_name, tuple(_planned(campaign, arm, repeats, start_name)))
 
 
 def _planned(campaign: str, arm: Arm, repeats: range, start: str) -> Iterator[Planned]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -15,8 +14,8 @@ from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
+from loadgen.protocol.layout import aligned, counted, wrapped
 
-_WIDTH = 80
 _NO_BREAK = "\u00a0"
 
 
@@ -37,23 +36,22 @@ class Preview(msgspec.Struct, frozen=True):
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _matrix(self) -> Iterator[str]:
-        told = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
-        yield textwrap.fill(told, _WIDTH, subsequent_indent="  ")
+        title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
+        yield from wrapped(title)
         cells = [planned for start in self.starts for planned in start.planned]
         started = sum(not start.arm.attached for start in self.starts)
-        yield (
-            f"{_count(len(self.arms), 'arm')} (checkpoint on server), {_count(self.file.repeats, 'repeat')}: "
-            f"{_count(len(cells), 'cell')}, {_count(started, 'start')} of a server"
-        )
+        arms, repeats = counted(len(self.arms), "arm"), counted(self.file.repeats, "repeat")
+        starts = counted(started, "start")
+        yield f"{arms} (checkpoint on server), {repeats}: {counted(len(cells), 'cell')}, {starts} of a server"
         if over := sum(planned.id in self.done for planned in cells):
-            yield f"{over} of them are done, {len(cells) - over} are left"
-        widest = max(len(arm.name) for arm in self.arms)
+            yield f"{over} are done, {len(cells) - over} are left"
+        widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
-            yield f"  {arm.name:<{widest}}  {', '.join(one.name for one in arm.profiles)}"
+            yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
             if _is_not_there(arm):
-                yield f"    {arm.options.model} is not there: its cells would fail"
+                yield f"    {arm.options.model} does not exist: its cells would fail"
         if unset := sorted({name for arm in self.arms for name in arm.missing}):
-            yield f"to be set in the environment before: {', '.join(unset)}"
+            yield f"environment variables to set first: {', '.join(unset)}"
 
     def _order(self) -> Iterator[str]:
         turns: dict[str, list[str]] = {}
@@ -61,7 +59,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield "order: each server is started once, for all its repeats"
             turns["all"] = [self._called(start.arm) for start in self.starts]
         else:
-            yield "order: each repeat starts every server anew, and turns the order about"
+            yield "order: each repeat starts every server again, in the reverse order of the repeat before"
             names: dict[int, list[str]] = {}
             for start in self.starts:
                 names.setdefault(start.planned[0].cell.repeat, []).append(self._called(start.arm))
@@ -69,15 +67,14 @@ class Preview(msgspec.Struct, frozen=True):
                 turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
         for label, order in turns.items():
             text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
-            filled = textwrap.fill(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-            yield filled.replace(_NO_BREAK, " ")
+            yield from (line.replace(_NO_BREAK, " ") for line in wrapped(text, "    "))
 
     def _called(self, arm: Arm) -> str:
-        """Where there is one server its name says nothing."""
-        return arm.checkpoint if len({one.server for one in self.arms}) == 1 else arm.name
+        """The checkpoint alone if all are on one server."""
+        return arm.checkpoint if len({each.server for each in self.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
-        yield "commands, each as `loadgen bench` would do the same alone:"
+        yield "commands that would measure the same with `loadgen bench`:"
         for arm in self.arms:
             yield f"  {arm.name}"
             yield f"    {arm.command(self.file.repeats, self.seed)}"
@@ -86,17 +83,17 @@ class Preview(msgspec.Struct, frozen=True):
                 yield f"    {_server(arm) if self.trust.starts else program(arm.options)}"
 
     def _reach(self) -> Iterator[str]:
-        """What the file would have of this machine and this user, and whether it may."""
+        """What the file would run, send and read, and whether it is allowed to."""
         starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
         if starting and not self.trust.starts:
-            yield f"runs programs: {', '.join(starting)}; not without --allow-launch"
+            yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
         hosts = dict.fromkeys(filter(None, (arm.options.base_url for arm in self.arms)))
         if hosts:
             yield f"sends to: {', '.join(map(hide, hosts))}"
         if self.trust.variables:
             yield f"may read from the environment: {', '.join(self.trust.variables)}"
         if barred := sorted({name for arm in self.arms for name in arm.barred}):
-            yield f"reads from the environment: {', '.join(barred)}; not without --allow-env NAME for each"
+            yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
         yield from self.trust.key_lines(self.arms)
 
     def _time(self) -> Iterator[str]:
@@ -105,7 +102,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def _server(arm: Arm) -> str:
-    """The line that starts its server, or why there can be none here."""
+    """The line that starts its server, or why there is none here."""
     from loadgen.session.launched_server import dry_run
 
     try:
@@ -118,7 +115,3 @@ def _is_not_there(arm: Arm) -> bool:
     model = arm.options.model or ""
     whole = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
     return whole and not os.path.exists(model)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)

@@ -1,4 +1,4 @@
-"""Record: what a campaign's directory says of the campaign, and how a changed file differs from it."""
+"""Record: what a campaign's directory records of the campaign, and how a changed file differs from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loadgen.workload.plan import Seed
 
 # 1: the first.
 FORMAT = 1
-# What may change where something was run already: it is about the reading of it, or there may be more of it.
+# What may change after cells were run: it only affects how they are read, or adds to them.
 _HARMLESS = (
     "loadgen", "created", "description", "file", "repeats", "baseline", "margin", "hardware", "order",
 )  # fmt: skip
@@ -79,7 +79,7 @@ def made(
                 checkpoint=arm.checkpoint,
                 server=arm.server,
                 flags=without_secrets(arm.flags),
-                profiles=tuple(one.name for one in arm.profiles),
+                profiles=tuple(workload.name for workload in arm.profiles),
             )
             for arm in arms
         ),
@@ -89,20 +89,20 @@ def made(
 
 
 def _written(place: str) -> dict[str, Any]:
-    found = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
-    server = found.get("server") or {}
+    settings = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
+    server = settings.get("server") or {}
     if "environment" in server:
         server["environment"] = Secrets().mask(server["environment"], names_too=True)
-    return found
+    return settings
 
 
 def read(text: str, path: Path) -> CampaignRecord:
-    """The record in a file's text; raises UsageError where it is none, or of a newer format."""
+    """The record in a file's text; raises UsageError if it is not one, or of a newer format."""
     try:
         table = json.loads(text)
         version = table.get("format") if isinstance(table, dict) else None
         if version is None:
-            raise UsageError(f"{path} is no campaign of this loadgen")
+            raise UsageError(f"{path} is not a campaign of this loadgen")
         if version != FORMAT:
             raise UsageError(
                 f"{path} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
@@ -110,14 +110,14 @@ def read(text: str, path: Path) -> CampaignRecord:
         return CampaignRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        said = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
-        raise UsageError(f"{path} is damaged: {said}") from None
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+        raise UsageError(f"{path} is damaged: {problem}") from None
     except ValueError as error:
         raise UsageError(f"{path} is damaged: {error}") from None
 
 
 def differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
-    """What of that which was run is not as it was, each with its key; there may be more of everything."""
+    """What differs of what was run, each with its key; additions are no difference."""
     if not ran:
         return
     for key in CampaignRecord.model_fields:
@@ -127,18 +127,18 @@ def differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell])
     if new.seed_chosen:
         yield from _changed("seed", old.seed, new.seed)
     arms = [{(arm.checkpoint, arm.server): arm for arm in record.arms} for record in (old, new)]
-    for at in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
-        before, after = (known.get(at) for known in arms)
-        where = f"{at[0]} on {at[1]}"
+    for pair in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
+        before, after = (arms_by_key.get(pair) for arms_by_key in arms)
+        where = f"{pair[0]} on {pair[1]}"
         if after is None:
-            yield f"{where} was run and is in the file no more"
+            yield f"{where} was run and is no longer in the file"
         elif before is not None:
             yield from _tables(where, before.flags, after.flags)
     for name in dict.fromkeys(cell.profile for cell in ran):
         if name in new.profiles:
             yield from _tables(f"profile {name}", old.profiles.get(name, {}), new.profiles[name])
         else:
-            yield f"profile {name} was run and is in the file no more"
+            yield f"profile {name} was run and is no longer in the file"
 
 
 def _tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -149,10 +149,10 @@ def _tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
 
 def _changed(key: str, old: Any, new: Any) -> Iterator[str]:
     if old != new:
-        yield f"{key} was {_said(old)} and is {_said(new)}"
+        yield f"{key} was {_shown(old)} and is {_shown(new)}"
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 
@@ -161,7 +161,7 @@ def continued(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
 
     What was run before and is not asked for now stays in the order.
     """
-    kept = [known for known in old.order if known not in new.order]
+    kept = [cell_id for cell_id in old.order if cell_id not in new.order]
     return new.model_copy(
         update={
             "created": old.created,

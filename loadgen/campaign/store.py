@@ -1,4 +1,4 @@
-"""Store: a campaign's directory; what is finished is there whole, whatever happens to the rest."""
+"""Store: a campaign's directory; what is finished is there whole, even if the rest fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from loadgen.campaign import record
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
-from loadgen.metrics.files import write_whole
+from loadgen.metrics import files
 from loadgen.results import run_directory
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import Cell
@@ -53,14 +53,14 @@ class Store:
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise UsageError(f"{self.directory} is no campaign's directory: {path}: {why}") from None
+            why = getattr(error, "strerror", None) or "not a text file"
+            raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
         return record.read(text, path)
 
-    def write(self, told: CampaignRecord) -> None:
+    def write(self, campaign: CampaignRecord) -> None:
         """Keep what is run."""
         with self._writing():
-            _replace(self.directory / RECORD, told.model_dump(mode="json"))
+            _replace(self.directory / RECORD, campaign.model_dump(mode="json"))
 
     def finished(self) -> set[str]:
         """Ids of the cells that are done."""
@@ -72,25 +72,25 @@ class Store:
 
     def ran(self, failed: bool) -> list[Cell]:
         """Every cell that is finished, and those that failed too."""
-        told = [next(self.facts(known), {}).get("cell") for known in sorted(self.finished())]
+        cells = [next(self.facts(cell_id), {}).get("cell") for cell_id in sorted(self.finished())]
         try:
             names = sorted(self.failed()) if failed else []
-            paths = [self.directory / FAILED / f"{known}.json" for known in names]
-            told += [json.loads(path.read_text("utf-8"))["cell"] for path in paths]
-            return [Cell.model_validate(cell) for cell in told if cell is not None]
+            paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
+            cells += [json.loads(path.read_text("utf-8"))["cell"] for path in paths]
+            return [Cell.model_validate(cell) for cell in cells if cell is not None]
         except (ValidationError, ValueError, KeyError, TypeError, OSError) as error:
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
-    def facts(self, known: str) -> Iterator[dict[str, Any]]:
-        """What the runs of a finished cell say of themselves: one, of a ladder one for each length."""
-        place = self.directory / CELLS / known
+    def facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
+        """The metadata of a finished cell's runs: one, of a ladder one for each length."""
+        place = self.directory / CELLS / cell_id
         for path in [place / run_directory.RESULT, *sorted(place.glob(f"*/{run_directory.RESULT}"))]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 yield dict(json.loads(path.read_text("utf-8"))[OURS])
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else works in this directory meanwhile; raises UsageError where somebody does.
+        """Hold the directory for this process; raises UsageError if another holds it.
 
         The lock is the process's own: neither a fork of it nor a server it started holds it on.
         """
@@ -103,9 +103,10 @@ class Store:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
-                who = file.read().strip() or "not known"
+                who = file.read().strip() or "unknown"
                 raise UsageError(
-                    f"another loadgen campaign works in {self.directory} (pid {who}): wait for it, or end it"
+                    f"another loadgen campaign is running in {self.directory} (pid {who}): wait for it, or "
+                    "stop it"
                 ) from None
             with self._writing():
                 file.truncate(0)
@@ -113,11 +114,11 @@ class Store:
             yield
 
     def clear(self) -> None:
-        """Take away what a campaign that was ended left half done."""
+        """Remove what an interrupted campaign left unfinished."""
         with self._writing():
             self.drop()
-            for known in self.finished() & self.failed():  # it was ended between the two
-                self._forget(known)
+            for cell_id in self.finished() & self.failed():  # it was ended between the two
+                self._forget(cell_id)
 
     def begin(self, planned: Planned) -> Path:
         """An empty directory in which a cell is measured."""
@@ -143,18 +144,18 @@ class Store:
             if directory is not None:
                 self._move(directory, place)
             _made(place.parent)
-            told = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
-            _replace(place.with_name(f"{planned.id}.json"), told)
+            failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
+            _replace(place.with_name(f"{planned.id}.json"), failure)
             self._set_aside(self.directory / UNFINISHED / planned.id)
 
     def drop(self) -> None:
-        """Take away what is half done; a run that had measured something is kept under `interrupted`."""
+        """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
         for place in _paths(self.directory / UNFINISHED):
             self._set_aside(place)
         shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
 
     def _set_aside(self, place: Path) -> None:
-        """Keep what the runs of a cell that was cut off or failed had measured; the rest is taken away."""
+        """Keep what the runs of an interrupted or failed cell had measured; the rest is removed."""
         marks = [path for name in (run_directory.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             kept = self.directory / INTERRUPTED / place.name / run.name
@@ -169,11 +170,11 @@ class Store:
         os.rename(source, target)
         _sync(target.parent)
 
-    def _forget(self, known: str) -> None:
-        """A cell that failed before and is finished now is no failed one."""
+    def _forget(self, cell_id: str) -> None:
+        """Remove the record of a failed cell that is finished now."""
         failed = self.directory / FAILED
-        (failed / f"{known}.json").unlink(missing_ok=True)
-        shutil.rmtree(failed / known, ignore_errors=True)
+        (failed / f"{cell_id}.json").unlink(missing_ok=True)
+        shutil.rmtree(failed / cell_id, ignore_errors=True)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -189,7 +190,7 @@ def latest(base: Path, name: str) -> Store:
         with contextlib.suppress(UsageError):
             if Store(path.parent).record.name == name:
                 return Store(path.parent)
-    raise UsageError(f"no campaign {name!r} under {base} to go on with: give its directory to --resume")
+    raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
 
 
 def _paths(directory: Path) -> list[Path]:
@@ -203,24 +204,19 @@ def _names(directory: Path, suffix: str = "") -> set[str]:
         return set()
 
 
-def _replace(path: Path, told: object) -> None:
-    data = (json.dumps(told, allow_nan=False, indent=1) + "\n").encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    write_whole(path, write)
+def _replace(path: Path, value: object) -> None:
+    files.write_text(path, json.dumps(value, allow_nan=False, indent=1) + "\n")
 
 
 def _made(directory: Path) -> None:
-    """See to it that a directory is there, this user's alone: it holds prompts, answers and commands."""
+    """Create a directory, private to this user: it holds prompts, answers and commands."""
     for path in (*reversed(directory.parents), directory):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _sync(path: Path) -> None:
-    """See to it that a file or a directory's list of them is on the disk."""
+    """Sync a file or a directory's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Estimate: how long cells take, by those that are done, or by what the machine could do at best."""
+"""Estimate: how long cells take, from those that are done, or from the roofline."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from loadgen.workload.profile import Profile
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Time to come; None: not known."""
+    """The remaining time; None: unknown."""
 
     seconds: float | None
-    at_best: bool = False  # of some cells only the roofline is known: they take longer
+    at_best: bool = False  # for some cells only the roofline is known: they take longer
 
     @property
     def words(self) -> str:
-        """As a person says it."""
+        """The time in words."""
         if self.seconds is None:
-            return "not known until the first cells are done"
+            return "unknown until the first cells are done"
         return f"{'at least' if self.at_best else 'about'} {duration(self.seconds)}"
 
 
@@ -46,8 +46,8 @@ class Pace:
     def of(cls, store: Store) -> Pace:
         """Those of a directory's finished cells."""
         pace = cls()
-        for known in sorted(store.finished()):
-            runs = list(store.facts(known))
+        for cell_id in sorted(store.finished()):
+            runs = list(store.facts(cell_id))
             cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
             if cell is None:
                 continue
@@ -68,27 +68,29 @@ class Pace:
         """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
         total, at_best = 0.0, False
         for start in starts:
-            planned = [one for one in start.planned if one.id not in done]
+            planned = [planned_cell for planned_cell in start.planned if planned_cell.id not in done]
             total += self._start_s(start.arm) if planned else 0.0
-            for one in planned:
-                known = self._cell_s(one)
-                if known is None:
-                    known, at_best = at_best_s(start.arm, one.workload), True
-                if known is None:
+            for planned_cell in planned:
+                seconds = self._cell_s(planned_cell)
+                if seconds is None:
+                    seconds, at_best = at_best_s(start.arm, planned_cell.workload), True
+                if seconds is None:
                     return Left(None)
-                total += known
+                total += seconds
         return Left(total, at_best)
 
-    def _cell_s(self, one: Planned) -> float | None:
-        same = self.cells.get((one.cell.arm, one.cell.profile), [])
-        alike = [s for (_, name), took in self.cells.items() if name == one.cell.profile for s in took]
+    def _cell_s(self, planned_cell: Planned) -> float | None:
+        same = self.cells.get((planned_cell.cell.arm, planned_cell.cell.profile), [])
+        alike = [
+            s for (_, name), took in self.cells.items() if name == planned_cell.cell.profile for s in took
+        ]
         return median(same or alike) if same or alike else None
 
     def _start_s(self, arm: Arm) -> float:
         if arm.attached:
             return 0.0
-        known = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
-        return median(known) if known else 0.0
+        start_times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
+        return median(start_times) if start_times else 0.0
 
 
 def _took_s(run: Mapping[str, Any]) -> float:
@@ -97,7 +99,7 @@ def _took_s(run: Mapping[str, Any]) -> float:
 
 
 def at_best_s(arm: Arm, workload: Profile) -> float | None:
-    """Seconds of a cell at the roofline, warm-up included; None where machine or model are not known."""
+    """Seconds of a cell at the roofline, warm-up included; None if machine or model are unknown."""
     options = arm.options
     if options.hardware is None or options.model is None:
         return None

@@ -22,7 +22,7 @@ from loadgen.workload import profile
 
 
 class Asking(Protocol):
-    """What a file asks for one arm."""
+    """What a file requests for one arm."""
 
     @property
     def name(self) -> str: ...
@@ -62,17 +62,17 @@ class Trust(msgspec.Struct, frozen=True):
         return options if self._gives(options) else replace(options, api_key_env=NO_KEY)
 
     def _gives(self, options: Options) -> bool:
-        """Whether a key that nobody asked for by name goes to an arm's server."""
+        """Whether a key that was not named explicitly is sent to an arm's server."""
         return self.shipped or options.base_url is None or is_this_machine(options.base_url)
 
     @property
     def words(self) -> list[str]:
         """The flags that allow the same."""
-        found = ["--allow-launch"] * self.launch
+        flags = ["--allow-launch"] * self.launch
         for variable in self.variables:
-            found += ["--allow-env", variable]
-        found += ["--api-key-env", self.key_env] if self.key_env else []
-        return found + (["--api-key-file", self.key_file] if self.key_file else [])
+            flags += ["--allow-env", variable]
+        flags += ["--api-key-env", self.key_env] if self.key_env else []
+        return flags + (["--api-key-file", self.key_file] if self.key_file else [])
 
     def check(self, path: Path, arms: Sequence[Asking]) -> None:
         """Raises UsageError that lists what the file would do without being allowed to."""
@@ -91,7 +91,7 @@ class Trust(msgspec.Struct, frozen=True):
             )
 
     def key_lines(self, arms: Sequence[Asking]) -> list[str]:
-        """What is said of an API key that is in the environment and goes to no host that the file names."""
+        """Messages on an API key in the environment that is not sent to the hosts that the file names."""
         if self.key_env or self.key_file or not api_key(None, None):
             return []
         hosts = {host_of(arm.options.base_url or ""): None for arm in arms if not self._gives(arm.options)}
@@ -103,7 +103,7 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def program(options: Options) -> str:
-    """What would be run for an arm, as its file says it: nothing is looked for on this machine."""
+    """The command that would be run for an arm, from its file alone: nothing is searched on this machine."""
     launch = options.launching
     settings = launch.settings
     environment = [f"{name}={value}" for name, value in (settings.get("environment") or {}).items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from loadgen.endpoint import engine_logs
 from loadgen.roofline.checkpoint import Checkpoint
 
-_WIDTH = 80
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 # An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
 _RUNS = {
@@ -73,19 +71,14 @@ def merged(*parts: EngineConfig) -> EngineConfig:
 
 
 def render(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
-    """Lines of at most 80 columns: what runs, its size, what differs from the checkpoint, remarks."""
+    """What runs, its size, what differs from the checkpoint, remarks: a line each."""
     lines = [
         ("runs", ", ".join(_runs(as_run, checkpoint))),
         ("model", ", ".join(_model(as_run, checkpoint))),
         *(("differs", difference) for difference in _differences(as_run, checkpoint)),
         *(("engine log", remark) for remark in as_run.remarks),
     ]
-    wrapped = (
-        textwrap.wrap(f"{name}: {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        for name, text in lines
-        if text
-    )
-    return [line for lines in wrapped for line in lines]
+    return [f"{name}: {text}" for name, text in lines if text]
 
 
 def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:

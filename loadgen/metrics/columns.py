@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -78,8 +78,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return self if mask.all() else Columns(**{name: rows[mask] for name, rows in self.columns.items()})
 
 
+# By the annotations' names: typing's get_type_hints takes 5 ms of every start.
 BOUNDS: dict[str, tuple[int, int]] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Columns, include_extras=True).items()
+    name: globals()[kind].__metadata__[0] for name, kind in Columns.__annotations__.items()
 }
 LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status")  # not in older files
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]

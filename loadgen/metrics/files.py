@@ -11,7 +11,7 @@ from typing import BinaryIO
 _OWN = 0o600  # a run may hold prompts and answers of people
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Make the file hold what `write` writes; if anything stops it, the name is as it was before.
 
     The bytes go to a temporary file in the same directory, mode 0600, and are on the disk before it takes the
@@ -29,6 +29,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
         with contextlib.suppress(OSError):  # it has its name by now, or is not to stay
             temporary.unlink()
     _sync_directory(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same with a text as UTF-8; letters that it cannot hold are escaped."""
+    data = text.encode("utf-8", "backslashreplace")
+    write_whole(path, lambda file: file.write(data))
 
 
 def _sync_directory(directory: Path) -> None:

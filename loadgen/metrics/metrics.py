@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -101,7 +101,7 @@ class PerRequest(msgspec.Struct, frozen=True):
         return after_first / np.maximum(self.output_tokens - 1, 1)
 
 
-class Latencies(msgspec.Struct, frozen=True):
+class Latencies(TypedDict):
     """The distributions among the fields of Metrics, which defines each."""
 
     ttft: Distribution
@@ -112,27 +112,6 @@ class Latencies(msgspec.Struct, frozen=True):
     queue_time: Distribution
     ttft_intended: Distribution
     e2el_intended: Distribution
-
-    @classmethod
-    def of(cls, records: Records, each: PerRequest, ask: MetricOptions) -> Latencies:
-        """The latencies of the requests that `each` has as successful."""
-
-        def over(values_ns: NDArray[Any]) -> Distribution:
-            return Distribution.of(values_ns, ask.metric_percentiles)
-
-        ok, begun, intended_ns = each.ok, each.has_ttft, records.intended_ns
-        none = over(_NONE)
-        itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (none, none)
-        return cls(
-            ttft=over(each.ttft_ns[begun]),
-            tpot=over(each.tpot_ns()[each.has_tpot]),
-            itl=itl,
-            token_time=token_time,
-            e2el=over(each.e2el_ns[ok]),
-            queue_time=over((records.sent_ns - intended_ns)[ok]),
-            ttft_intended=over((each.first_ns - intended_ns)[begun]),
-            e2el_intended=over((each.last_ns - intended_ns)[ok]),
-        )
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -225,7 +204,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s = duration_ns / _SECOND_NS
-    completed, good, latencies = int(ok.sum()), _good(each, ask), Latencies.of(records, each, ask)
+    completed, good = int(ok.sum()), _good(each, ask)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
         streamed=ask.streamed,
@@ -248,14 +227,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         good=good,
         goodput_per_s=None if good is None else _per_s(good, duration_s),
         slo_attainment=None if good is None else good / max(len(records), 1),
-        ttft=latencies.ttft,
-        tpot=latencies.tpot,
-        itl=latencies.itl,
-        token_time=latencies.token_time,
-        e2el=latencies.e2el,
-        queue_time=latencies.queue_time,
-        ttft_intended=latencies.ttft_intended,
-        e2el_intended=latencies.e2el_intended,
+        **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
     )
@@ -287,6 +259,27 @@ def _good(each: PerRequest, ask: MetricOptions) -> int | None:
 def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
     window_ns = min(_SECOND_NS, duration_ns)
     return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
+
+
+def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> Latencies:
+    """The latencies of the requests that `each` has as successful."""
+
+    def over(values_ns: NDArray[Any]) -> Distribution:
+        return Distribution.of(values_ns, ask.metric_percentiles)
+
+    ok, begun, intended_ns = each.ok, each.has_ttft, records.intended_ns
+    none = over(_NONE)
+    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (none, none)
+    return {
+        "ttft": over(each.ttft_ns[begun]),
+        "tpot": over(each.tpot_ns()[each.has_tpot]),
+        "itl": itl,
+        "token_time": token_time,
+        "e2el": over(each.e2el_ns[ok]),
+        "queue_time": over((records.sent_ns - intended_ns)[ok]),
+        "ttft_intended": over((each.first_ns - intended_ns)[begun]),
+        "e2el_intended": over((each.last_ns - intended_ns)[ok]),
+    }
 
 
 def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:

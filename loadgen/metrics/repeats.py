@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,11 +13,11 @@ from msgspec.structs import asdict
 from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.steady_state import Steady, Unsteady
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.protocol import layout
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond it the number of runs needed is not given
-_WIDTH = 80
-_ROW = "{:<34}{:>12}{:>10}{:>7}{:>10}{:>7}"
+_WIDTHS = (-34, 12, 10, 7, 10, 7)
 _Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 # 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
 # fmt: off
@@ -88,13 +87,13 @@ def render(figures: Sequence[Spread]) -> list[str]:
     if not figures:
         return []
     most = max(spread.runs for spread in figures)
-    rows = [_ROW.format(*_row(spread, most)) for spread in figures]
+    rows = [layout.aligned(_row(spread, most), _WIDTHS) for spread in figures]
     return [
-        f" {most} runs ".center(_WIDTH, "="),
-        _ROW.format("", "mean", "std", "CV %", "95 %: ±", "± %"),
+        f" {most} runs ".center(layout.WIDTH, "="),
+        layout.aligned(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
         *rows,
-        *textwrap.wrap(_verdict(figures), _WIDTH, subsequent_indent="  ", break_on_hyphens=False),
-        "=" * _WIDTH,
+        *layout.wrapped(_verdict(figures)),
+        "=" * layout.WIDTH,
     ]
 
 

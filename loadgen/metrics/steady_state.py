@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import Any
 
 import msgspec
@@ -14,12 +13,11 @@ from loadgen.arrays import Int64, total
 from loadgen.errors import UsageError
 from loadgen.metrics.columns import Columns
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Latencies, MetricOptions, PerRequest
+from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
 from loadgen.workload.profile import Profile
 
 _SECOND_NS = 1_000_000_000
-_WIDTH = 80
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
@@ -113,23 +111,19 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
 
 
 def lines(part: Steady | Unsteady) -> list[str]:
-    """The steady part in the report's words, two lines of at most 80 columns, more where figures are huge."""
+    """The steady part as the report has it: one line, or two."""
     if isinstance(part, Unsteady):
-        return _wrapped(f"steady state: none: {part.why}")
+        return [f"steady state: none: {part.why}"]
     means = [
         f"{name} {latency.mean_ms:.2f}"
         for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
         if latency.n
     ]
+    span = f"{part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %)"
+    rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
-        *_wrapped(
-            f"steady state: {part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %), "
-            f"{part.mean_concurrency:.2f} under way, {part.output_throughput_per_s:.1f} tok/s, "
-            f"{part.request_throughput_per_s:.2f} req/s"
-        ),
-        *_wrapped(
-            f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means)
-        ),
+        f"steady state: {span}, concurrency {part.mean_concurrency:.2f}, {rates}",
+        f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means),
     ]
 
 
@@ -144,10 +138,6 @@ def json(part: Steady | Unsteady) -> dict[str, Any]:
 def _latency(latency: Distribution) -> dict[str, Any] | None:
     percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
     return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def ran_out(records: Records, profile: Profile) -> str:
@@ -201,7 +191,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
     arrived = _arrived(records, each, (begin_ns, end_ns), ask)
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
-    latencies = Latencies.of(records, replace(each, ok=whole), ask)
+    found = latencies(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
@@ -213,10 +203,10 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
         whole=int(whole.sum()),
-        ttft=latencies.ttft,
-        tpot=latencies.tpot,
-        itl=latencies.itl,
-        e2el=latencies.e2el,
+        ttft=found["ttft"],
+        tpot=found["tpot"],
+        itl=found["itl"],
+        e2el=found["e2el"],
     )
 
 

@@ -116,10 +116,10 @@ def count(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
         carrying = np.flatnonzero(per_message)
         tokens = per_message[carrying]
         return TokenCounts(carrying, tokens, int(tokens.sum()), total is not None, True)
-    carrying, known = _carrying(summary, total)
+    carrying, exact = _carrying(summary, total)
     if total is None:
         return TokenCounts(carrying, np.ones(len(carrying), np.int64), len(carrying), False, False)
-    return TokenCounts(carrying, spread(total, len(carrying)), total, True, known)
+    return TokenCounts(carrying, spread(total, len(carrying)), total, True, exact)
 
 
 def spread(total: int, messages: int) -> Int64:
@@ -175,7 +175,7 @@ def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then
     ENDING as many are taken as make the total. An empty end that brings the only usage with it is
     not one: `transformers serve` closes every stream so. A bare finish reason is one only where the
-    usage says there was a token and nothing else can have carried it (an eos at once).
+    usage counts a token and nothing else can have carried it (an eos at once).
     """
     kinds = np.frombuffer(summary.kinds, np.uint8).copy()
     if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:

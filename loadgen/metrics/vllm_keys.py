@@ -79,14 +79,14 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
         shown -= {"client_queue_time", "e2el_including_client_queue"}
     if math.isinf(facts.request_rate_per_s):
         shown.discard("e2el_including_client_queue")
-    statistics: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for key, distribution in metrics.selectable.items():
         if key in shown:
-            statistics.update(_statistics(key, distribution))
-    return statistics
+            values |= statistics(key, distribution)
+    return values
 
 
-def beside(metrics: Metrics) -> dict[str, Any]:
+def of_sglang(metrics: Metrics) -> dict[str, Any]:
     """What SGLang prints and vLLM does not, under SGLang's keys.
 
     `concurrency` is the end-to-end latencies of the successes, summed, over the duration (Little).
@@ -105,7 +105,8 @@ def percentile_name(percentile: float) -> str:
     return str(int(percentile)) if percentile == int(percentile) else str(percentile)
 
 
-def _statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
+def statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
+    """Mean, median, std and percentiles of one metric under its keys; None each where it has no values."""
     values: dict[str, float | None] = {
         f"mean_{key}_ms": distribution.mean_ms,
         f"median_{key}_ms": distribution.median_ms,

@@ -18,10 +18,10 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 LONGEST_HEAD_BYTES = 65536
 _SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
-COMPRESSED = "the answer is compressed ({}), though that was not asked for"
+COMPRESSED = "the answer is compressed ({}), though the request allowed no compression"
 _PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
-SWITCHED = "the server switched protocols, though nobody asked it to"
+SWITCHED = "the server switched protocols, though the request did not ask for that"
 # A first chunk in order, or not all of its size has come; of anything else the parser says what it is.
 _FIRST_SIZE = re.compile(rb"[0-9a-fA-F]{0,8}(?:\Z|[\r;])")
 
@@ -239,11 +239,11 @@ class Heads:
         except httptools.HttpParserError as error:
             return str(error)
         if not whole:
-            return "the head's lines do not end as HTTP's do" if self._head.ended else ""
+            return "the response head's lines do not end in CRLF" if self._head.ended else ""
         status = self._parser.get_status_code()
         if status == SWITCHING:
             return SWITCHED
-        return f"a status of {status:03d}" if status < _LEAST else ""
+        return f"{status:03d} is not an HTTP status" if status < _LEAST else ""
 
     def _finished(self, rest: bytes) -> ResponseHead:
         head, parser = self._head, self._parser

@@ -25,6 +25,11 @@ def plain(text: str) -> str:
     return _COMMAND.sub(REPLACEMENT, text)
 
 
+def printable(text: str) -> str:
+    """Text of one line: blanks of any kind are spaces, every other letter that cannot be printed U+FFFD."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else REPLACEMENT for c in text)
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """Strict JSON that a terminal can be shown: control characters are escapes, lone surrogates U+FFFD.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from loadgen.errors import UsageError
 
-# What a user may not set: the transport says where a request ends, where it goes, and what becomes of the
+# What a user may not set: the transport decides where a request ends, where it goes, and what becomes of the
 # connection; two of one of these, and server and client disagree.
 _FRAMING = {"content-length", "transfer-encoding", "te", "trailer", "expect"}
 _CONNECTION = {"host", "connection", "keep-alive", "proxy-connection", "upgrade"}
@@ -22,23 +22,25 @@ def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") 
     """Raises UsageError that names the header, never its value, where one cannot be sent as it is meant."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{origin} {name!r}: not the name of a header; write NAME=VALUE")
+            raise UsageError(f"{origin} {name!r}: not a valid header name: write NAME=VALUE")
         if name.lower() in _OURS:
-            raise UsageError(f"{origin} {name}: set by the client itself for each request; leave it out")
+            raise UsageError(f"{origin} {name}: the client sets this header itself: leave it out")
         if not _VALUE.fullmatch(value):
             raise UsageError(
                 f"{origin} {name}: the value has a control character or is not ASCII "
-                "(a line end of a key's file?); give one line of ASCII"
+                "(a line end from a key file?): give one line of ASCII"
             )
 
 
 def check_path(path: str, origin: str = "--endpoint") -> None:
     """Raises UsageError where a path cannot stand in a request line as it is."""
     if not _PATH.fullmatch(path):
-        raise UsageError(f"{origin} {path!r}: has a blank or is not ASCII; percent-encode it (%20)")
+        raise UsageError(f"{origin} {path!r}: has a space or a non-ASCII character: percent-encode it (%20)")
 
 
 def check_request_id_prefix(prefix: str) -> None:
     """Raises UsageError where a prefix of x-request-id cannot stand in a header."""
     if not _ID.fullmatch(prefix):
-        raise UsageError(f"--request-id-prefix {prefix!r}: give printable ASCII")
+        raise UsageError(
+            f"--request-id-prefix {prefix!r} has a character that no header may hold: use printable ASCII"
+        )

@@ -33,14 +33,14 @@ class Events(msgspec.Struct, frozen=True):
 
 
 def one_line(data: bytes) -> bytes:
-    """JSON in one line: a newline between its parts is a blank, and inside a string there is none."""
+    """JSON on one line: newlines between its parts become blanks; a string holds no newline."""
     return data.replace(b"\n", b" ")
 
 
 def read(body: bytes, whole: bool) -> Events:
     """The events of a body; a last line that is cut off is left out unless the body is `whole`.
 
-    Where some event's data is no JSON, only `split` tells for sure.
+    Where some event's data is not JSON, only `split` decides reliably.
     """
     return _read_plain(body) or _read_any(body, whole)
 

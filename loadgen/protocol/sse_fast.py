@@ -22,8 +22,8 @@ _FEWEST = 16  # reads; below them the passes cost more than they save
 def read(raw: bytes, read_ends: Int64) -> tuple[HttpBody, Events] | None:
     """The answer and its events, if it is of the form and each event's data is JSON; else None.
 
-    Where events and reads end is counted from the response's begin, not the body's. The parser says
-    how long the chunks are. Nothing is shorter than a head, these chunks with bare sizes and an end,
+    Where events and reads end is counted from the response's begin, not the body's. The parser
+    reports how long the chunks are. Nothing is shorter than a head, these chunks with bare sizes and an end,
     so where the response is just as long, that is what it is, and each chunk's place is known.
     """
     if len(read_ends) < _FEWEST:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -14,6 +13,7 @@ from loadgen.endpoint import answer_check, engine_config
 from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.client_health import ClientHealth
 from loadgen.metrics.metrics import Metrics, compute
+from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import plain
 from loadgen.results import result_block
 from loadgen.results.result_block import Layout
@@ -24,8 +24,6 @@ from loadgen.validity.calibration import Calibration
 from loadgen.validity.run_metadata import Facts
 from loadgen.validity.sections import Broken, guarded
 from loadgen.workload.profile import Profile
-
-_WIDTH = 80
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
@@ -60,10 +58,11 @@ def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
 
     def make() -> list[str]:
         lines = section.lines(result, wanted)
-        return [_wrapped(line) if section.wrapped else line for line in lines]
+        return [part for line in lines for part in (wrapped(line) if section.wrapped else [line])]
 
     lines = guarded(section.name, make, none, broken)
-    return lines + [_wrapped(f"section {one.name} failed: {one.why}; please report it") for one in broken]
+    failures = (f"section {one.name} failed: {one.why}; please report it" for one in broken)
+    return lines + [part for line in failures for part in wrapped(line)]
 
 
 def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
@@ -72,7 +71,7 @@ def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    told = {"backend": result.facts.profile.backend, **vllm_keys.beside(metrics)}
+    told = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
     yield result_block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
 
 
@@ -80,16 +79,10 @@ def _judged(result: Result, wanted: ReportOptions) -> list[str]:
     return verdict.explain(result.verdict) if wanted.explain else verdict.lines(result.verdict)
 
 
-def _wrapped(line: str) -> str:
-    return "\n".join(
-        textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    )
-
-
 def _heading(result: Result, wanted: ReportOptions) -> Iterator[str]:
     facts = result.facts
     if facts.partial:
-        yield f"PARTIAL: {facts.partial}; the figures are of what had ended by then"
+        yield f"PARTIAL: {facts.partial}; the figures cover the requests that had ended by then"
     if facts.server.simulated:
         yield (
             f"SIMULATED: the embedded engine answered, with the timing of {facts.server.simulated}; "
@@ -123,14 +116,14 @@ def _launched(result: Result, wanted: ReportOptions) -> Iterator[str]:
     if facts.cache_reset:
         yield f"prefix cache: {facts.cache_reset}"
     if facts.traced:
-        yield f"TRACED: the engine profiled itself into {facts.traced}: it was slower than it is"
+        yield f"TRACED: the engine's profiler wrote to {facts.traced}: it was slower than without"
 
 
 def _prompts(facts: Facts) -> str:
     if facts.prompt_replaced:
-        return "as --extra-body says, the same in every request"
+        return "from --extra-body, the same in every request"
     if facts.prompt_format == "ids":
-        return f"ids, exactly as many random token ids as planned, from {facts.ids_source}"
+        return f"ids, random token ids of exactly the planned length, from {facts.ids_source}"
     return f"{facts.prompt_format}, text whose length depends on the server's tokenizer"
 
 
@@ -139,9 +132,9 @@ def _requests(facts: Facts) -> str:
     said = [*(f"{name} {value}" for name, value in profile.sampling.items())]
     if profile.ignore_eos and not facts.ignore_eos_refused:
         said.append("ignore_eos")
-    said.append("streamed" if profile.stream else "not streamed: end-to-end latency is all there is")
+    said.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")
     if facts.warmups:
-        warmed = f"{facts.warmups} before as a warm-up, with prompts never used again"
+        warmed = f"{facts.warmups} warm-up requests before, with prompts of their own"
         said.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
     else:
         said.append("no warm-up")
@@ -162,7 +155,7 @@ def _failures(result: Result, wanted: ReportOptions) -> Iterator[str]:
         yield f"{what}: {missing - lost} of {facts.requests} requests"
     resent = int((result.records.resends > 0).sum())
     if resent:
-        yield f"sent again: {resent} requests, whose idle connection the server had closed"
+        yield f"sent again: {resent} requests, after the server closed their idle connection"
 
 
 def _tokens(result: Result, wanted: ReportOptions) -> Iterator[str]:
@@ -170,16 +163,16 @@ def _tokens(result: Result, wanted: ReportOptions) -> Iterator[str]:
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
-        yield "TPOT and ITL need answers of more than one message: there were none"
+        yield "TPOT and ITL need responses of more than one message: there were none"
     yield from _token_remarks(metrics)
 
 
 def _token_remarks(metrics: Metrics) -> Iterator[str]:
     uncounted = metrics.completed - metrics.counted_by_usage
     if uncounted:
-        yield f"tokens: no usage for {uncounted} requests: their messages were counted instead"
+        yield f"tokens: {uncounted} responses have no usage: their messages were counted instead"
     elif metrics.completed:
-        yield "tokens: counted by the server's own usage"
+        yield "tokens: as reported by the server in usage"
     spread = metrics.completed - metrics.exact_tokens - uncounted
     if spread > 0 and metrics.streamed:
         yield (
@@ -187,7 +180,7 @@ def _token_remarks(metrics: Metrics) -> Iterator[str]:
             "TPOT per token (--continuous-usage counts them one by one)"
         )
     if metrics.planned_inputs:
-        yield f"input tokens: as planned, not as counted, for {metrics.planned_inputs} requests"
+        yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
 
 
 def _load(result: Result, wanted: ReportOptions) -> Iterator[str]:
@@ -195,13 +188,13 @@ def _load(result: Result, wanted: ReportOptions) -> Iterator[str]:
 
 
 def _load_remark(profile: Profile, metrics: Metrics) -> str:
-    held = f"concurrency: {metrics.mean_concurrency:.2f} held on average"
+    mean = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if not metrics.queue_time.n:
-        return held
+        return mean
     if profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
-        turn = f"{metrics.queue_time.mean_ms:.2f} ms from a slot's last token to its next request"
-        return f"{held} of {profile.max_concurrency}; {turn}"
-    return f"{held}; requests left {metrics.queue_time.mean_ms:.2f} ms after they were due (mean)"
+        turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
+        return f"{mean} of {profile.max_concurrency}; {turnaround}"
+    return f"{mean}; send delay {metrics.queue_time.mean_ms:.2f} ms mean (due → sent)"
 
 
 def _client(result: Result, wanted: ReportOptions) -> Iterator[str]:
@@ -210,15 +203,14 @@ def _client(result: Result, wanted: ReportOptions) -> Iterator[str]:
 
 def _health_remark(health: ClientHealth, facts: Facts) -> str:
     if health.unstamped_reads < health.reads:
-        said = (
-            f"kernel stamps; reads in hand {health.lag_mean_ms:.2f} ms later (worst {health.lag_max_ms:.2f})"
-        )
+        lag = f"read lag {health.lag_mean_ms:.2f} ms mean, {health.lag_max_ms:.2f} ms max"
+        clock = f"kernel timestamps; {lag}"
         if health.unstamped_reads:
-            said += f"; {health.unstamped_reads} of {health.reads} reads had none and carry the client's own"
+            clock += f"; {health.unstamped_reads} of {health.reads} reads have the client's own timestamp"
     else:
-        said = "user-space stamps (no kernel stamps here): the client's own delay is in every figure"
-    shared = f"{100 * health.shared_share:.2g} % of token messages shared a read"
-    return f"client: {facts.client.transport}, {said}; {shared}; {facts.client.cpu_s:.2f} s of CPU"
+        clock = "user-space timestamps (the kernel gives none): the client's delay is in every figure"
+    coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
+    return f"client: {facts.client.transport}, {clock}; {coalesced}; {facts.client.cpu_s:.2f} s of CPU"
 
 
 def _calibration(result: Result, wanted: ReportOptions) -> Iterator[str]:
@@ -227,15 +219,13 @@ def _calibration(result: Result, wanted: ReportOptions) -> Iterator[str]:
 
 def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
     if known is None:
-        return "client error: not known on this machine; `loadgen selftest` measures it"
-    said = (
-        f"client error P99 {known.gap.p99_us / 1000:.2f} ms of a gap, {known.ttft.p99_us / 1000:.2f} ms of "
-        f"TTFT (self-test of {known.measured:%Y-%m-%d} at {known.streams} streams)"
-    )
+        return "client error: not measured on this machine: run `loadgen selftest`"
+    errors = f"ITL {known.gap.p99_us / 1000:.2f} ms, TTFT {known.ttft.p99_us / 1000:.2f} ms"
+    error = f"client error P99: {errors} (self-test of {known.measured:%Y-%m-%d} at {known.streams} streams)"
     if not metrics.messages_per_s:
-        return said
+        return error
     least = "" if known.capacity_bounded else "at least "
-    return f"{said}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
+    return f"{error}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
 
 
 def _notes(result: Result, wanted: ReportOptions) -> Iterator[str]:
@@ -254,9 +244,9 @@ def _reconciled(result: Result, wanted: ReportOptions) -> Iterator[str]:
     if window is None:
         return
     if window.trouble:
-        yield _wrapped(f"server's own figures: none: {window.trouble}")
+        yield from wrapped(f"server-reported figures: none: {window.trouble}")
         return
-    yield f"the server's own figures ({window.names}), of the same run:"
+    yield f"server-reported figures ({window.names}) of the same run:"
     yield from reconcile.render(result.reconciled)
 
 
@@ -287,7 +277,7 @@ SECTIONS = (
     Section("client", _client),
     Section("calibration", _calibration),
     Section("notes", _notes),
-    Section("steady-state", _steady, wrapped=False),
+    Section("steady-state", _steady),
     Section("reconciliation", _reconciled, wrapped=False),
     Section("roofline", _roofline),
     Section("sensors", _sensed),

@@ -139,14 +139,9 @@ def _write_jsonl(some: Iterator[list[Row]], file: IO[bytes]) -> None:
 
 
 def _write_csv(some: Iterator[list[Row]], file: IO[bytes]) -> None:
-    file.write(csv_text([list(COLUMNS)]).encode())
+    file.write(csv_text([COLUMNS]).encode())
     for rows_ in some:
-        file.write(csv_text([_cell(row[name]) for name in COLUMNS] for row in rows_).encode())
-
-
-def _cell(value: Any) -> Any:
-    """A value as the other forms spell it: JSON's true and false."""
-    return str(value).lower() if isinstance(value, bool) else value
+        file.write(csv_text(row.values() for row in rows_).encode())
 
 
 def _write_parquet(some: Iterator[list[Row]], file: IO[bytes]) -> None:
@@ -177,7 +172,7 @@ FORMS = {
 def write(run: Result, form: RowFormat, path: Path) -> None:
     """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
     if not path.name or "\0" in path.name:
-        raise UsageError(f"cannot write {str(path)!r}: that is no name of a file; choose another --output")
+        raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
         write_whole(path, lambda file: form.write(rows(run), file))
     except OSError as error:
@@ -198,7 +193,7 @@ def export_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Write the requests of a run, a row each: ids, times in nanoseconds, tokens, failures.",
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="where the run lies")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")
     form = parser.add_mutually_exclusive_group(required=True)
     for name in FORMS:
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)

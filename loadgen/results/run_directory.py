@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
-from loadgen.metrics import steady_state
-from loadgen.metrics.files import write_whole
+from loadgen.metrics import files, steady_state
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
@@ -115,14 +114,14 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     kept = written(ARRIVALS, run.records.save)
     errors += filter(None, (write_text(directory / name, text) for name, text in texts.items()))
     stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
-    if kept and stored and written(RESULT, partial(_write_text, text=stored)):
+    if kept and stored and written(RESULT, partial(files.write_text, text=stored)):
         (directory / JOURNAL).unlink(missing_ok=True)
     return errors
 
 
 def write_text(path: Path, text: str) -> str:
     """Make a file hold a text, whole or not at all; why that could not be done, or ""."""
-    return _attempted(path, partial(_write_text, text=text))
+    return _attempted(path, partial(files.write_text, text=text))
 
 
 def _attempted(path: Path, write: Callable[[Path], None]) -> str:
@@ -131,15 +130,6 @@ def _attempted(path: Path, write: Callable[[Path], None]) -> str:
     except OSError as error:
         return f"cannot write {path}: {error.strerror or error}"
     return ""
-
-
-def _write_text(path: Path, text: str) -> None:
-    data = text.encode("utf-8", "backslashreplace")
-
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    write_whole(path, write)
 
 
 def is_run(directory: Path) -> bool:
@@ -162,7 +152,7 @@ def load(directory: Path) -> Result:
         return Result(_facts(directory, ours), Records.load(directory / ARRIVALS))
     except OSError as error:
         raise UsageError(
-            f"{directory} is no run directory: {error.filename or directory}: {error.strerror}"
+            f"{directory} is not a run directory: {error.filename or directory}: {error.strerror}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = " ".join(str(error).split())[:_LONGEST_DETAIL]
@@ -204,7 +194,7 @@ def _recovered(directory: Path) -> Result:
     where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
     late: LateFacts = {"requests": max(known.requests, len(records)), "under_way": False}
     if known.under_way:
-        late["recovered"] = f"the client was ended while the run was under way; read from {where}"
+        late["recovered"] = f"the client was killed during the run; read from {where}"
     else:  # nothing that was measured is missing
         why = f"the client ended before its report was written; read from {where}"
         late["notes"] = (*known.notes, why)
@@ -225,7 +215,7 @@ def create_directory(base: Path, name: str, started: datetime) -> Path:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
         return path
-    raise UsageError(f"{base} is full of runs of this second; choose another --run-dir")
+    raise UsageError(f"{base} has too many runs of this second; choose another --run-dir")
 
 
 def create_place(directory: Path, flag: str) -> None:

@@ -63,7 +63,7 @@ class Setting(msgspec.Struct, frozen=True):
         """The inverse of `str`; raises UsageError where a word has no value."""
         pairs = [word.partition("=") for word in re.split(r"\s+(?=[\w.-]+=)", text.strip())]
         if not all(name and equals for name, equals, _ in pairs):
-            raise UsageError(f"{text!r} is no setting: write it as name=value name=value")
+            raise UsageError(f"{text!r} is not a setting: write it as name=value name=value")
         return cls(tuple((name, value) for name, _, value in pairs))
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def _vllm(gpu_memory_utilization: float, max_model_len: int, enforce_eager: bool
     )
 
 
-# "Setting 1" is two things on one page: under Qwen2.5-72B this, as under Qwen2-72B, ...
+# "Setting 1" is two things on the Qwen2.5 page: this is that of 72B (and of Qwen2-72B).
 SETTINGS: Mapping[str, Setting] = {
     "Default Setting": _vllm(0.9, 32768, False),
     "Setting 1": _vllm(0.98, 4096, True),
@@ -86,12 +86,6 @@ SETTINGS: Mapping[str, Setting] = {
     "Setting 3": _vllm(1.0, 8192, True),
     "Setting 4": _vllm(0.9, 65536, False),
     "Setting 5": _vllm(0.9, 131072, False),
-}
-# ... and under Qwen2.5-32B and the smaller ones this.
-SETTINGS_TO_32B: Mapping[str, Setting] = {
-    "Default Setting": _vllm(0.9, 32768, False),
-    "Setting 1": _vllm(1.0, 32768, True),
-    "Setting-64k": _vllm(0.9, 65536, False),
 }
 
 
@@ -146,13 +140,12 @@ def rounded(value: float) -> Decimal:
     return Decimal(f"{value:.2f}")
 
 
-def legend(settings: Iterable[Setting], known: Mapping[str, Setting] = SETTINGS) -> dict[Setting, str]:
-    """The name of each setting in a legend's order: a page's own first, new ones numbered after them."""
+def legend(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """The name of each setting in a legend's order: the page's own first, new ones numbered after them."""
     given = dict.fromkeys(settings)
-    names = {setting: name for name, setting in known.items() if setting in given}
-    last = max((int(name.split()[1]) for name in known if re.fullmatch(r"Setting \d+", name)), default=0)
+    names = {setting: name for name, setting in SETTINGS.items() if setting in given}
     new = [setting for setting in given if setting not in names]
-    return names | {setting: f"Setting {number}" for number, setting in enumerate(new, last + 1)}
+    return names | {setting: f"Setting {number}" for number, setting in enumerate(new, len(SETTINGS))}
 
 
 def published(
@@ -197,7 +190,7 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
             missing = {"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())
             if missing:
                 raise UsageError(
-                    f"{path} is no table of speeds: it has no column {', '.join(sorted(missing))}"
+                    f"{path} is not a speed table: it has no column {', '.join(sorted(missing))}"
                 )
             rows = []
             for cells in reader:
@@ -208,7 +201,7 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
                         _row({"formula": formula} | {key: cell for key, cell in cells.items() if cell})
                     )
                 except (ValueError, InvalidOperation, KeyError, UsageError) as error:
-                    raise UsageError(f"{path}, line {reader.line_num}: no row of speeds: {error}") from None
+                    raise UsageError(f"{path}, line {reader.line_num}: not a speed row: {error}") from None
             return rows
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as a table of speeds: {error}") from None
@@ -222,7 +215,7 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
     ]
     gpu_num = cells.get("gpu_num", "-")
     if cells["formula"] not in FORMULAS:
-        raise UsageError(f"the formula {cells['formula']!r} is none of {', '.join(FORMULAS)}")
+        raise UsageError(f"unknown formula {cells['formula']!r}: use one of {', '.join(FORMULAS)}")
     return SpeedRow(
         model=cells["model"],
         backend=cells.get("backend", ""),
@@ -241,7 +234,7 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
 
 def _whole(cell: str) -> int:
     if len(cell) > _MOST_DIGITS:
-        raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of all bounds")
+        raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of bounds")
     return int(cell)
 
 

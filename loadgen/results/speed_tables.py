@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import html as hypertext
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.protocol.layout import WIDTH, aligned, wrapped
+from loadgen.protocol.printable import printable
 from loadgen.results.csv_text import csv_text
 from loadgen.results.speed_formulas import converted
 from loadgen.results.speed_rows import GENERATED, Setting, SpeedRow, ThroughputRow, legend, published, rounded
 
-WIDTH = 80  # of a terminal
 _GAP = "  "
 
 
@@ -90,17 +90,14 @@ def _shape(speed: str, memory: tuple[str, str]) -> TableShape:
     return TableShape(tuple(Column(*pair) for pair in titles.items()), 2, frozenset({memory[0]}))
 
 
-def _keys(*keys: str) -> TableShape:
-    return TableShape(tuple(Column(key, key) for key in keys))
-
-
 QWEN3 = _shape("Speed (tokens/s)", ("gpu_memory_mb", "GPU Memory (MB)"))
 QWEN2_5 = _shape("Speed(tokens/s)", ("gpu_memory_gb", "GPU Memory(GB)"))
 TERMINAL = _shape("Speed (tokens/s)", ("gpu_memory_gb", "GPU Memory (GB)"))
-_LEFT = ("model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s")
-CSV = _keys(*_LEFT, "gpu_memory_mb", "note", "formula", "output_length", "setting")
-QWEN3_CSV = _keys(*_LEFT, "gpu_memory_mb", "note")
-QWEN2_5_CSV = _keys(*_LEFT, "gpu_memory_gb", "note")
+_CSV_KEYS = (
+    "model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s", "gpu_memory_mb",
+    "note", "formula", "output_length", "setting",
+)  # fmt: skip
+CSV = TableShape(tuple(Column(key, key) for key in _CSV_KEYS))
 THROUGHPUT = TableShape(
     (
         Column("model", "Model"),
@@ -120,7 +117,7 @@ _BESIDE = TableShape(
         Column("speed_tok_s", "Speed (tokens/s)"),
         Column("published", "Published (tokens/s)"),
         Column("ratio", "Ratio"),
-        Column("where", "Published of"),
+        Column("where", "Published on"),
     ),
     spanned=2,
 )
@@ -177,9 +174,9 @@ def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
                 float(theirs), other.formula, row.formula, other.input_length, other.output_length
             )
             theirs = rounded(again)
-            notes[f"Published as {other.formula}, here computed anew as {row.formula}"] = None
+            notes[f"Published as {other.formula}, converted to {row.formula}"] = None
         if other and row.output_length != GENERATED:
-            notes[f"Published of {GENERATED} generated tokens, ours of {row.output_length}"] = None
+            notes[f"Published with {GENERATED} generated tokens, ours with {row.output_length}"] = None
         found = found or other is not None
         ratio = f"{row.speed_tok_s / theirs:.2f}" if row.speed_tok_s and theirs else "-"
         where = f"{other.backend}, {other.gpu_num or '-'}× {other.gpu}" if other else "-"
@@ -212,13 +209,8 @@ def _cells(row: SpeedRow, names: Mapping[Setting, str]) -> dict[str, str]:
 def _table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Sequence[str]) -> Table:
     left_out = {key for key in shape.optional if not any(row[key].strip("-") for row in rows)}
     columns = tuple(column for column in shape.columns if column.key not in left_out)
-    body = tuple(tuple(_plain(row[column.key]) for column in columns) for row in rows)
-    return Table(columns, body, shape.spanned, tuple(map(_plain, notes)))
-
-
-def _plain(cell: str) -> str:
-    """One printable line: a note may quote a server's log."""
-    return "".join(letter if letter.isprintable() else "�" for letter in " ".join(cell.split()))
+    body = tuple(tuple(printable(" ".join(row[column.key].split())) for column in columns) for row in rows)
+    return Table(columns, body, shape.spanned, tuple(printable(" ".join(note.split())) for note in notes))
 
 
 def html(table: Table) -> str:
@@ -299,27 +291,19 @@ def text(table: Table, width: int = WIDTH) -> str:
     while sum(widths) + len(_GAP) * len(widths) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     numbers = [all(re.fullmatch(r"[\d.]+|-|", cell) for cell in cells) for _, *cells in across]
+    sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
-        wrapped = [textwrap.wrap(cell, one) for cell, one in zip(row, widths, strict=True)]
-        padded = [
-            [cell.rjust(one) if number else cell.ljust(one) for cell in part or [""]]
-            for part, one, number in zip(wrapped, widths, numbers, strict=True)
-        ]
-        deep = zip_longest(*padded)
-        filled = (
-            [" " * one if cell is None else cell for cell, one in zip(cells, widths, strict=True)]
-            for cells in deep
-        )
-        return [(_GAP * head + _GAP.join(cells)).rstrip() for cells in filled]
+        parts = [wrapped(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
+        return [_GAP * head + aligned(cells, sides, _GAP) for cells in zip_longest(*parts, fillvalue="")]
 
     drawn = [*lines(titles), *lines(["-" * one for one in widths])]
     for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
         if any(begun[:head]):
-            drawn += textwrap.wrap(whole[0], width)
+            drawn += wrapped(whole[0], "", width, True)
         drawn += lines(row)
     for note in table.notes:
-        drawn += textwrap.wrap(note, width, subsequent_indent=_GAP)
+        drawn += wrapped(note, _GAP, width, True)
     return "\n".join(drawn) + "\n"
 
 

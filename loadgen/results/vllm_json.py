@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.metrics import vllm_keys
+from loadgen.metrics import files, vllm_keys
 from loadgen.metrics.metrics import DEFINITIONS_VERSION, MetricOptions, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.metrics.vllm_keys import BlockFacts, percentile_name
@@ -133,13 +133,17 @@ def _each(records: Records, prefix: str | None) -> dict[str, Any]:
 def write_result(path: Path, result: Mapping[str, Any], append: bool = False) -> None:
     """Write the result as one line of JSON; `append` puts it on a new line after what is there.
 
-    Raises UsageError when the file cannot be written.
+    A file is replaced whole or not at all, a pipe or a device is written to. Raises UsageError when the file
+    cannot be written.
     """
     text = json.dumps(result, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if append else "w", encoding="utf-8") as file:
-            file.write("\n" + text if file.tell() else text)
+        if not append and (path.is_file() or not path.exists()):
+            files.write_text(path.resolve(), text)
+            return
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n" + text if append and file.tell() else text)
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"cannot write {path}: {reason}; choose another --result-dir") from error

@@ -183,7 +183,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
     add_stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
-    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))
     return parser
 

@@ -243,7 +243,7 @@ class Session(msgspec.Struct, frozen=True):
         """The sensors of this machine, where the server is on it, and its idle power."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
-        sensing = Sampler(discovery.found(), self.local.pids, before_bytes=self.local.device_before_bytes)
+        sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
         sensing.sample_idle(_IDLE_S)
         return sensing
 

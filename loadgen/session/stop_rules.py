@@ -28,7 +28,7 @@ class Tolerance(msgspec.Struct, frozen=True):
         """The tolerance of `--max-failures 5` or `--max-failures 2.5%`; raises ValueError."""
         found = _LIMIT.fullmatch(text.strip())
         if found is None or (found[2] and float(found[2]) > 100):
-            raise ValueError(f"{text!r} is neither a number of requests, as 5, nor a share of them, as 2.5%")
+            raise ValueError(f"{text!r} is not a number of requests (such as 5) or a share (such as 2.5%)")
         return cls(count=int(found[1])) if found[1] else cls(share=float(found[2]) / 100)
 
     def __str__(self) -> str:

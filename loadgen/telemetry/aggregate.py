@@ -215,8 +215,8 @@ def energy(
 
 def _parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
     results = {where: joules(window, where, quantities) for where, quantities in wanted.items()}
-    known = {where: energy_j for where, energy_j in results.items() if not isinstance(energy_j, str)}
-    return known, tuple(why for why in results.values() if isinstance(why, str) and why)
+    energies_j = {where: energy_j for where, energy_j in results.items() if not isinstance(energy_j, str)}
+    return energies_j, tuple(why for why in results.values() if isinstance(why, str) and why)
 
 
 def _source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:

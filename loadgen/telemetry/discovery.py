@@ -12,7 +12,7 @@ from loadgen.telemetry.process_memory import Processes, System
 from loadgen.telemetry.sensor import Absent, Sensor, guarded, name_of
 
 
-def found(root: Path = Path("/")) -> list[Sensor]:
+def sensors(root: Path = Path("/")) -> list[Sensor]:
     """The sensors of this machine; an Absent in place of GPUs that are not there, or cannot be read."""
     devices = guarded("NVML", gpus, Absent)
     own = guarded("the board's sensors", lambda: board(root), Absent)

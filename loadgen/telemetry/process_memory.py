@@ -62,8 +62,10 @@ def _summed(
     """The sum over the processes, never of a part of them: nothing where one of them refuses."""
     queries = Queries("a process of the server", OSError, AttributeError)
     sizes = [queries.get(name, partial(_size, size, pid)) for pid in pids]
-    known = [size for size in sizes if size is not None]
-    return Reading({(quantity, ""): sum(known)} if len(known) == len(sizes) else {}, missing=queries.missing)
+    readable = [size for size in sizes if size is not None]
+    return Reading(
+        {(quantity, ""): sum(readable)} if len(readable) == len(sizes) else {}, missing=queries.missing
+    )
 
 
 def _size(size: Callable[[psutil.Process], int], pid: int) -> int:

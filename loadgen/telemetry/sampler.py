@@ -1,4 +1,4 @@
-"""Sensing: memory, energy, heat and clocks of the server, sampled during a run, and their summary."""
+"""Sampler: memory, energy, heat and clocks of the server, sampled during a run, and their summary."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Sampler:
             )
 
         idle = tuple(self.idle)
-        found = guarded("summing up the samples", lambda: summary(window, idle, self.before_bytes), failed)
-        return found.model_copy(update={"missing": (*self.errors, *found.missing)})
+        sensed = guarded("summing up the samples", lambda: summary(window, idle, self.before_bytes), failed)
+        return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
 
     @contextlib.contextmanager
     def _sampling(self, into: list[Sample]) -> Iterator[None]:
@@ -270,7 +270,7 @@ def _heat(sensed: SensorSummary) -> str:
 def _of_gpus(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
     """NVML's where it reports them, else the board's of its GPU, else what there is."""
     for prefix in ("GPU ", "gpu", ""):
-        found = [spread for where, spread in spreads.items() if where.startswith(prefix)]
-        if found:
-            return found
+        matching = [spread for where, spread in spreads.items() if where.startswith(prefix)]
+        if matching:
+            return matching
     return []

@@ -1,4 +1,4 @@
-"""Capture: what came back for one request, as bytes and stamps, before anyone looked inside."""
+"""Capture: what came back for one request, as bytes and timestamps, not yet decoded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     """One request as the transport saw it; all times are CLOCK_MONOTONIC nanoseconds unless named.
 
     `raw` is all that was read. For each read, `read_lengths` holds an int64, how much of that it was,
-    `seen_ns` an int64 user-space stamp and `kernel` the kernel's timespec (two int64, CLOCK_REALTIME;
+    `seen_ns` an int64 user-space timestamp and `kernel` the kernel's timespec (two int64, CLOCK_REALTIME;
     zero where it gave none).
     """
 
@@ -54,7 +54,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     retry_after: str = ""  # the header of that name where the bytes do not hold it
 
     def fill(self, got: Sequence[Any]) -> None:
-        """Take reads as the wire gathers them: of each its bytes, the kernel's timespec, the stamp (ns)."""
+        """Take reads as the epoll transport gathers them: each as bytes, timespec, own time (ns)."""
         self.raw, self.read_lengths = joined(got[::A_READ])
         self.kernel, self.seen_ns = b"".join(got[1::A_READ]), int64s(got[2::A_READ])
 
@@ -63,7 +63,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         return np.frombuffer(self.read_lengths, np.int64).cumsum()
 
     def user_ns(self) -> Int64:
-        """When the client had each read in hand, int64[reads]."""
+        """When the client had received each read (user space), int64[reads]."""
         return np.frombuffer(self.seen_ns, np.int64)
 
     def kernel_ns(self) -> Int64:

@@ -24,7 +24,7 @@ DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 _LOOK_S = 0.25
 _MOST_WORDS = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
-# The parent decides what these mean, and says stop; where it dies of one, the pipe's end says so.
+# The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
 _PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
 # Of two runs in one program no child may get the other one's end of a pipe: its end would not be noticed.
 _FORKING = threading.Lock()
@@ -136,7 +136,7 @@ def start(job: Job, transport: str) -> Run:
         outbox.finish(health)
         code = 0
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone: nobody to tell
+        pass  # the parent is gone: no one reads this
     except BaseException as error:
         _say_last_words(outbox, error)
     finally:
@@ -154,8 +154,8 @@ def _say_last_words(outbox: Outbox, error: BaseException) -> None:
             sys.stderr.flush()
     while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
         error = error.exceptions[0]
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    outbox.finish(CaptureFault(said[:_MOST_WORDS]))
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    outbox.finish(CaptureFault(message[:_MOST_WORDS]))
 
 
 def _flush_standard_streams() -> None:
@@ -167,15 +167,15 @@ def _flush_standard_streams() -> None:
 
 
 def _wire() -> Build:
-    from loadgen.transport.epoll_transport import Wire  # needs epoll, so Linux
+    from loadgen.transport.epoll_transport import EpollTransport  # needs epoll, so Linux
 
-    return Wire
+    return EpollTransport
 
 
 def _portable() -> Build:
-    from loadgen.transport.httpx_transport import Portable
+    from loadgen.transport.httpx_transport import HttpxTransport
 
-    return Portable
+    return HttpxTransport
 
 
 TRANSPORTS: dict[str, Callable[[], Build]] = {"wire": _wire, "httpx": _portable}

@@ -69,7 +69,7 @@ class Outbox:
         return self._waiting[0][0].end_ns if self._waiting else 0
 
     def flush_some(self) -> bool:
-        """Give at most one capture to the pipe; True when it took it and another look is worthwhile."""
+        """Give at most one capture to the pipe; True when it was taken and another may be tried."""
         if not self._partial:
             if not self._waiting:
                 return False
@@ -98,7 +98,7 @@ class Outbox:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the other side said stop, or is gone."""
+        """Whether the other side sent a stop, or is gone."""
         try:
             self.sock.recv(1)
         except BlockingIOError:

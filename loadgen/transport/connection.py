@@ -1,4 +1,19 @@
-"""Slot: one connection of the wire transport, the response it is waiting for, and what of it has arrived."""
+"""Slot: one connection of the wire transport, its request, and what has arrived of the response.
+
+What an event does to a connection, by its state (`ReadBuffer.state`, the only place where it is kept):
+
+| state       | writable            | readable                 | closed or broken     | swept                |
+| ----------- | ------------------- | ------------------------ | -------------------- | -------------------- |
+| CLOSED      | –                   | –                        | –                    | dialed at `retry_ns` |
+| CONNECTING  | IDLE (HANDSHAKING)  | –                        | refused              | refused, if too late |
+| HANDSHAKING | the rest is written | next step; then IDLE     | refused              | refused, if too late |
+| IDLE        | –                   | as closed: not asked for | CLOSED, dialed again | –                    |
+| BUSY        | the rest is written | appended; then IDLE      | sent again, or fails | fails, if too late   |
+
+A refused connection is CLOSED, and the request that waits for it fails. A connection that becomes IDLE while
+a request waits to be sent again (`index` ≥ 0) is BUSY at once. `Pool` owns the rows up to HANDSHAKING,
+`EpollTransport` the others.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +26,37 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from loadgen import clock
+from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
+from loadgen.transport.network import Network, Received, Socket
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
-READ_BYTES = 65536  # a read's stamp is that of its last segment: take all there is
+READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
 _RECORD_BYTES = 16384
 MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
 _TIMESPEC = struct.Struct("qq")
-Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
 class State(Enum):
     """Where a slot's connection is."""
 
     CLOSED = "closed"
-    CONNECTING = "connecting"  # TCP, then TLS
+    CONNECTING = "connecting"  # TCP
+    HANDSHAKING = "handshaking"  # TLS
     IDLE = "idle"
-    BUSY = "busy"
+    BUSY = "busy"  # a request was sent, or begun to be
+
+
+DIALING = (State.CONNECTING, State.HANDSHAKING)
 
 
 class Tls:
-    """TLS over a raw socket whose reads keep their kernel stamps."""
+    """TLS over a raw socket whose reads keep their kernel timestamps."""
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+    def __init__(self, sock: Socket, context: ssl.SSLContext, host: str) -> None:
         self.sock = sock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
@@ -76,25 +95,25 @@ class Tls:
 
 
 class ReadBuffer:
-    """The reads of the response under way.
+    """The reads of the response under way, and the state of its connection.
 
     Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has
     left the processor's cache since this stream's last one. So this is one object of one cache line,
     and what is appended goes to one list.
     """
 
-    __slots__ = ("got", "on_readable", "receive", "slot", "tail")
+    __slots__ = ("got", "receive", "slot", "state", "tail")
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         self.receive: Callable[[int, int], Received]
-        self.on_readable: Callable[[ReadBuffer], None] | None = None  # None: what comes is a response
+        self.state = State.CLOSED
         self.clear()
 
     def clear(self) -> None:
         """Forget what was read."""
-        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's stamp (ns)
-        self.tail = b""  # what a read must end with to be worth a look
+        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's timestamp (ns)
+        self.tail = b""  # what a read must end with for the response to be checked for its end
 
     def __len__(self) -> int:
         """How many reads there were."""
@@ -106,11 +125,11 @@ class ReadBuffer:
 
     @property
     def stamped(self) -> bool:
-        """Whether the kernel gave the last read a stamp."""
+        """Whether the kernel gave the last read a timestamp."""
         return bool(self.got[-2] != NO_STAMP)
 
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
-        """When the last read arrived, by the kernel's stamp where it has one that is possible."""
+        """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
         seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
         seen_ns = int(self.got[-1])
         arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
@@ -151,14 +170,12 @@ class Slot:
         "sent_ns",
         "served",
         "sock",
-        "state",
         "tls",
     )
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.state = State.CLOSED
-        self.sock: socket.socket | None = None
+        self.sock: Socket | None = None
         self.fd = -1
         self.tls: Tls | None = None
         self.intake = ReadBuffer(self)
@@ -179,23 +196,20 @@ class Slot:
         self.keep_alive = True
         self.begun = False  # a token was seen
         self.scanned = self.progress_ns = self.looked_ns = self.inspect_ns = 0
-        self.full_reads = self.bytes = self.bytes_of = (
-            0  # so many bytes came in so many reads, when last counted
-        )
+        self.full_reads = self.bytes = self.bytes_of = 0  # `bytes` in `bytes_of` reads, when last counted
         self.most_reads = 0  # more, and the bytes are to be counted again
         self.acks_delayed = False
 
-    def dial(self, target: Target) -> None:
+    def dial(self, target: Target, network: Network) -> None:
         """Begin to connect; raises OSError when it fails at once."""
         family, address = target.address
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
+        sock = network.socket(family)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # no kernel stamps here: each read says so by lacking one
+        with contextlib.suppress(OSError):  # no kernel timestamps here: each read lacks one
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
-        self.connect_begin_ns, self.served, self.tls = clock.now_ns(), 0, None
-        self.state = State.CONNECTING
+        self.connect_begin_ns, self.served, self.tls = network.now_ns(), 0, None
+        self.intake.state = State.CONNECTING
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, errno.errorcode.get(code, "connect"))
@@ -204,13 +218,12 @@ class Slot:
         """Put TLS between the socket and the slot; the first bytes to send become pending."""
         assert self.sock is not None
         self.tls = Tls(self.sock, context, host)
-        self.intake.receive = self.tls.recvmsg
+        self.intake.receive, self.intake.state = self.tls.recvmsg, State.HANDSHAKING
         self.pending = memoryview(self.tls.handshake(b"")[1])
 
-    def opened(self) -> None:
+    def opened(self, now_ns: int) -> None:
         """Note that the connection is ready for requests."""
-        self.state = State.IDLE
-        self.connected_ns = clock.now_ns()
+        self.intake.state, self.connected_ns = State.IDLE, now_ns
         self.connect_ns = self.connected_ns - self.connect_begin_ns
 
     def begin(self, index: int, request: bytes, intended_ns: int) -> None:
@@ -227,7 +240,7 @@ class Slot:
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
 
-        It forgets that where messages are 40 ms apart, so it is told for each response, once that streams.
+        It forgets that where messages are 40 ms apart, so this is set for each response, once that streams.
         """
         assert self.sock is not None
         self.acks_delayed = True
@@ -238,7 +251,7 @@ class Slot:
         """Close the connection, keeping what came back."""
         if self.sock is not None:
             self.sock.close()
-        self.sock, self.fd, self.state = None, -1, State.CLOSED
+        self.sock, self.fd, self.intake.state = None, -1, State.CLOSED
         self.pending = memoryview(b"")
 
     @property
@@ -251,11 +264,11 @@ class Slot:
         return self.intake.since(count)
 
     def seen_at(self, read: int) -> int:
-        """When a read was in hand (ns)."""
+        """When the client had received a read (ns)."""
         return int(self.intake.got[read * A_READ + 2])
 
     def begin_response(self, limits: Limits) -> Failure | bool:
-        """Look for the response's head: what is wrong with it, or whether the response is over with it."""
+        """Parse the response's head: what is wrong with it, or whether the response is over with it."""
         self.heads = self.heads or Heads()
         head = self.heads.read(self.intake)
         if head is None:
@@ -267,7 +280,7 @@ class Slot:
             return limits.too_long(framing.total)
         self.heads, self.framing, self.keep_alive = None, framing, head.keep_alive
         self.intake.tail = framing.tail
-        # Bytes that are no chunk are over too: decoding says what is wrong with them.
+        # Bytes that are not a chunk end the response too: decoding reports what is wrong with them.
         odd = not framing.begins_well(head.rest)
         return framing.done(self.intake) or (odd and framing.checked(self.intake))
 
@@ -290,7 +303,7 @@ class Slot:
         self.most_reads = count + max(limit_bytes - self.bytes, 0) // MOST_READ_BYTES
         return self.bytes > limit_bytes
 
-    def capture(self, failure: Failure | None, end_ns: int, wall: clock.WallOffset) -> Capture:
+    def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
         return Capture(

@@ -1,7 +1,8 @@
-"""Deadlines: when a request under way has taken too long, told alike by both transports."""
+"""Deadlines: when a request under way has taken too long, the same for both transports."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -25,19 +26,24 @@ class Pending(OpenStream, Protocol):
 class Deadlines:
     """Gives up on requests for the server's delays, never for those of this process."""
 
-    def __init__(self, job: Job, streams: Callable[[], Iterable[Pending]]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        streams: Callable[[], Iterable[Pending]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.limits, self.streams = job.limits, streams
-        self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams)
+        self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams, now_ns)
         self.stopped_ns = 0  # the longest time in which nothing ran
-        # How often a stream is looked at more closely than that it is there.
+        # How often a stream is checked for tokens, not for its deadline alone.
         self.inspect_ns = min(_SECOND_NS, job.limits.stall_timeout_ns // 4 or _SECOND_NS)
 
     def put_off(self, late_ns: int, now_ns: int) -> bool:
         """Note how much later than due a sweep comes; whether nothing may be judged before the next one.
 
         A process that was stopped (Ctrl-Z, a paused container, a suspended machine) finds deadlines passed
-        whose answers lie unread in its sockets: the time counts against nobody, and --stall-timeout begins
-        again.
+        whose answers lie unread in its sockets: the time counts against no request, and --stall-timeout
+        begins again.
         """
         self.stopped_ns = max(self.stopped_ns, late_ns)
         if late_ns < _STOPPED_NS:
@@ -51,7 +57,7 @@ class Deadlines:
         """The failure of a request that took longer than --request-timeout."""
         limit_ns = self.limits.request_timeout_ns
         if limit_ns and now_ns - stream.sent_ns - stream.excused_ns > limit_ns:
-            return Failure(FailureKind.TIMEOUT, "no end within --request-timeout")
+            return Failure(FailureKind.TIMEOUT, "not finished within --request-timeout")
         return None
 
     def stalled(self, stream: Pending, now_ns: int) -> Failure | None:
@@ -73,5 +79,5 @@ def unanswered(stream: Pending, now_ns: int, error: Exception | None) -> Failure
     """The failure of a request whose connection was lost without a byte of an answer."""
     after_s = (now_ns - stream.sent_ns) / _SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""
-    said = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
-    return Failure(FailureKind.TRUNCATED, said)
+    detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
+    return Failure(FailureKind.TRUNCATED, detail)

@@ -1,7 +1,7 @@
-"""The wire transport: raw sockets, one epoll, the kernel's receive stamps.
+"""The epoll transport (`wire`): raw sockets, one epoll, the kernel's receive timestamps.
 
-The hot path is `Wire._look`: read, stamp, append. What is neither reading nor sending waits until
-the epoll has nothing to say, where it cannot delay another stream.
+The hot path is `EpollTransport._read_ready`: read, timestamp, append. What is neither reading nor sending
+waits until the epoll reports nothing, where it cannot delay another stream.
 """
 
 from __future__ import annotations
@@ -9,59 +9,60 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from loadgen import clock
+from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import LONGEST_TAIL
 from loadgen.transport.capture import A_READ, NO_STAMP
 from loadgen.transport.channel import Outbox
-from loadgen.transport.connection import MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
+from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
+from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
-from loadgen.transport.poll_pacing import ENOUGH, Rest
+from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
-_MOST_EVENTS = 1024  # of one look at the epoll
-_MOST_JOINED = 8  # ends of one look whose reads are joined at once, while the processor's cache has them
+_MOST_EVENTS = 1024  # of one poll
+_MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
+_BUSY = State.BUSY
 
 
-class Wire:
-    """One run of a job over plain or TLS sockets."""
+class EpollTransport:
+    """One run of a job over plain or TLS sockets, on the kernel's network or a test's."""
 
-    def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
+    def __init__(self, job: Job, outbox: Outbox, counters: Counters, network: Network | None = None) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
+        self.network = network or SystemNetwork()
+        self.now_ns = self.network.now_ns
         self.out = Outgoing(job)
-        self.pool = Pool(job.target, self._opened)
+        self.pool = Pool(job.target, self.network, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
-        self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this look
-        self.begin_ns, self.swept_ns = 0, clock.now_ns()
-        self.wall, self.rest = clock.WallOffset(), Rest()
-        self.deadlines = Deadlines(job, self._under_way)
+        self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
+        self.begin_ns, self.swept_ns = 0, self.now_ns()
+        self.wall, self.pacing = WallOffset(self.network), PollPacing()
+        self.deadlines = Deadlines(job, self._under_way, self.now_ns)
         self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
         self.stopping = self.hurried = False
 
     # The hot path.
 
-    def _look(self, events: Iterable[tuple[int, int]]) -> None:
-        """Read what arrived, stamp it, append it; the end is a comparison of the last bytes."""
-        by_fd, now_ns = self.pool.by_fd, clock.now_ns
+    def _read_ready(self, events: Iterable[tuple[int, int]]) -> None:
+        """Read what arrived, timestamp it, append it; the end is a comparison of the last bytes."""
+        by_fd, now_ns, busy = self.pool.by_fd, self.now_ns, _BUSY
         for fd, mask in events:
             intake = by_fd[fd]
-            if mask != RECV or intake is None:
+            if mask != RECV or intake is None or intake.state is not busy:
                 self._attend(fd, intake, mask)
                 continue
-            if intake.on_readable is not None:
-                intake.on_readable(intake)
-                continue
-            receive = intake.receive  # an attribute called where it is looked up is found the slow way
+            receive = intake.receive  # calling an attribute directly would take the slow lookup
             try:
                 data, ancillary, _, _ = receive(READ_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
@@ -78,11 +79,11 @@ class Wire:
                 self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
-        """Write the slot's request, stamped right before its first byte goes to the kernel."""
+        """Write the slot's request, timestamped right before its first byte goes to the kernel."""
         data = slot.request if slot.tls is None else slot.tls.encrypt(slot.request)
         slot.pending = memoryview(data)
-        slot.state, slot.intake.on_readable = State.BUSY, None
-        slot.progress_ns = now_ns = clock.now_ns()
+        slot.intake.state = _BUSY
+        slot.progress_ns = now_ns = self.now_ns()
         slot.sent_ns = slot.sent_ns or now_ns  # sent again: what was lost is part of its time
         slot.inspect_ns = now_ns + self.deadlines.inspect_ns
         slot.most_reads = self.first_reads
@@ -95,24 +96,24 @@ class Wire:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = time.process_time_ns()
         self._open_first()
-        self.begin_ns = clock.now_ns()
+        self.begin_ns = self.now_ns()
         self._launch()
         poll = self.pool.poll.poll
         while self.ended < self.out.count and not self.stopping:
-            # A look before the sleep: often the next event is there, and to be woken costs more than to look.
+            # Poll before sleeping: often the next event is there, and being woken costs more than a poll.
             events = poll(0, _MOST_EVENTS)
             if not events and not self._housekeep():
                 events = poll(self._wait_s(), _MOST_EVENTS)
             self._dispatch(events)
             if self.out.next < self.out.count:
                 self._launch()
-            if self.rest.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
-                time.sleep(self.rest.seconds)
-            if clock.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
-                self._sweep(clock.now_ns())
+            if self.pacing.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
+                self.network.sleep(self.pacing.seconds)
+            if self.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
+                self._sweep(self.now_ns())
             if (self.hurried or self.outbox.waiting_bytes > _MOST_BACKLOG_BYTES) and not self.outbox.blocked:
                 self._flush(_HURRIED)
-        end_ns = clock.now_ns()
+        end_ns = self.now_ns()
         self._close()
         return Health(
             started_ns=self.begin_ns,
@@ -126,48 +127,50 @@ class Wire:
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
         self.joined = 0
-        self._look(events)
+        self._read_ready(events)
         while self.pool.failed:
             self._refused(*self.pool.failed.popleft())
 
-    def _attend_outbox(self, fd: int, mask: int) -> None:
-        if fd != self.outbox.sock.fileno():
-            return  # a connection closed earlier in this batch of events
-        if mask & SEND:
-            self.outbox.blocked = False
-            self.pool.poll.modify(fd, RECV)
-        if mask & ~SEND:
-            self.stopping = self.outbox.stop_asked
-
     def _attend(self, fd: int, intake: ReadBuffer | None, mask: int) -> None:
-        """Whatever is not simply readable: a connection made or refused, room to write, a hang-up."""
+        """Any event but bytes of an answer: a connection made or ended, room to write, the outbox."""
         if intake is None:
-            self._attend_outbox(fd, mask)
+            if fd != self.outbox.sock.fileno():
+                return  # a connection closed earlier in this batch of events
+            if mask & SEND:
+                self.outbox.blocked = False
+                self.pool.poll.modify(fd, RECV)
+            if mask & ~SEND:
+                self.stopping = self.outbox.stop_asked
             return
-        slot = intake.slot
-        if slot.state is State.CONNECTING and slot.tls is None:
+        slot, state = intake.slot, intake.state
+        if state is State.CONNECTING:
             self.pool.connected(slot)
             return
         sock = slot.sock  # not its number: a connection dialed at once has that again
         if mask & SEND and (error := self.pool.write(slot)):
-            if slot.state is State.CONNECTING:  # the handshake's own bytes
+            if state is State.HANDSHAKING:
                 self.pool.refuse(slot, error)
             else:
                 self._lost(slot, error)
         if mask & ~SEND and slot.sock is sock:
-            self._look([(fd, RECV)])
+            if state is State.HANDSHAKING:
+                self.pool.handshake(slot)
+            elif state is State.IDLE:
+                self._unasked(slot)
+            else:
+                self._read_ready([(fd, RECV)])
             if mask & ~(SEND | RECV) and slot.sock is sock:
-                self.pool.look_again(slot)  # the peer's end was told now, and comes after what was read
+                self.pool.look_again(slot)  # the peer's end was reported now, and comes after what was read
 
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
         wait_ns = _SWEEP_NS
         if self.job.offsets_ns is not None and self.out.next < self.out.count and self.pool.free:
-            wait_ns = min(wait_ns, self.out.due_ns(self.begin_ns) - clock.now_ns() - _SPIN_NS)
+            wait_ns = min(wait_ns, self.out.due_ns(self.begin_ns) - self.now_ns() - _SPIN_NS)
         return max(0, wait_ns // 1_000_000) / 1000
 
     def _housekeep(self) -> bool:
-        """One small piece of the work that can wait; False when there is none."""
+        """Do one small piece of the work that can wait; False when there is nothing to do."""
         if self.out.may_build:
             self.out.build_ahead()
             return True
@@ -181,10 +184,10 @@ class Wire:
         while most and self.outbox.flush_some():
             most -= 1
         if self.outbox.blocked:
-            self.pool.poll.modify(self.outbox.sock, RECV | SEND)
+            self.pool.poll.modify(self.outbox.sock.fileno(), RECV | SEND)
 
     def _under_way(self) -> Iterator[Slot]:
-        return (slot for slot in self.pool.slots if slot.state is State.BUSY)
+        return (slot for slot in self.pool.slots if slot.intake.state is _BUSY)
 
     def _sweep(self, now_ns: int) -> None:
         """The counters, the clock's offset, deadlines, and what can be wrong with an answer unfinished."""
@@ -198,7 +201,8 @@ class Wire:
         late_ns = now_ns - limits.request_timeout_ns if limits.request_timeout_ns else 0
         busy, reads = 0, self.reads
         for slot in self.pool.slots:
-            if slot.state is State.BUSY:
+            state = slot.intake.state
+            if state is _BUSY:
                 busy += 1
                 count = len(slot.intake)
                 reads += count
@@ -210,25 +214,25 @@ class Wire:
                     self._cut(slot)
                 elif slot.inspect_ns < now_ns:
                     self._inspect(slot, now_ns)
-            elif slot.state is State.CONNECTING:
+            elif state in DIALING:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
                     self.pool.give_up(slot)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
-        self.rest.learn(busy, reads, now_ns)
+        self.pacing.learn(busy, reads, now_ns)
         self.counters.publish(self.out.next, self.ended, reads)
         self.hurried = 0 < self.outbox.oldest_ns < now_ns - _LATE_NS
 
     def _inspect(self, slot: Slot, now_ns: int) -> None:
-        """Look at a stream that goes on for long: whether it is one, and has tokens."""
+        """Check a stream that goes on for long: whether it is still well-formed, and gets tokens."""
         slot.inspect_ns = now_ns + self.deadlines.inspect_ns
         if slot.is_over(now_ns, self.deadlines.inspect_ns):
-            self._end(slot, None)  # decoding says what is wrong
+            self._end(slot, None)  # decoding reports what is wrong
         elif failure := self.deadlines.stalled(slot, now_ns):
             self._end(slot, failure)
 
     def _cut(self, slot: Slot) -> None:
-        """End an answer that is too long; its first bytes say what it was, and the rest fills no memory."""
+        """End an answer that is too long; its first bytes are kept, and the rest fills no memory."""
         del slot.intake.got[_KEPT_READS * A_READ :]
         self._end(slot, self.job.limits.too_long())
 
@@ -237,7 +241,7 @@ class Wire:
     def _launch(self) -> None:
         """Send what is due to the slots that are free, and see to it that some are."""
         job, pool, out = self.job, self.pool, self.out
-        if 0 < job.duration_ns <= clock.now_ns() - self.begin_ns:
+        if 0 < job.duration_ns <= self.now_ns() - self.begin_ns:
             out.end_at_once()
         if job.offsets_ns is None:
             while pool.free and out.next < out.count:
@@ -245,12 +249,11 @@ class Wire:
                 self._take(slot, max(slot.freed_ns, self.begin_ns))
                 self._send(slot)
             return
-        now_ns = clock.now_ns()
+        now_ns = self.now_ns()
         if out.next == out.count or (pool.free and out.due_ns(self.begin_ns) > now_ns):
             return
         while pool.free and out.next < out.count and (due_ns := out.due_ns(self.begin_ns)) <= now_ns:
-            slot = pool.free.popleft()
-            self._take(slot, due_ns)
+            self._take(slot := pool.free.popleft(), due_ns)
             self._send(slot)
         if pool.free:
             return
@@ -267,21 +270,17 @@ class Wire:
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
-        if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, told of already
+        if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, reported already
             self.pool.look_again(slot)
             slot.full_reads += 1
             if slot.full_reads * READ_BYTES > self.job.limits.answer_bytes:  # before a sweep could see it
                 self._cut(slot)
                 return
         if slot.framing is None:
-            self._begin_response(slot)
-        elif slot.framing.done(slot.intake):
-            self._end(slot, None)
-
-    def _begin_response(self, slot: Slot) -> None:
-        over = slot.begin_response(self.job.limits)
-        if not slot.intake.stamped:
-            self.rest.forbidden = True
+            over = slot.begin_response(self.job.limits)
+            self.pacing.forbidden |= not slot.intake.stamped
+        else:
+            over = slot.framing.done(slot.intake)
         if over:
             self._end(slot, over if isinstance(over, Failure) else None)
 
@@ -289,7 +288,7 @@ class Wire:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
         self.wall.check()
         clean = failure is None and len(slot.intake)
-        end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else clock.now_ns()
+        end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else self.now_ns()
         self.joined += 1
         capture = slot.capture(failure, end_ns, self.wall)
         self.outbox.put(capture, slot.intake.got, at_once=self.joined <= _MOST_JOINED)
@@ -312,7 +311,7 @@ class Wire:
         self.pool.drop(slot)
         if refused and (self.job.duration_ns or self.deadlines.stalls.token_ns or any(self._under_way())):
             # The server did answer, or there is time: do not burn the plan's requests while it is away.
-            slot.retry_ns = clock.now_ns() + _SECOND_NS
+            slot.retry_ns = self.now_ns() + _SECOND_NS
         else:
             self._dial_if_needed(slot)
 
@@ -326,7 +325,7 @@ class Wire:
             self.out.build_ahead()
         while self.pool.dialing and not self.stopping:
             self._dispatch(self.pool.poll.poll(0.1, _MOST_EVENTS))
-            self._sweep(clock.now_ns())
+            self._sweep(self.now_ns())
 
     def _opened(self, slot: Slot) -> None:
         if slot.index >= 0:  # a request is waiting to be sent again
@@ -335,18 +334,18 @@ class Wire:
             self._make_free(slot)
 
     def _make_free(self, slot: Slot) -> None:
-        slot.state, slot.intake.on_readable = State.IDLE, self._unasked
+        slot.intake.state = State.IDLE
         self.pool.free.append(slot)
 
-    def _unasked(self, intake: ReadBuffer) -> None:
+    def _unasked(self, slot: Slot) -> None:
         """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
         try:
-            intake.receive(READ_BYTES, _ANCILLARY_BYTES)
+            slot.intake.receive(READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return  # TLS talking to itself: a session ticket
         except OSError:
             pass
-        self._drop_idle(intake.slot)
+        self._drop_idle(slot)
 
     def _drop_idle(self, slot: Slot) -> None:
         served = slot.served
@@ -354,7 +353,7 @@ class Wire:
         if served:
             self._dial_if_needed(slot)
         else:  # a server that only accepts and closes is not asked again in a tight loop
-            slot.retry_ns = clock.now_ns() + _SWEEP_NS
+            slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _dial_if_needed(self, slot: Slot) -> None:
         if self.out.next < self.out.count and not self.stopping:
@@ -362,10 +361,10 @@ class Wire:
 
     def _lost(self, slot: Slot, error: Exception | None) -> None:
         """The peer closed the connection, or it broke."""
-        if slot.state is State.IDLE:
+        if slot.intake.state is State.IDLE:
             self._drop_idle(slot)
             return
-        now_ns, came = clock.now_ns(), len(slot.intake)
+        now_ns, came = self.now_ns(), len(slot.intake)
         if not came and slot.served and not slot.resends and closed_while_idle(slot, now_ns):
             self.pool.drop(slot)
             slot.resends = 1
@@ -382,18 +381,18 @@ class Wire:
         if slot.index < 0 and self.begin_ns and self.out.next < self.out.count:
             closed_loop = self.job.offsets_ns is None
             due_ns = max(slot.freed_ns, self.begin_ns) if closed_loop else self.out.due_ns(self.begin_ns)
-            if due_ns <= clock.now_ns():
+            if due_ns <= self.now_ns():
                 self._take(slot, due_ns)
         if slot.index >= 0:
             self._end(slot, Failure(FailureKind.CONNECT, str(error)))
         else:
-            slot.retry_ns = clock.now_ns() + _SWEEP_NS
+            slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _close(self) -> None:
         """Deliver what was under way when the run was stopped, and close everything."""
         for slot in self.pool.slots:
             if slot.index >= 0:
                 failure = Failure(FailureKind.CANCELLED, "stopped while under way")
-                self.outbox.put(slot.capture(failure, clock.now_ns(), self.wall), slot.intake.got)
+                self.outbox.put(slot.capture(failure, self.now_ns(), self.wall), slot.intake.got)
         self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()

@@ -8,7 +8,7 @@ import msgspec
 
 
 class FailureKind(StrEnum):
-    """Every way a request can fail; what the server said of it travels beside, as the detail."""
+    """Every way a request can fail; the detail holds what the server reported."""
 
     CONNECT = "connect"  # no connection, or one refused or lost before the request was sent
     TIMEOUT = "timeout"  # --request-timeout passed

@@ -1,7 +1,7 @@
-"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel stamps.
+"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel timestamps.
 
 One client with one connection for each slot: a pool shared by hundreds of streams costs time that
-grows with their square. Stamps are user space, so the event loop's lag is in every figure.
+grows with their square. Timestamps are taken in user space, so the event loop's lag is in every figure.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 import httpx
 
-from loadgen import clock
+from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
 from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
@@ -34,7 +35,7 @@ _RETRY_S = 1.0
 
 @dataclass
 class _Link:
-    """A slot's connection: whether a byte came, which httpx does not say and a resend depends on."""
+    """A slot's connection: whether a byte came, which httpx does not report and a resend depends on."""
 
     received: int = 0  # bytes
     closed: bool = False  # by the server, in order
@@ -63,6 +64,7 @@ class _Exchange:
     slot: int
     intended_ns: int
     link: _Link
+    now_ns: Callable[[], int]
     sent_ns: int = 0
     excused_ns: int = 0
     connect_begin_ns: int = 0
@@ -79,7 +81,7 @@ class _Exchange:
     looked_ns: int = 0
     scanned: int = 0
     inspect_ns: int = 0
-    limit: asyncio.Timeout | None = None  # set off by whoever gives it up
+    limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
 
     @property
@@ -95,7 +97,7 @@ class _Exchange:
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """httpcore's own events: when it dialed, and when it was about to write the request."""
         if event == "connection.connect_tcp.started":
-            self.connect_begin_ns = clock.now_ns()
+            self.connect_begin_ns = self.now_ns()
         elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self.link.tap(info["return_value"])
         elif event.endswith("send_request_headers.started"):
@@ -103,7 +105,7 @@ class _Exchange:
 
     def note_sent(self) -> None:
         """Take the time of sending; where it is sent again, the first one: what was lost is part of it."""
-        now_ns = clock.now_ns()
+        now_ns = self.now_ns()
         if not self.resends:
             self.sent_ns = now_ns
         self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
@@ -119,7 +121,7 @@ class _Exchange:
     def resendable(self) -> bool:
         """Whether the server may have closed an idle connection just as we wrote; sent again once."""
         fresh = self.connect_begin_ns or self.resends or self.came
-        return not fresh and closed_while_idle(self, clock.now_ns())
+        return not fresh and closed_while_idle(self, self.now_ns())
 
     def headless(self, http2: bool) -> Failure | None:
         """What is wrong with bytes that httpx still waits to be a head."""
@@ -127,8 +129,8 @@ class _Exchange:
         if self.status:
             return None
         if self.came > LONGEST_HEAD_BYTES:
-            said = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
-            return Failure(FailureKind.MALFORMED, said)
+            detail = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
+            return Failure(FailureKind.MALFORMED, detail)
         if not http2 and begin[:5] != b"HTTP/"[: len(begin)]:
             return Failure(FailureKind.MALFORMED, f"not an HTTP response: {begin!r}")
         return None
@@ -139,8 +141,8 @@ class _Exchange:
             return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
         if ended and not self.came:
-            told = error if isinstance(error, httpx.NetworkError) else None
-            return unanswered(self, clock.now_ns(), told)
+            cause = error if isinstance(error, httpx.NetworkError) else None
+            return unanswered(self, self.now_ns(), cause)
         malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)
@@ -153,7 +155,7 @@ class _Exchange:
             slot=self.slot,
             intended_ns=self.intended_ns,
             sent_ns=self.sent_ns,
-            end_ns=clock.now_ns(),
+            end_ns=self.now_ns(),
             connect_ns=self.connect_ns,
             resends=self.resends,
             framed=False,
@@ -167,11 +169,19 @@ class _Exchange:
         )
 
 
-class Portable:
-    """One run of a job over httpx."""
+class HttpxTransport:
+    """One run of a job over httpx, on the event loop that `new_loop` makes: its network, and its timers."""
 
-    def __init__(self, job: Job, outbox: Outbox, counters: Counters) -> None:
+    def __init__(
+        self,
+        job: Job,
+        outbox: Outbox,
+        counters: Counters,
+        clock: Clock = SYSTEM_CLOCK,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
+        self.now_ns, self.new_loop = clock.now_ns, new_loop
         self.clients: list[httpx.AsyncClient] = []
         self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
         self.freed = asyncio.Event()
@@ -179,17 +189,18 @@ class Portable:
         self.begin_ns = 0
         self.under_way: dict[int, _Exchange] = {}
         self.links: list[_Link] = []
-        self.deadlines = Deadlines(job, self.under_way.values)
+        self.deadlines = Deadlines(job, self.under_way.values, self.now_ns)
 
     def run(self) -> Health:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = time.process_time_ns()
-        asyncio.run(self._run())
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
+            runner.run(self._run())
         return Health(
             started_ns=self.begin_ns,
-            ended_ns=clock.now_ns(),
+            ended_ns=self.now_ns(),
             cpu_ns=time.process_time_ns() - cpu_ns,
-            clock_step_ns=0,  # nothing here is stamped by a clock that is stepped
+            clock_step_ns=0,  # no timestamp here is of a clock that can be stepped
             late_bodies=0,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
@@ -200,7 +211,7 @@ class Portable:
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
             self._add_client()
-        self.begin_ns = clock.now_ns()
+        self.begin_ns = self.now_ns()
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
         firing = asyncio.create_task(self._fire())
         stopping = asyncio.create_task(stop.wait())
@@ -234,19 +245,21 @@ class Portable:
         async with asyncio.TaskGroup() as group:
             for index in range(self.job.count):
                 if offsets_ns is not None:
-                    await _sleep_until(self.begin_ns + int(offsets_ns[index]))
+                    await self._sleep_until(self.begin_ns + int(offsets_ns[index]))
                 if not self.idle and len(self.clients) < self.job.most_slots:
                     self._add_client()
                 while not self.idle:
                     self.freed.clear()
                     await self.freed.wait()
-                if 0 < self.job.duration_ns <= clock.now_ns() - self.begin_ns:
+                if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
                 slot, freed_ns = self.idle.popleft()
                 due_ns = max(freed_ns, self.begin_ns)
                 if offsets_ns is not None:
                     due_ns = self.begin_ns + int(offsets_ns[index])
-                group.create_task(self._exchange(_Exchange(index, slot, due_ns, self.links[slot])))
+                group.create_task(
+                    self._exchange(_Exchange(index, slot, due_ns, self.links[slot], self.now_ns))
+                )
 
     async def _exchange(self, exchange: _Exchange) -> None:
         self.sent += 1
@@ -271,7 +284,7 @@ class Portable:
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
-        self.idle.append((exchange.slot, clock.now_ns()))
+        self.idle.append((exchange.slot, self.now_ns()))
         self.freed.set()
 
     async def _answer(self, exchange: _Exchange) -> Failure | None:
@@ -313,7 +326,7 @@ class Portable:
             if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
                 return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
             async for data in response.aiter_raw():
-                exchange.seen_ns.append(clock.now_ns())
+                exchange.seen_ns.append(self.now_ns())
                 exchange.reads.append(data)
                 exchange.size += len(data)
                 self.reads += 1
@@ -322,7 +335,7 @@ class Portable:
                     return job.limits.too_long()
         finally:
             await response.aclose()
-        self.deadlines.stalls.token_ns = clock.now_ns()
+        self.deadlines.stalls.token_ns = self.now_ns()
         return None
 
     def _judge(self, now_ns: int) -> None:
@@ -339,10 +352,10 @@ class Portable:
 
     async def _watch(self) -> None:
         """Judge what is under way, a few times a second; not right after this process was stopped."""
-        judged_ns = clock.now_ns()
+        judged_ns = self.now_ns()
         while True:
             await asyncio.sleep(_JUDGE_S)
-            late_ns, judged_ns = clock.now_ns() - judged_ns - int(_JUDGE_S * 1e9), clock.now_ns()
+            late_ns, judged_ns = self.now_ns() - judged_ns - int(_JUDGE_S * 1e9), self.now_ns()
             if not self.deadlines.put_off(late_ns, judged_ns):
                 self._judge(judged_ns)
 
@@ -354,7 +367,6 @@ class Portable:
             self.counters.publish(self.sent, self.ended, self.reads)
             await asyncio.sleep(_HOUSEKEEP_S)
 
-
-async def _sleep_until(deadline_ns: int) -> None:
-    while (left_ns := deadline_ns - clock.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
-        await asyncio.sleep(left_ns / 1e9)
+    async def _sleep_until(self, deadline_ns: int) -> None:
+        while (left_ns := deadline_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+            await asyncio.sleep(left_ns / 1e9)

@@ -28,7 +28,7 @@ class Target(msgspec.Struct, frozen=True):
     delay_acks: bool = False  # it sends without waiting for them: every other message is soon enough
 
     def __post_init__(self) -> None:
-        """Raises UsageError: no request can be made that says more, or other, than its parts."""
+        """Raises UsageError where a part could alter the request beyond its own place."""
         check_path(self.host, "--base-url")
         check_path(self.path)
         check_headers(self.headers)
@@ -65,8 +65,11 @@ class Limits(msgspec.Struct, frozen=True):
 
     def too_long(self, announced: int = 0) -> Failure:
         """The failure of an answer that has more bytes than one may have, or announces them."""
-        said = f"{announced} bytes announced, " if announced else ""
-        return Failure(FailureKind.MALFORMED, f"{said}more than {self.answer_bytes >> 20} MiB for one answer")
+        announcement = f"{announced} bytes announced, " if announced else ""
+        return Failure(
+            FailureKind.MALFORMED,
+            f"{announcement}larger than the limit of {self.answer_bytes >> 20} MiB for one answer",
+        )
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -112,7 +115,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, tag="health", array_like=True):
-    """What the capturing process says of itself when it is done; times in nanoseconds."""
+    """What the capturing process reports of itself when it is done; times in nanoseconds."""
 
     started_ns: int
     ended_ns: int
@@ -130,18 +133,18 @@ class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
 
 
 class Counters:
-    """Three int64 shared by the capturing process (which writes) and the display (which looks)."""
+    """Three int64 shared by the capturing process (which writes) and the live display (which reads)."""
 
     def __init__(self) -> None:
         self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
 
     def publish(self, sent: int, ended: int, reads: int) -> None:
-        """Say how many requests were sent and ended, and how many reads there were."""
+        """Publish how many requests were sent and ended, and how many reads there were."""
         view = self._view
         view[0], view[1], view[2] = sent, ended, reads
 
     def publish_sent(self, sent: int) -> None:
-        """Say how many requests were sent: at once, so that it holds of a process that was killed."""
+        """Publish how many requests were sent: at once, so that it holds of a process that was killed."""
         self._view[0] = sent
 
     @property

@@ -1,4 +1,4 @@
-"""Rest: with many streams, the time in which the epoll is left alone, so that a look at it finds several."""
+"""Poll pacing: with many streams, a short sleep between two polls, so that each finds several reads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ ENOUGH = 8  # reads: fewer are not worth a rest's two switches between processes
 _SHORTEST_S, _LONGEST_S = 0.00005, 0.0002  # the kernel wakes a sleeper up to 50 µs late
 
 
-class Rest:
-    """How long to rest between two looks, learnt from the streams; not at all where few are open.
+class PollPacing:
+    """How long to sleep between two polls, learnt from the streams; not at all where few are open.
 
-    What arrives meanwhile has the kernel's stamp. Where the kernel gives none, to rest is forbidden. After a
-    look that found ENOUGH there is none either: who is late must not rest.
+    What arrives meanwhile has the kernel's timestamp. Where the kernel gives none, there is no pause; nor
+    after a poll that found ENOUGH reads: no pause while the loop is behind.
     """
 
     def __init__(self) -> None:

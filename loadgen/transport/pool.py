@@ -9,26 +9,27 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State
+from loadgen.transport.connection import DIALING, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.job import Target
+from loadgen.transport.network import Network
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
 _EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP
 
 
 class Pool:
-    """Slots and their sockets; `on_open` is told of each that became ready for requests.
+    """Slots and their sockets; `on_open` is called with each that became ready for requests.
 
     A connection that cannot be made waits in `failed` with its error: it is for the owner of the
-    requests to say what that means, and from there a slot may be dialed again without recursion.
+    requests to decide what that means, and from there a slot may be dialed again without recursion.
     """
 
-    def __init__(self, target: Target, on_open: Callable[[Slot], None]) -> None:
-        self.target, self.on_open = target, on_open
-        # Told once of each arrival, the kernel does not look again at each stream that was just read. TLS
-        # reads hide how much was there, so they are told for as long as something is.
+    def __init__(self, target: Target, network: Network, on_open: Callable[[Slot], None]) -> None:
+        self.target, self.network, self.on_open = target, network, on_open
+        # Reporting each arrival once, the kernel need not check every stream again that was just read. TLS
+        # reads hide how much was there, so those are reported for as long as something is.
         self.arrivals = _EDGE if target.tls is None else RECV
-        self.poll = select.epoll()
+        self.poll = network.poller()
         self.slots: list[Slot] = []
         self.by_fd: list[ReadBuffer | None] = []  # None: not a slot's
         self.free: deque[Slot] = deque()
@@ -46,14 +47,14 @@ class Pool:
         slot.retry_ns = 0
         self.dialing += 1
         try:
-            slot.dial(self.target)
+            slot.dial(self.target, self.network)
         except OSError as error:
             self.refuse(slot, error)
             return
         self.watch(slot.fd, SEND, slot.intake)
 
     def watch(self, fd: int, events: int, intake: ReadBuffer | None = None) -> None:
-        """Have the epoll tell of a file that it did not know."""
+        """Have the epoll report a file that it did not know."""
         self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = intake
         self.poll.register(fd, events)
@@ -69,7 +70,6 @@ class Pool:
             self._opened(slot)
         else:
             slot.start_tls(self.target.tls, self.target.host)
-            slot.intake.on_readable = self._handshake
             if error := self.write(slot):
                 self.refuse(slot, error)
 
@@ -83,13 +83,13 @@ class Pool:
         return None
 
     def look_again(self, slot: Slot) -> None:
-        """Have the epoll tell what there is of a slot now, told before or not, and then what comes."""
+        """Have the epoll report a slot's readiness again, reported before or not, and then what comes."""
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
 
     def put_off(self, late_ns: int) -> None:
         """Give those that are being dialed so much more time."""
         for slot in self.slots:
-            if slot.state is State.CONNECTING:
+            if slot.intake.state in DIALING:
                 slot.connect_begin_ns += late_ns
 
     def give_up(self, slot: Slot) -> None:
@@ -98,7 +98,7 @@ class Pool:
 
     def drop(self, slot: Slot) -> None:
         """Close a slot's connection."""
-        if slot.state is State.IDLE:
+        if slot.intake.state is State.IDLE:
             with contextlib.suppress(ValueError):
                 self.free.remove(slot)
         if slot.fd >= 0:
@@ -113,8 +113,8 @@ class Pool:
             self.drop(slot)
         self.poll.close()
 
-    def _handshake(self, intake: ReadBuffer) -> None:
-        slot = intake.slot
+    def handshake(self, slot: Slot) -> None:
+        """Take the next step of a TLS handshake: the peer's bytes have come."""
         assert slot.sock is not None
         assert slot.tls is not None
         try:
@@ -135,7 +135,7 @@ class Pool:
 
     def _opened(self, slot: Slot) -> None:
         self.dialing -= 1
-        slot.opened()
+        slot.opened(self.network.now_ns())
         self.on_open(slot)
 
     def refuse(self, slot: Slot, error: Exception) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from loadgen import clock
-
-_LOOK_EVERY_NS = 10_000_000_000  # so that one look has little to read, whatever a stream sends
-_LOOKS_NS = 2_000_000  # for the looks of one sweep that can wait: other streams are unread meanwhile
-_MOST_BYTES = 1 << 20  # of one look: no message of a token is longer
-_MOST_READS = 1024  # over which a message that has begun is looked for
-_WIDER = 4  # each look is so many times as wide as the one before: a third is read twice, no more
+_LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
+_LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
+_MOST_BYTES = 1 << 20  # of one search: no message of a token is longer
+_MOST_READS = 1024  # over which a message that has begun is searched for
+_WIDER = 4  # each window is this many times as wide as the one before: a third is read twice, no more
 
 
 class OpenStream(Protocol):
@@ -20,7 +19,7 @@ class OpenStream(Protocol):
     sent_ns: int
     begun: bool  # a token was seen
     progress_ns: int  # when the last token came, as far as is known; when it was sent
-    looked_ns: int  # when its tokens were last looked for
+    looked_ns: int  # when its tokens were last searched for
     scanned: int  # reads in which no token is left to be found
 
     @property
@@ -33,17 +32,21 @@ class OpenStream(Protocol):
         ...
 
     def seen_at(self, read: int) -> int:
-        """When a read was in hand (ns)."""
+        """When the client had received a read (ns)."""
         ...
 
 
 class Stalls:
-    """Looks for tokens in streams that go on for long, each byte about once."""
+    """Searches streams that go on for long for tokens, each byte about once."""
 
     def __init__(
-        self, limit_ns: int, token_seen: Callable[[bytes], bool], streams: Callable[[], Iterable[OpenStream]]
+        self,
+        limit_ns: int,
+        token_seen: Callable[[bytes], bool],
+        streams: Callable[[], Iterable[OpenStream]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.limit_ns, self.token_seen, self.streams = limit_ns, token_seen, streams
+        self.limit_ns, self.token_seen, self.streams, self.now_ns = limit_ns, token_seen, streams, now_ns
         self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
         self.token_ns = 0  # when a stream last got a token, as far as is known
         self._swept_ns = self._asked_ns = self._spent_ns = 0
@@ -52,7 +55,7 @@ class Stalls:
         """Whether a stream has waited too long for its next token.
 
         One without its first token may be waiting in the server's queue: it is stalled only when
-        nobody else got a token either.
+        no other stream got a token either.
         """
         if not self.limit_ns:
             return False
@@ -75,7 +78,7 @@ class Stalls:
         return self._spent_ns < _LOOKS_NS
 
     def _ask_all(self, now_ns: int) -> None:
-        """Look for a token of anybody's, once a sweep, until one is found."""
+        """Search all streams for a token, once a sweep, until one is found."""
         if self._asked_ns == now_ns:
             return
         self._asked_ns = now_ns
@@ -87,7 +90,7 @@ class Stalls:
     def _look(self, stream: OpenStream, now_ns: int) -> None:
         if stream.looked_ns == now_ns:
             return
-        stream.looked_ns, began_ns = now_ns, clock.now_ns()
+        stream.looked_ns, began_ns = now_ns, self.now_ns()
         reads = stream.since(stream.scanned)
         read = last_token_read(reads, self.token_seen)
         if read is not None:
@@ -97,7 +100,7 @@ class Stalls:
             stream.scanned += read
         else:
             stream.scanned += unfinished(reads)
-        self._spent_ns += clock.now_ns() - began_ns
+        self._spent_ns += self.now_ns() - began_ns
 
 
 def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:

@@ -12,9 +12,10 @@ from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import MetricOptions, Metrics, PerRequest
 from loadgen.metrics.record import Records
+from loadgen.protocol.layout import aligned
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
-_WIDTHS = (29, 15, 18, 15)  # figure, client, server, difference
+_WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
 _TITLES = ("Figure", "client", "server", "difference")
 _BRACKETED = ((50.0, "P50"), (90.0, "P90"), (99.0, "P99"))
 # Both means are over the same requests; these are the times between the two points of measurement.
@@ -68,11 +69,7 @@ def render(rows: Sequence[ReconciledFigure]) -> list[str]:
     for row in filter(_informative, rows):
         server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
         cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
-    left, *right = _WIDTHS
-    return [
-        f"{figure:<{left}}{''.join(f'{cell:>{w}}' for cell, w in zip(rest, right, strict=True))}".rstrip()
-        for figure, *rest in cells
-    ]
+    return [aligned(row, _WIDTHS) for row in cells]
 
 
 def prefix_hit_rate(window: ServerWindow) -> float | None:

@@ -1,9 +1,9 @@
-"""Sections: parts of a run's report, each made under a guard: one that fails costs only itself.
+"""Sections: parts of what is made of a run, each under a guard: one that fails costs only itself.
 
 A run may have taken a night. Whatever is made of it afterwards (a doubt, a section of the report, a part of
 the JSON) runs on what is measured and saved, and a fault in one of them must cost neither the others nor
-the figures. Those faults cannot be listed in advance. So this, next to the capturing process, is the one
-place that catches every Exception; each that is caught is named in the report.
+the figures. Such faults cannot be listed beforehand. So this is the one place, other than the
+capturing process, that catches every Exception; each that is caught is named in the report.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]
 
 def reason(error: BaseException) -> str:
     """An exception in one printable line."""
-    said = " ".join(str(error).split())[:_LONGEST]
-    plain = "".join(letter if letter.isprintable() else "?" for letter in said)
+    text = " ".join(str(error).split())[:_LONGEST]
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"{type(error).__name__}: {plain}" if plain else type(error).__name__

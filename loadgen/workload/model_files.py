@@ -18,14 +18,14 @@ def read(path: Path) -> tuple[bytes, dict[str, Any]]:
     """A file's bytes and the JSON object in them; raises UsageError that names the file."""
     try:
         raw = untrusted.file_bytes(path, _MOST_JSON_BYTES)
-        found = untrusted.json_value(raw)
+        contents = untrusted.json_value(raw)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError:
         raise UsageError(f"{path} is not valid JSON: check that the model was copied completely") from None
-    if not isinstance(found, dict):
+    if not isinstance(contents, dict):
         raise UsageError(f"{path} is not a JSON object: check that it is the model's own file")
-    return raw, found
+    return raw, contents
 
 
 def config_path(path: Path) -> Path:

@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
     dialect: Dialect
     path: str
     model: str
-    fields: dict[str, Any]  # of every body, besides prompt and length
+    fields: dict[str, Any]  # of every body, other than prompt and length
     ids_source: str = ""  # where token ids are drawn from; "" for text
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
 
@@ -220,7 +220,7 @@ def _prompts(
 
 
 def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[str, Any], list[str]]:
-    """The fields of every body besides prompt and length, and notes on what it cannot hold."""
+    """The fields of every body other than prompt and length, and notes on what it cannot hold."""
     sampling, more, notes = profile.sampling, dict[str, Any](), []
     if profile.ignore_eos and engine.takes_ignore_eos:
         sampling["ignore_eos"] = True

@@ -54,6 +54,8 @@ _OWNED = {
     "model": "use --model, or --served-model-name",
 }
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
+_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs")
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
@@ -186,17 +188,7 @@ class Profile(BaseModel):
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that are set."""
-        names = (
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "frequency_penalty",
-            "presence_penalty",
-            "repetition_penalty",
-            "logprobs",
-        )
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
 
 
 def check_body(profile: Profile) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import select
 import socket
@@ -181,6 +182,10 @@ class Port:
         """Call `readable` from `serve` whenever this descriptor is; raises OSError for a plain file."""
         self.poll.register(fd, select.EPOLLIN)
         self.watched[fd] = readable
+
+    def watch_stdin(self, ended: Callable[[], None]) -> None:
+        """Call `ended` from `serve` once standard input ends; raises OSError if it is a plain file."""
+        self.watch(0, lambda: None if os.read(0, 1 << 16) else ended())
 
     def close_when_sent(self, connection: Connection) -> None:
         """Close a connection once what is pending is written."""

@@ -137,7 +137,7 @@ SENSED: dict[str, Any] = {"duration_s": 1, "period_s": 1, "samples": 1, "cpu_ms_
     [
         ({"server": LEVEL}, "vLLM", 9, "memory is what vLLM reserved at its start, not what the model needs"),
         ({"server": LEVEL}, "llama.cpp server", 9, ""),
-        ({"rss": LEVEL}, "vLLM", 9, "memory is the host's: none of a GPU was told"),
+        ({"rss": LEVEL}, "vLLM", 9, "memory is the host's: no GPU memory was reported"),
         ({}, "vLLM", None, ""),
     ],
 )

@@ -192,10 +192,13 @@ def _acting(act: Callable[[int, threading.Event], None]) -> Iterator[None]:
     over = threading.Event()
 
     def wait() -> None:
-        while not (found := _forks()) and not over.wait(0.02):
+        while not _forks() and not over.wait(0.02):
             pass
-        if not over.wait(0.4):
-            act(found[0], over)
+        # What was there first may have been a short-lived child, before it became another program.
+        while not over.wait(0.4):
+            if found := _forks():
+                act(found[0], over)
+                return
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
@@ -240,7 +243,7 @@ def a_bad_machine(patch: pytest.MonkeyPatch) -> None:
     """The wall clock steps by 5 ms in the run, and the processor throttles for heat."""
     real, began_ns = clock.realtime_offset_ns, clock.now_ns()
     later_ns = began_ns + 600_000_000
-    patch.setattr(clock, "realtime_offset_ns", lambda: real() + 5_000_000 * (clock.now_ns() > later_ns))
+    patch.setattr(clock, "realtime_offset_ns", lambda *_: real() + 5_000_000 * (clock.now_ns() > later_ns))
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
     patch.setattr(throttling, "snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
 

@@ -76,7 +76,7 @@ def _row(line: int, cells: dict[str, str]) -> Reported:
         output_len=figures["total_output_tokens"] / n,
         max_concurrency=figures.get("max_concurrency"),
     )
-    return Reported(cells["model"], figures, load, f"page.md, line {line}", told_by="page")
+    return Reported(cells["model"], figures, load, f"page.md, line {line}", told_by="page", file="page.md")
 
 
 def _number(text: str) -> Any:

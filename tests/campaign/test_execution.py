@@ -304,7 +304,7 @@ class Hot:
         (95.0, CoolDown(to_c=50.0), ["cooled down from 85 to 45 °C in 0 s"]),
         (50.0, CoolDown(to_c=50.0), []),
         (9000.0, CoolDown(to_c=50.0, at_most_s=0.02), ["still"]),
-        (None, CoolDown(to_c=50.0), ["no temperature can be read here"]),
+        (None, CoolDown(to_c=50.0), ["no temperature sensor can be read"]),
     ],
 )
 def test_a_cell_waits_until_the_machine_is_cool(

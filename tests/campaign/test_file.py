@@ -22,7 +22,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 LAUNCHED = {"name": "a", "model": "m", "launch": "vllm"}
 BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
-    ([], {}, "there is nothing to compare: write a [[checkpoints]] table for each"),
+    ([], {}, "nothing to compare: write a [[checkpoints]] table for each"),
     ([INSTANT], {"checkpoints": 5}, "is not valid TOML"),
     ([INSTANT], {"profils": ["x"]}, "c.toml: unknown key 'profils', did you mean 'profiles'?"),
     ([INSTANT], {"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
@@ -33,10 +33,10 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([INSTANT], {"profiles": []}, "checkpoint 'instant' has no workload: name some"),
     ([INSTANT], {"profiles": ["high-laod"]}, "unknown profile 'high-laod', did you mean 'high-load'?"),
     ([INSTANT], {"profiles": ["./absent.toml"]}, "absent.toml: No such file"),
-    ([INSTANT], {"profiles": ["./tiny.toml", "./tiny.toml"]}, "profile tiny is there twice"),
+    ([INSTANT], {"profiles": ["./tiny.toml", "./tiny.toml"]}, "profile tiny is listed twice"),
     ([INSTANT], {"servers": {"s": 5}}, "servers: write a [servers.NAME] table for each"),
     ([INSTANT], {"baseline": "instnt"}, "baseline = 'instnt': no such checkpoint, did you mean 'instant'?"),
-    ([INSTANT, INSTANT], {}, "checkpoint 'instant' is there twice: give each a name of its own"),
+    ([INSTANT, INSTANT], {}, "checkpoint 'instant' is listed twice: give each a name of its own"),
     ([{"preset": "instant"}], {}, "[[checkpoints]] number 1 has no name"),
     ([{"name": ""}], {}, "name = '': string should have at least 1 character"),
     ([{"name": 5}], {}, "name = 5: input should be a valid string"),
@@ -45,21 +45,21 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"name": "a", "lunch": "vllm"}], {}, "checkpoint 'a': unknown key 'lunch', did you mean 'launch'?"),
     ([LAUNCHED], {"servers": {"s": {"contxt_len": 5}}}, "on 's': unknown key 'contxt_len', did you mean"),
     ([{"name": "a", "launch": "vlm"}], {}, "argument --launch: invalid choice: 'vlm'"),
-    ([{"name": "a", "launch": "vllm"}], {}, "needs a model: a directory, or a name of the hub"),
+    ([{"name": "a", "launch": "vllm"}], {}, "no model: give a directory, or a name on the Hugging Face hub"),
     ([{"name": "a", "context_len": 5}], {}, "--context-len applies to a server that loadgen starts"),
     ([{**LAUNCHED, "base_url": "http://x"}], {}, "--base-url is a running server"),
-    ([{"name": "a", "insecure": "yes"}], {}, "insecure = 'yes': say true or false"),
-    ([{"name": "a", "model": True}], {}, "model = True: it takes a value"),
+    ([{"name": "a", "insecure": "yes"}], {}, "insecure = 'yes': give true or false"),
+    ([{"name": "a", "model": True}], {}, "model = True: give a value"),
     (
         [{"name": "a", "num_prompts": 5}],
         {},
-        "num_prompts belongs in a profile: all that is compared is asked",
+        "num_prompts belongs in a profile: all checkpoints get the same requests",
     ),
     ([{"name": "a", "input_len": 5}], {}, "input_len belongs in a profile"),
-    ([{"name": "a", "seed": 5}], {}, "seed is the whole campaign's: write it above the tables"),
+    ([{"name": "a", "seed": 5}], {}, "seed applies to the whole campaign: write it above the tables"),
     ([{"name": "a", "repeat": 5}], {}, "repeat is written repeats = N, above the tables"),
     ([{"name": "a", "run_dir": "x"}], {}, "run_dir is a flag of `loadgen campaign`"),
-    ([{"name": "a b", "preset": "p"}, {"name": "a-b"}], {}, "would both be written as r0-a-b-embedded-tiny"),
+    ([{"name": "a b", "preset": "p"}, {"name": "a-b"}], {}, "would both be stored as r0-a-b-embedded-tiny"),
     ([{"name": "a" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}, "name": "c" * 80}, ""),
     ([{"name": "ä" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}}, "too long for a directory's"),
 ]
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
     assert code == (2 if says else 0)
     assert says in err
     assert err.count("\n") == bool(says)
-    assert not says or "c.toml" in err or "written as" in err or "too long" in err
+    assert not says or "c.toml" in err or "stored as" in err or "too long" in err
     assert not Path("runs").exists()
 
 
@@ -90,9 +90,9 @@ COMMANDS = [
     ("c.toml --repeats x", "--repeats"),
     ("c.toml --only instnt", "--only: no checkpoint 'instnt' in c.toml, did you mean 'instant'?"),
     ("c.toml --retry-failed", "--retry-failed needs --resume"),
-    ("c.toml --resume", "no campaign 'c' under runs to go on with"),
+    ("c.toml --resume", "no campaign 'c' to resume under runs"),
     ("--resume c.toml", "--resume takes the campaign's directory: put the file before it"),
-    ("--resume absent", "absent is no campaign's directory"),
+    ("--resume absent", "absent is not a campaign's directory"),
     ("c.toml --quite", "unknown flag --quite, did you mean '--quiet'?"),
     ("c.toml d.toml", "unexpected argument 'd.toml'"),
 ]
@@ -225,7 +225,7 @@ def test_a_variable_that_is_not_set_stops_a_run_and_not_a_preview(
     assert cli.main(["campaign", str(path)]) == 2
     assert "NONE not set in the environment: export NONE=…" in capsys.readouterr().err
     assert cli.main(["campaign", str(path), "--dry-run"]) == 0
-    assert "to be set in the environment before: NONE" in capsys.readouterr().out
+    assert "environment variables to set first: NONE" in capsys.readouterr().out
     assert not Path("runs").exists()
 
 

@@ -130,7 +130,7 @@ CHANGES: list[tuple[tuple[dict[str, Any], ...], dict[str, Any], list[str]]] = [
     (AB, {"seed": None}, []),
     (AB, {"starts": "once"}, ["starts was 'every-repeat' and is 'once'"]),
     (AB, {"fingerprint": True}, ["fingerprint was False and is True"]),
-    (AB[:1], {}, ["B on embedded was run and is in the file no more"]),
+    (AB[:1], {}, ["B on embedded was run and is no longer in the file"]),
     (
         (AB[0], {"name": "B", "preset": "bench/1024x50", "label": "x"}),
         {},
@@ -139,7 +139,7 @@ CHANGES: list[tuple[tuple[dict[str, Any], ...], dict[str, Any], list[str]]] = [
             "B on embedded: label was not given and is 'x'",
         ],
     ),
-    (AB, {"profiles": ["low-load"]}, ["profile tiny was run and is in the file no more"]),
+    (AB, {"profiles": ["low-load"]}, ["profile tiny was run and is no longer in the file"]),
     (AB, {"profiles": ["./tiny.toml", "low-load"]}, []),
 ]
 
@@ -179,7 +179,7 @@ def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Pat
     ("text", "says"),
     [
         ("", "is damaged: Expecting value"),
-        ("{}", "is no campaign of this loadgen"),
+        ("{}", "is not a campaign of this loadgen"),
         ('{"format": 2}', "has format 2, this loadgen reads 1"),
         ('{"format": 1}', "is damaged: name: field required"),
         ('{"format": 1, "na', "is damaged"),
@@ -194,7 +194,7 @@ def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Pat
     path = written(tmp_path, {"name": "A", "base_url": "http://h:1"}, *AB[1:], repeats=2)
     found, pace = starts(path), Pace()
     assert pace.left(found, set()) == Left(None)
-    assert pace.left(found, set()).words == "not known until the first cells are done"
+    assert pace.left(found, set()).words == "unknown until the first cells are done"
     first = found[0].planned[0]
     pace.cell(first.cell, 10.0)
     assert pace.left(found, {first.id}) == Left(30.0)
@@ -234,12 +234,12 @@ def test_a_preview_shows_matrix_order_commands_and_time_and_writes_nothing(
     assert cli.main(["campaign", str(path), "--dry-run", "--allow-launch"]) == 0
     out = capsys.readouterr().out
     assert "3 arms (checkpoint on server), 3 repeats: 9 cells, 9 starts of a server" in out
-    assert "/nowhere/m is not there: its cells would fail" in out
+    assert "/nowhere/m does not exist: its cells would fail" in out
     assert "  r0, r2: A on embedded → B on embedded → C on vllm\n" in out
     assert "  r1: C on vllm → B on embedded → A on embedded\n" in out
     assert f"    loadgen bench --preset=instant --profile {tmp_path}/tiny.toml --repeat 3 --seed 7\n" in out
     assert "    cannot be started here: " in out
-    assert "estimated time: not known until the first cells are done\n" in out
+    assert "estimated time: unknown until the first cells are done\n" in out
     assert sorted(one.name for one in tmp_path.iterdir()) == ["c.toml", "tiny.toml"]
 
 

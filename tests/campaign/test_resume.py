@@ -148,7 +148,7 @@ def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
     path = written(tmp_path, *AB, repeats=3)
     assert cli.main(["campaign", str(path), "--resume", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "1 of them are done, 5 are left" in out
+    assert "1 are done, 5 are left" in out
     assert "estimated time: about " in out
     assert contents(the_directory()) == before
 
@@ -203,7 +203,7 @@ def test_two_at_once_in_one_directory_are_refused_and_a_killed_one_leaves_no_loc
         _holds(tmp_path, write)
     assert os.read(read, 1) == b"x"
     store = Store(tmp_path)
-    with pytest.raises(UsageError, match=rf"another loadgen campaign works in .* \(pid {child}\)"):
+    with pytest.raises(UsageError, match=rf"another loadgen campaign is running in .* \(pid {child}\)"):
         store.locked().__enter__()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -258,7 +258,7 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
                 full()
             write_whole(path, write)
 
-        monkeypatch.setattr("loadgen.results.run_directory.write_whole", some)
+        monkeypatch.setattr("loadgen.metrics.files.write_whole", some)
     else:
         owner, name = {"records": (Records, "save"), "log": (Session, "keep")}[how]
         monkeypatch.setattr(owner, name, full)
@@ -292,7 +292,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_anything_starts(
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda place: (place / "campaign.json").unlink(), "is no campaign's directory"),
+        (lambda place: (place / "campaign.json").unlink(), "is not a campaign's directory"),
         (lambda place: (place / "campaign.json").write_text("{"), "campaign.json is damaged"),
         (lambda place: (place / "failed").mkdir() or (place / "failed/x.json").write_text("{"), "is damaged"),
     ],

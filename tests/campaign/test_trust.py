@@ -61,7 +61,7 @@ def test_a_file_of_somebody_elses_starts_nothing_and_says_what_it_would(
     if more:
         assert code == 0
         assert "runs programs: x on " in said.out
-        assert "; not without --allow-launch\n" in said.out
+        assert "; needs --allow-launch\n" in said.out
         assert line.partition(": ")[2] in said.out
     else:
         assert code == 2
@@ -126,7 +126,7 @@ def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
         assert cli.main(["campaign", str(path), "--dry-run", *words]) == 0
         preview = capsys.readouterr().out
         assert SECRET not in preview
-        assert ("reads from the environment: SOME_SECRET; not without --allow-env" in preview) is (code == 2)
+        assert ("reads from the environment: SOME_SECRET; needs --allow-env" in preview) is (code == 2)
         assert cli.main(["campaign", str(path), *words]) == code
         got = any(SECRET in asked.head + asked.body.decode() for asked in server.asked)
         assert got is (code == 0 and bool(words))
@@ -198,7 +198,7 @@ def test_it_is_said_where_the_key_is_not_sent(
 def test_a_file_names_no_place_of_keys(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, {"name": "x", "base_url": "http://stranger.example", key: "AWS_SECRET"})
     assert cli.main(["campaign", str(path), "--dry-run"]) == 2
-    assert f"{key} is a flag of `loadgen campaign`: a file takes no keys" in capsys.readouterr().err
+    assert f"{key} is a flag of `loadgen campaign`: a file cannot hold keys" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,13 @@ def observer(server: ScriptedServer) -> MetricsScraper:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is waited for comes soon; what may not come is waited for as long as it takes."""
-    soon = {"_FIRST_S": 0.0, "_EVERY_S": 0.02, "LOOKING": 1.0, "_BETWEEN_S": 0.0, "_IDLE_S": PATIENCE_S}
+    soon = {
+        "_FIRST_S": 0.0,
+        "_EVERY_S": 0.02,
+        "SAMPLING_SHARE": 1.0,
+        "_BETWEEN_S": 0.0,
+        "_IDLE_S": PATIENCE_S,
+    }
     for name, value in soon.items():
         monkeypatch.setattr(scraper, name, value)
     monkeypatch.setattr(scraper, "_SCRAPES_PER_S", 1000)
@@ -183,7 +189,7 @@ def test_gauges_are_sampled_while_it_runs(often: None) -> None:
 
 
 def test_looks_take_their_share_of_a_run_at_most(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraper, "LOOKING", 0.1)
+    monkeypatch.setattr(scraper, "SAMPLING_SHARE", 0.1)
     enough = threading.Event()
 
     def script(asked: Asked) -> Answer:

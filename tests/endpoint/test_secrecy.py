@@ -247,7 +247,7 @@ LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", 
     [
         ["bench", "--quiet", "--preset", "instant", *LOAD],
         ["bench", "--quiet", "--profile", "smoke", "--preset", "instant", "--run-dir", "../runs"],
-        ["selftest", "--seconds", "1", "--no-save"],
+        ["selftest", "--seconds", "0.2", "--streams", "2", "--transport", "wire", "--no-save"],
         ["bench", "--quiet", "--launch-command", "sleep 1{port}", "--launch-timeout-sec", "0.2", *LOAD],
         ["bench", "--quiet", "--launch", "vllm", "--model", "m/m", "--dry-run"],
         ["bench", "--launch", "sglang", "--model", "m/m", "--server-python", sys.executable, "--dry-run"],

@@ -27,7 +27,7 @@ def test_the_smoke_profile_runs_as_it_is(
     assert "server: transformers serve" in finished.out
     assert "prompts: text-vllm" in finished.out
     assert "note: ignore_eos is not sent" in finished.out
-    assert "tokens: counted by the server's own usage" in finished.out
+    assert "tokens: as reported by the server in usage" in finished.out
     (run,) = (tmp_path / "runs").iterdir()
     result, records = read_json(run / "result.json"), Records.load(run / "arrivals.npz")
     assert (result["completed"], result["failed"]) == (16, 0)

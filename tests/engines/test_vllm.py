@@ -75,7 +75,7 @@ def test_the_drop_in_command_gives_the_known_block_and_the_servers_totals(
     totals = _totals(read_json(_run_directory(tmp_path) / "result.json"))
     assert totals == (32 * 256, 32 * 64)
     assert _deltas(vllm, before, totals) == totals
-    assert "tokens: counted by the server's own usage" in finished.out
+    assert "tokens: as reported by the server in usage" in finished.out
 
 
 def test_the_result_file_has_every_key_of_vllms(vllm: Engine, model: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[Se
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     telling_vllm: Engine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scraper, "LOOKING", 1.0)  # the gauges once a second, whatever it costs
+    monkeypatch.setattr(scraper, "SAMPLING_SHARE", 1.0)  # the gauges once a second, whatever it costs
     load = [*_drop_in(telling_vllm, model), "--seed", "7", "--random-output-len", "256"]
     window, metrics, records = _observed(telling_vllm, load, tmp_path / "first")
     assert (window.settled, window.reset, window.models) == (True, False, ("qwen3",))
@@ -256,7 +256,7 @@ def test_the_report_sets_the_servers_counts_beside_ours_and_they_are_equal(
     assert rows["requests finished"] == (32, 32)
     assert rows["generated tokens"] == (32 * 64, 32 * 64)
     assert rows["prompt tokens"] == (32 * 256, 32 * 256)
-    assert "the server's own figures (vllm), of the same run:" in finished.out
+    assert "server-reported figures (vllm) of the same run:" in finished.out
     counted = {"tokens-differ", "tokens-far-off", "foreign-requests", "prefix-cache", "counters-reset"}
     assert counted & doubts.keys() == set()
 

@@ -90,28 +90,11 @@ def fails(kind: FailureKind, says: str) -> Ending:
     return Ending(kind, says)
 
 
-# What only this server can do.
-
-
-@dataclass(frozen=True)
-class HalfClosed(Answer):
-    """As `Answer`, then the server's side of the connection is closed, and it reads on."""
-
-
 @dataclass
 class FaultyServer(ScriptedServer):
-    """A scripted server that also half-closes, and one that answers before it has read."""
+    """A scripted server that may answer before it has read."""
 
     reads_bodies: bool = True
-
-    def _play(self, sock: socket.socket, answer: Answer) -> bool:
-        if not isinstance(answer, HalfClosed):
-            return super()._play(sock, answer)
-        super()._play(sock, Answer(answer.pieces))
-        sock.shutdown(socket.SHUT_WR)
-        while sock.recv(self.read_bytes):
-            pass
-        return False
 
     def _request(self, sock: socket.socket) -> tuple[str, bytes]:
         if self.reads_bodies:

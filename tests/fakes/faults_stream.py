@@ -218,7 +218,7 @@ FORMS = [
     Fault(
         "tokens for ever",
         Answer([HEAD, *[chunk(A * 2000)] * 400], End.HANG),
-        fails(K.MALFORMED, "more than 1 MiB"),
+        fails(K.MALFORMED, "limit of 1 MiB"),
         requests=ONCE,
         answer_bytes=MIB,
         stall_s=9,

@@ -84,7 +84,7 @@ NUMBERS = [
 ]
 NUMBERS += [
     counted("2e9 tokens in 200 bytes", {"completion_tokens": 2_000_000_000}, IMPOSSIBLE),
-    counted("usage of zero beside text", {"completion_tokens": 0}, succeeds(usage=False)),
+    counted("usage of zero next to text", {"completion_tokens": 0}, succeeds(usage=False)),
     counted("usage that is null", {"completion_tokens": None}, succeeds(usage=False)),
     counted("usage of more than came", {"completion_tokens": 30}, succeeds(tokens=30), WRONG_LENGTH),
     counted("usage of less than came", {"completion_tokens": 1}, succeeds(tokens=1), WRONG_LENGTH),

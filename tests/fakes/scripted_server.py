@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -20,13 +20,19 @@ from loadgen.metrics.record import Record
 from loadgen.protocol.openai import Completions
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
-from loadgen.transport.epoll_transport import Wire
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.httpx_transport import Portable
+from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Health, Job, Target, Transport
 
+if TYPE_CHECKING:
+    from fakes.virtual_network import VirtualServer
+
 PATIENCE_S = 10.0  # before a test that hangs is ended by its sockets
-TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {"wire": Wire, "httpx": Portable}
+TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {
+    "wire": EpollTransport,
+    "httpx": HttpxTransport,
+}
 
 
 class End(Enum):
@@ -35,6 +41,7 @@ class End(Enum):
     KEEP = "keep"
     CLOSE = "close"  # FIN
     RESET = "reset"  # RST
+    HALF = "half"  # FIN, and it reads on
     HANG = "hang"  # neither answers nor closes until the server stops
 
 
@@ -158,6 +165,10 @@ class ScriptedServer:
             sock.close()
         elif answer.end is End.RESET:
             _reset(sock)
+        elif answer.end is End.HALF:
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(self.read_bytes):
+                pass
         return answer.end is End.KEEP
 
     def _request(self, sock: socket.socket) -> tuple[str, bytes]:
@@ -229,6 +240,7 @@ class Driver:
 
     job: Job
     transport: str = "wire"
+    server: VirtualServer | None = None  # the network; None: this machine's
     read_after: threading.Event | None = None  # the reader waits for this before it drains
     inbox: Inbox = field(init=False)
     counters: Counters = field(default_factory=Counters)
@@ -243,7 +255,8 @@ class Driver:
         reader.start()
         watchdog = threading.Timer(PATIENCE_S, self.inbox.stop)  # a hang ends as cancelled requests
         watchdog.start()
-        health = TRANSPORTS[self.transport](self.job, self.outbox, self.counters).run()
+        build = TRANSPORTS[self.transport] if self.server is None else self.server.transport(self.transport)
+        health = build(self.job, self.outbox, self.counters).run()
         watchdog.cancel()
         if self.read_after is not None:
             self.read_after.set()
@@ -259,9 +272,9 @@ class Driver:
             captures += [message for message in self.inbox.messages() if isinstance(message, Capture)]
 
 
-def drive(job: Job, transport: str = "wire") -> Driven:
-    """Run a job to its end in this process."""
-    return Driver(job, transport).run()
+def drive(job: Job, transport: str = "wire", server: VirtualServer | None = None) -> Driven:
+    """Run a job to its end in this process, on a virtual server's network where one is given."""
+    return Driver(job, transport, server).run()
 
 
 # Responses.

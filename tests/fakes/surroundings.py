@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 JOURNAL = "journal.bin"
 PATIENCE_S = 60.0  # for a process on a busy machine
 START_S = 30.0
-INPUT, OUTPUT, GAP_S = 5, 3, 0.03
+INPUT, OUTPUT, GAP_S = 5, 3, 0.01
 LOAD = [
     "--random-input-len",
     str(INPUT),

@@ -79,7 +79,7 @@ def test_the_head_tells_where_the_body_ends(head: bytes, framing: Framing, keep_
         (OK + b"x: " + b"y" * 70000, "a response head of more than 65536 bytes"),
         (
             b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
-            "the server switched protocols, though nobody asked it to",
+            "the server switched protocols, though the request did not ask for that",
         ),
     ],
 )
@@ -170,7 +170,7 @@ def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: b
             b"\x1f\x8b",
             [2],
             True,
-            "the answer is compressed (content-encoding: gzip), though that was not asked for",
+            "the answer is compressed (content-encoding: gzip), though the request allowed no compression",
         ),
     ],
 )

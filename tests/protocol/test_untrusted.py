@@ -156,3 +156,22 @@ def test_a_log_that_was_removed_is_said_and_empty(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     assert (server_log.text(log), server_log.beginning(log)) == ("", "")
     assert "was removed" in server_log.missing(log)
+
+
+def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:
+    assert untrusted.line(" a\n\tb \x1b ") == "a b \ufffd"
+    assert untrusted.line("x y " * 10, 8) == "x y x y…"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"error": {"message": "no room"}}', "no room"),
+        (b'{"message": "no"}', "no"),
+        (b'{"detail": [{"loc": 1}]}', '[{"loc":1}]'),
+        (b"Bad Gateway", "Bad Gateway"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_the_text_of_an_error_is_found_in_any_json(body: bytes, text: str) -> None:
+    assert untrusted.error_text(body) == text

@@ -13,7 +13,7 @@ from loadgen.analysis.importers import blocks
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Record, Records
-from loadgen.metrics.vllm_keys import BlockFacts, beside, figures
+from loadgen.metrics.vllm_keys import BlockFacts, figures, of_sglang
 from loadgen.results.result_block import LAYOUTS, Layout, layout, render
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
@@ -179,7 +179,7 @@ def test_every_figure_of_every_layout_is_read_back_as_it_was_printed(name: str) 
 def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
     selected = ("ttft", "tpot", "itl", "e2el")
     facts = BlockFacts(max_concurrency=8, selected=selected)
-    told = {"backend": "openai", **beside(run()), **figures(run(), facts)}
+    told = {"backend": "openai", **of_sglang(run()), **figures(run(), facts)}
     found = blocks.parse(render(told, LAYOUTS[name]).splitlines())
     assert found.remarks == ()
     numbers = {key: value for key, value in found.figures.items() if not isinstance(value, str)}
@@ -198,13 +198,13 @@ def test_sglangs_layout_says_what_is_not_set_and_what_is_unlimited() -> None:
 
 
 def test_sglangs_concurrency_is_the_latencies_of_the_successes_over_the_duration() -> None:
-    assert beside(run()) == {
+    assert of_sglang(run()) == {
         "total_input_text_tokens": 5,
         "input_throughput": 10.0,
         "concurrency": 0.12 / 0.5,
         "max_itl_ms": 10.0,
     }
-    assert not any(beside(compute(Records.of([]), MetricOptions())).values())
+    assert not any(of_sglang(compute(Records.of([]), MetricOptions())).values())
 
 
 def test_an_unknown_layout_is_refused_with_the_nearest() -> None:

@@ -172,7 +172,7 @@ def test_a_damaged_file_is_one_clear_line(
 def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     saved(tmp_path, made())
     (tmp_path / name).unlink()
-    with pytest.raises(UsageError, match=f"is no run directory: .*{name}"):
+    with pytest.raises(UsageError, match=f"is not a run directory: .*{name}"):
         run_directory.load(tmp_path)
 
 

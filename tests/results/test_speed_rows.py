@@ -13,7 +13,6 @@ from loadgen.errors import UsageError
 from loadgen.results.speed_formulas import OUTPUT, TOTAL
 from loadgen.results.speed_rows import (
     SETTINGS,
-    SETTINGS_TO_32B,
     Memory,
     Setting,
     SpeedRow,
@@ -57,14 +56,14 @@ def test_where_nothing_ran_there_is_no_number() -> None:
     ("content", "said"),
     [
         ("model,tok_s\nQwen3-4B,208.1\n", "no column input_length, speed_tok_s"),
-        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: no row of speeds: invalid literal"),
+        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: not a speed row: invalid literal"),
         (f"{HEAD}\nM,,,1,BF16,1,2.0,,\nM,,,1,BF16,1,fast,,\n", "line 3"),
         (f"{HEAD}\nM,,,1,BF16,1,nan,,\n", "speed_tok_s is nan"),
         (f"{HEAD}\nM,,,1,BF16,1,-2,,\n", "speed_tok_s is -2"),
         (f"{HEAD}\n,,,1,BF16,1,2,,\n", "'model'"),
         (f"{HEAD}\nM,,,1,BF16,1,2,,a,b\n", "more cells than"),
-        (f"{HEAD},formula\nM,,,1,BF16,1,2,,,tokens\n", "'tokens' is none of output/time"),
-        (f"{HEAD},setting\nM,,,1,BF16,1,2,,,eager\n", "'eager' is no setting"),
+        (f"{HEAD},formula\nM,,,1,BF16,1,2,,,tokens\n", "unknown formula 'tokens': use one of output/time"),
+        (f"{HEAD},setting\nM,,,1,BF16,1,2,,,eager\n", "'eager' is not a setting"),
         (f'{HEAD}\nM,,,1,BF16,1,2,,"open\n', "cannot be read"),
         ("\udc80", "cannot be read"),
         ("", "no column"),
@@ -151,7 +150,6 @@ def test_settings_are_numbered_as_the_pages_number_them_and_new_ones_after() -> 
         (SGLANG, "Setting 6"),
         (EAGER, "Setting 7"),
     ]
-    assert legend([EAGER, SGLANG], SETTINGS_TO_32B) == {EAGER: "Setting 1", SGLANG: "Setting 2"}
     assert legend([]) == {}
 
 

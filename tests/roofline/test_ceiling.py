@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.virtual_time import closed_loop
 from loadgen.errors import UsageError
 from loadgen.roofline import preset
 from loadgen.roofline.ceiling import Ceiling, Weights
@@ -17,7 +18,6 @@ from loadgen.roofline.models import models
 from loadgen_servers.engine.presets import given
 from loadgen_servers.engine.scheduler import Scheduler
 from loadgen_servers.engine.step_times import Age, RooflineTiming, Work
-from loadgen_servers.engine.virtual_time import closed_loop
 
 GB = 10**9
 BOX = Machine(

@@ -16,7 +16,7 @@ ORDER = {
         "child_process", "http_server",
         "null/messages", "null/server", "null/__main__",
         "engine/step_times", "engine/prefix_cache", "engine/scheduler", "engine/presets", "engine/messages",
-        "engine/request", "engine/reply", "engine/metrics", "engine/virtual_time", "engine/server",
+        "engine/request", "engine/reply", "engine/metrics", "engine/server",
         "engine/cli", "engine/__main__",
         "launch/spec", "launch/secrecy", "launch/installed", "launch/vllm", "launch/sglang",
         "launch/transformers", "launch/custom", "launch/container", "launch/launchers",

@@ -224,7 +224,7 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
     Path("p.toml").write_text("ladder = [1, 2]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     assert on(engine_command(*ENGINE)) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Published of" in out
+    assert "Published on" in out
     assert "SGLang, 1× H20" in out
     assert "Published of 2048 generated tokens, ours of 4" in out
     ours = rows()[0].speed_tok_s

@@ -210,7 +210,7 @@ def test_a_null_server_that_does_not_start_is_one_line(
 
 @pytest.mark.realtime
 def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--streams 4 --interval-ms 5 --seconds 1"
+    flags = "--streams 4 --interval-ms 5 --seconds 0.6"
     assert cli.main(["selftest", *flags.split()]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert max(map(len, printed[:-1])) <= 80

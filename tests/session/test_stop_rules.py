@@ -164,7 +164,7 @@ def test_a_tolerance_is_read_and_printed(text: str, found: Tolerance) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (f"--max-failures {text}", "neither a number of requests, as 5, nor a share")
+        (f"--max-failures {text}", "is not a number of requests")
         for text in ("-1", "5.5", "101%", "%", "x", "1e9", "nan", "9" * 20, "٣", "-5%")
     ]
     + [(f"--max-consecutive-failures {text}", "whole number") for text in ("-1", "x", "9" * 20)]

@@ -16,7 +16,7 @@ def test_a_machine_without_a_gpu_says_so_and_has_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
-    found = discovery.found(tmp_path)
+    found = discovery.sensors(tmp_path)
     reading = Reading.merged(sensor.read([]) for sensor in found)
     assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
     assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are unknown")
@@ -28,7 +28,7 @@ def test_a_machine_without_a_gpu_says_so_and_has_memory(
 
 def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Gpus(RecordedNvml("thor")))
-    found = discovery.found(tree(tmp_path, (DATA / "agx_thor.txt").read_text("utf-8")))
+    found = discovery.sensors(tree(tmp_path, (DATA / "agx_thor.txt").read_text("utf-8")))
     reading = Reading.merged(sensor.read([41]) for sensor in found[:2])
     assert reading.values["server_bytes", "GPU 0"] == 27_595_374_592
     assert reading.values["board_w", "VIN"] == 20.986
@@ -76,7 +76,7 @@ def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
 
 @pytest.mark.realtime
 def test_the_machine_at_hand_answers_without_a_fault() -> None:
-    found: list[Sensor] = discovery.found()
+    found: list[Sensor] = discovery.sensors()
     values = Reading.merged(sensor.read([]) for sensor in found).values
     assert values["system_bytes", ""] > 0
     assert discovery.facts(found)["memory"].endswith("GiB")

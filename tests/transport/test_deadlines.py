@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from fakes.scripted_server import chunk, job_of, target_of, token
-from loadgen import clock
+from fakes.virtual_time import VirtualTime
+from loadgen.clock import WallOffset
 from loadgen.errors import UsageError
 from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
 from loadgen.protocol.openai import Completions
@@ -185,13 +187,14 @@ def test_how_long_a_request_was_held_is_said() -> None:
 # The clock's offset.
 
 
-def test_every_step_of_the_wall_clock_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = iter([100 * SECOND, 100 * SECOND, 102 * SECOND, 102 * SECOND, 100 * SECOND, 100 * SECOND + 5])
-    monkeypatch.setattr(clock, "realtime_offset_ns", lambda: next(steps))
-    times = iter([20, 40])
-    monkeypatch.setattr(clock, "now_ns", lambda: next(times))
-    wall = clock.WallOffset()
-    for _ in range(5):
+def test_every_step_of_the_wall_clock_is_kept() -> None:
+    virtual = VirtualTime(ns=10, wall_offset_ns=100 * SECOND)
+    wall = WallOffset(virtual)
+    for virtual.ns, virtual.wall_offset_ns in (
+        (20, 102 * SECOND),
+        (30, 102 * SECOND),
+        (40, 100 * SECOND + 5),
+    ):
         wall.measure()
     assert (wall.first_ns, wall.now_ns, wall.step_ns) == (100 * SECOND, 100 * SECOND + 5, 2 * SECOND)
     assert wall.earlier(10) == (100 * SECOND, 102 * SECOND)
@@ -199,14 +202,19 @@ def test_every_step_of_the_wall_clock_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert wall.earlier(50) == ()
 
 
-def test_a_step_is_noticed_when_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall = clock.WallOffset()
+def test_a_step_is_noticed_when_it_is_looked_for() -> None:
+    virtual = VirtualTime()
+    wall = WallOffset(virtual)
     wall.check()
     assert wall.earlier(0) == ()
-    wall.now_ns += 3 * SECOND  # as if it had been stepped back since
+    virtual.wall_offset_ns -= 3 * SECOND
     wall.check()
-    assert len(wall.earlier(0)) == 1
-    assert abs(wall.now_ns - wall.first_ns) < MS
+    assert wall.earlier(0) == (wall.first_ns,)
+    assert wall.now_ns == virtual.wall_offset_ns
+
+
+def test_the_offset_of_this_machines_clocks_is_their_difference() -> None:
+    assert abs(time.time_ns() - time.monotonic_ns() - WallOffset().now_ns) < MS
 
 
 @pytest.mark.parametrize("step_ns", [2 * SECOND, -5 * SECOND, 3600 * SECOND, -3600 * SECOND, 20 * MS])
@@ -269,14 +277,14 @@ def test_heads_of_1xx_without_end_are_bounded_together(size: int) -> None:
         ("Authorization", "Bearer sk-secret\r", "--header Authorization: the value has a control character"),
         ("X-A", "b\0", "--header X-A: the value"),
         ("X-A", "é", "--header X-A: the value"),
-        ("X A", "b", "--header 'X A': not the name of a header"),
-        ("X-A\r\nX-Evil", "b", r"--header 'X-A\r\nX-Evil': not the name of a header"),
-        ("", "b", "--header '': not the name of a header"),
-        ("Transfer-Encoding", "chunked", "--header Transfer-Encoding: set by the client itself"),
-        ("content-length", "5", "--header content-length: set by the client itself"),
-        ("CONNECTION", "close", "--header CONNECTION: set by the client itself"),
-        ("Host", "h", "--header Host: set by the client itself"),
-        ("Expect", "100-continue", "--header Expect: set by the client itself"),
+        ("X A", "b", "--header 'X A': not a valid header name"),
+        ("X-A\r\nX-Evil", "b", r"--header 'X-A\r\nX-Evil': not a valid header name"),
+        ("", "b", "--header '': not a valid header name"),
+        ("Transfer-Encoding", "chunked", "--header Transfer-Encoding: the client sets this header itself"),
+        ("content-length", "5", "--header content-length: the client sets this header itself"),
+        ("CONNECTION", "close", "--header CONNECTION: the client sets this header itself"),
+        ("Host", "h", "--header Host: the client sets this header itself"),
+        ("Expect", "100-continue", "--header Expect: the client sets this header itself"),
     ],
 )
 def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, value: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""The wire gives up on what takes too long, and on nothing else."""
+"""Both transports give up on what takes too long, and on nothing else; in virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from fakes.scripted_server import (
     PING,
     Answer,
     End,
-    ScriptedServer,
     chunk,
     drive,
     job_of,
@@ -21,11 +20,15 @@ from fakes.scripted_server import (
     token,
     usage,
 )
+from fakes.virtual_network import VirtualServer
+from fakes.virtual_time import START_NS
 from loadgen.protocol.openai import Chat, Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 
 MS = 1_000_000
+LATE_NS = 200 * MS  # of two sweeps
+both = pytest.mark.parametrize("transport", ["wire", "httpx"])
 
 
 def role() -> bytes:
@@ -46,7 +49,7 @@ def halves(event: bytes, times: int, gap_s: float) -> list[bytes | float]:
 FINISH: list[bytes | float] = [chunk(token("z", "length")), chunk(usage(2)), chunk(DONE), LAST]
 
 
-@pytest.mark.realtime
+@both
 @pytest.mark.parametrize(
     ("pieces", "kind"),
     [
@@ -64,15 +67,19 @@ FINISH: list[bytes | float] = [chunk(token("z", "length")), chunk(usage(2)), chu
     ],
 )
 def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
-    pieces: list[bytes | float], kind: FailureKind | None
+    pieces: list[bytes | float], kind: FailureKind | None, transport: str
 ) -> None:
     limits = Limits(stall_timeout_ns=1000 * MS)
-    with ScriptedServer(lambda _: Answer(pieces, End.HANG if kind else End.KEEP)) as server:
-        driven = drive(job_of(server.target(), 1, 1, limits=limits, token_seen=Completions().token_seen))
+    server = VirtualServer(lambda _: Answer(pieces, End.HANG if kind else End.KEEP))
+    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Completions().token_seen)
+    driven = drive(job, transport, server)
     assert kinds(driven) == [kind]
+    if kind:
+        (capture,) = driven.captures
+        assert 1000 * MS < capture.end_ns - capture.sent_ns < 1000 * MS + 2 * LATE_NS
 
 
-@pytest.mark.realtime
+@both
 @pytest.mark.parametrize(
     ("gap_s", "found"),
     [
@@ -81,39 +88,54 @@ def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
     ],
 )
 def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
-    gap_s: float, found: list[FailureKind | None]
+    gap_s: float, found: list[FailureKind | None], transport: str
 ) -> None:
     """The second request's first byte comes after twice the stall timeout."""
     going_on = Answer([HEAD, *repeated(token(), 12, gap_s), *FINISH], End.KEEP)
     queued = Answer([2.2, HEAD, chunk(token()), *FINISH], End.KEEP)
     limits = Limits(stall_timeout_ns=1000 * MS)
-    with ScriptedServer(lambda asked: queued if asked.number else going_on) as server:
-        job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().token_seen)
-        assert kinds(drive(job)) == found
+    server = VirtualServer(lambda asked: queued if asked.number else going_on)
+    job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().token_seen)
+    assert kinds(drive(job, transport, server)) == found
 
 
-@pytest.mark.realtime
-def test_a_role_is_no_token() -> None:
+@both
+def test_a_role_is_no_token(transport: str) -> None:
     limits = Limits(stall_timeout_ns=1000 * MS)
-    with ScriptedServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)])) as server:
-        driven = drive(job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().token_seen))
-    assert kinds(driven) == [FailureKind.STALL]
+    server = VirtualServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)]))
+    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().token_seen)
+    assert kinds(drive(job, transport, server)) == [FailureKind.STALL]
 
 
-@pytest.mark.realtime
-def test_a_request_timeout_ends_a_request_that_still_gets_tokens_and_the_next_one_is_served() -> None:
+@both
+def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transport: str) -> None:
     slow = Answer([HEAD, *repeated(token(), 200, 0.02)])
     limits = Limits(request_timeout_ns=200 * MS)
-    with ScriptedServer(lambda asked: stream() if asked.number else slow) as server:
-        driven = drive(job_of(server.target(), 2, 1, limits=limits))
+    server = VirtualServer(lambda asked: stream() if asked.number else slow)
+    driven = drive(job_of(server.target(), 2, 1, limits=limits), transport, server)
     assert kinds(driven) == [FailureKind.TIMEOUT, None]
-    assert records(driven)[0].output_tokens > 3
+    timed_out = records(driven)[0]
+    assert 200 * MS < timed_out.end_ns - timed_out.sent_ns < 200 * MS + LATE_NS
+    assert 10 <= timed_out.output_tokens <= 16
 
 
-@pytest.mark.realtime
-def test_deadlines_hold_while_other_streams_never_pause() -> None:
-    busy = Answer([HEAD, *[chunk(b": " + b"p" * 500 + b"\n\n")] * 40_000])
+@both
+def test_deadlines_hold_while_other_streams_never_pause(transport: str) -> None:
+    busy = Answer([HEAD, *[chunk(b": " + b"p" * 500 + b"\n\n")] * 10_000])
     limits = Limits(request_timeout_ns=200 * MS)
-    with ScriptedServer(lambda asked: Answer([], End.HANG) if asked.connection == 1 else busy) as server:
-        driven = drive(job_of(server.target(), 4, 4, limits=limits))
+    server = VirtualServer(lambda asked: Answer([], End.HANG) if asked.connection == 1 else busy)
+    server.write_ns, server.poll_ns = MS // 10, MS // 5  # each poll finds something
+    driven = drive(job_of(server.target(), 4, 4, limits=limits), transport, server)
     assert kinds(driven) == [FailureKind.TIMEOUT] * 4
+    assert all(capture.end_ns - capture.sent_ns < 200 * MS + LATE_NS for capture in driven.captures)
+
+
+@both
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_connection_that_is_never_made_is_given_up_at_its_timeout(transport: str, silent: bool) -> None:
+    limits = Limits(connect_timeout_ns=3000 * MS)
+    server = VirtualServer(lambda _: stream(), silent=silent, refuses=not silent)
+    driven = drive(job_of(server.target(), 2, 2, limits=limits), transport, server)
+    assert kinds(driven) == [FailureKind.CONNECT] * 2
+    waited_ns = server.time.ns - START_NS
+    assert 3000 * MS <= waited_ns < 3000 * MS + 2 * LATE_NS if silent else waited_ns < LATE_NS

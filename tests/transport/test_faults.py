@@ -23,7 +23,6 @@ from fakes.faults import (
     Ending,
     Fault,
     FaultyServer,
-    HalfClosed,
     K,
     fails,
     meets,
@@ -42,6 +41,7 @@ from fakes.scripted_server import (
     records,
     target_of,
 )
+from fakes.virtual_network import VirtualServer
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Record, Records
@@ -51,10 +51,9 @@ from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 from loadgen.validity.evidence import RunEvidence
 
-pytestmark = pytest.mark.realtime
-
 FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
-DOCS = Path(__file__).parent.parent / "docs" / "reliability.md"
+OF_CONNECTIONS = [fault for fault in FAULTS if re.match("closed|reset|half-closed", fault.name)]
+DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
 MANY_FAILURES = "many-failures"
 # The doubts that answers alone raise: the others are of the machine that this runs on, or of few requests.
 ABOUT_ANSWERS = {
@@ -77,36 +76,33 @@ class Played:
 
     rows: list[Record]
     case: RunEvidence
-    took_s: float
 
     @property
     def result(self) -> Result:
         return Result(self.case.facts, self.case.records)
 
 
-def play(fault: Fault, transport: str) -> Played:
-    """A run of one slot against the fault."""
+def play(fault: Fault, transport: str, server: FaultyServer | VirtualServer) -> Played:
+    """A run of one slot against a server with the fault."""
     limits = Limits(
         request_timeout_ns=int(fault.request_s * S_NS), stall_timeout_ns=int(fault.stall_s * S_NS)
     )
     if fault.answer_bytes:
         limits = replace(limits, answer_bytes=fault.answer_bytes)
-    began = time.monotonic()
-    with FaultyServer(fault.script) as server:
+    with server:
         job = job_of(server.target(), fault.requests, 1, limits=limits, token_seen=Completions().token_seen)
-        driven = drive(job, transport)
-        took_s = time.monotonic() - began
-    return judged(driven, fault.requests, took_s)
+        driven = drive(job, transport, server if isinstance(server, VirtualServer) else None)
+    return judged(driven, fault.requests)
 
 
-def judged(driven: Driven, requests: int, took_s: float) -> Played:
+def judged(driven: Driven, requests: int) -> Played:
     """The run with its figures and doubts."""
     rows = records(driven)
     for row in rows:
         row.planned_input, row.planned_output = INPUT, OUTPUT
     workload = {"input_len": INPUT, "output_len": OUTPUT, "num_prompts": requests, "max_concurrency": 1}
     case = made_cases.run(rows, workload, requests=requests, window=None, calibration=None, ceiling=None)
-    return Played(rows, case, took_s)
+    return Played(rows, case)
 
 
 def distributions(metrics: Metrics) -> dict[str, Distribution]:
@@ -230,12 +226,29 @@ def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
         assert verdict.level == "INVALID"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
 def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path: Path) -> None:
+    """In virtual time; what the kernel does to connections is `test_over_a_real_network_too`'s."""
+    assert_costs_itself_alone(fault, transport, VirtualServer(fault.script), tmp_path)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in OF_CONNECTIONS])
+def test_over_a_real_network_too(fault: Fault, transport: str, tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    assert_costs_itself_alone(fault, transport, FaultyServer(fault.script), tmp_path)
+    assert time.monotonic() - began_s < PATIENCE_S
+
+
+def assert_costs_itself_alone(
+    fault: Fault, transport: str, server: FaultyServer | VirtualServer, tmp_path: Path
+) -> None:
+    """What becomes of the run, of each request in it, and of what is kept of it."""
     ending = fault.over(transport)
-    played = play(fault, transport)
-    assert played.took_s < PATIENCE_S
+    played = play(fault, transport, server)
     assert_counts_add_up(played, fault, ending)
     for row in played.rows:
         if meets(row.index):
@@ -254,16 +267,15 @@ def test_every_fault_has_its_own_name() -> None:
 
 
 def test_the_table_in_the_docs_is_this_one() -> None:
-    """`tests/faults_table.py` prints it."""
+    """`tests/fakes/faults_table.py` prints it."""
     assert "\n".join(faults_table.lines()) in DOCS.read_text("utf-8")
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Path) -> None:
     fault = Fault("refused", Answer([]), fails(K.CONNECT, r"\w{3}"), requests=3)
-    began = time.monotonic()
     driven = drive(job_of(target_of("127.0.0.1", closed_port()), fault.requests, 1), transport)
-    played = judged(driven, fault.requests, time.monotonic() - began)
+    played = judged(driven, fault.requests)
     assert [row.failure and row.failure.kind for row in played.rows] == [K.CONNECT] * 3
     assert all(row.failure and row.failure.detail.isprintable() for row in played.rows)
     assert all(row.sent_ns == 0 for row in played.rows)
@@ -277,7 +289,7 @@ def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Pat
 def test_connections_reset_as_they_are_made_are_never_resent(transport: str) -> None:
     with FaultyServer(lambda _: whole_answer(), accepts=lambda number: number % 2 == 0) as server:
         driven = drive(job_of(server.target(), 4, 1), transport)
-    rows = judged(driven, 4, 0.0).rows
+    rows = judged(driven, 4).rows
     assert all(row.resends == 0 for row in rows)
     assert {row.failure.kind for row in rows if row.failure} <= {K.CONNECT, K.TRUNCATED}
     assert any(row.failure is None for row in rows)
@@ -298,12 +310,11 @@ def test_a_413_before_the_request_was_read_is_its_answer(
 ) -> None:
     """More is sent than the kernel's buffers take, so the client is still writing when it is refused."""
     says = refused("413 Too Large", b'{"error":{"message":"too large"}}', "connection: close").pieces
-    early = HalfClosed([*says, 0.1]) if lingers else Answer([*says, 0.3], End.CLOSE)
+    early = Answer([*says, 0.1], End.HALF) if lingers else Answer([*says, 0.3], End.CLOSE)
     fault = Fault("413 early", early, fails(K.HTTP_STATUS, "^413: too large"), requests=2)
     with FaultyServer(lambda _: early, reads_bodies=False) as server:
         job = job_of(server.target(), fault.requests, 1, body=lambda _: bytes(16 << 20))
-        began = time.monotonic()
-        played = judged(drive(job, transport), fault.requests, time.monotonic() - began)
+        played = judged(drive(job, transport), fault.requests)
     assert {row.failure and row.failure.kind for row in played.rows} <= found
     for row in played.rows:
         if row.failure and row.failure.kind is K.HTTP_STATUS:
@@ -317,10 +328,10 @@ def test_an_answer_to_nothing_asked_is_nobodys(transport: str) -> None:
     """A 408 on an idle connection: the next request, 100 ms later, goes out on another one."""
     late = raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", End.CLOSE)
     answer = Answer([*whole_answer().pieces, 0.02, *late.pieces], End.CLOSE)
-    with FaultyServer(lambda _: answer) as server:
-        offsets_ns = np.arange(4, dtype=np.int64) * S_NS // 10
-        driven = drive(job_of(server.target(), 4, 1, offsets_ns=offsets_ns), transport)
-    rows = judged(driven, 4, 0.0).rows
+    server = VirtualServer(lambda _: answer)
+    offsets_ns = np.arange(4, dtype=np.int64) * S_NS // 10
+    driven = drive(job_of(server.target(), 4, 1, offsets_ns=offsets_ns), transport, server)
+    rows = judged(driven, 4).rows
     for row in rows:
         assert_good(row)
     assert [row.resends for row in rows] == [0] * 4

@@ -10,7 +10,6 @@ from fakes.scripted_server import (
     DONE,
     HEAD,
     LAST,
-    PING,
     Answer,
     End,
     ScriptedServer,
@@ -28,11 +27,8 @@ from fakes.scripted_server import (
 )
 from loadgen.metrics.record import Record
 from loadgen.protocol.address import is_loopback
-from loadgen.protocol.openai import Completions
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Limits
 
-MS = 1_000_000
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
 PARTIAL = UNTIL_CLOSE[: UNTIL_CLOSE.index(token("z", "length"))]
@@ -128,54 +124,6 @@ def test_stamps_are_the_clients_own_and_say_so() -> None:
     for record in records(driven):
         assert record.unstamped_reads == record.reads > 0
         assert record.sent_ns < record.arrival_ns[0] <= record.end_ns
-
-
-@pytest.mark.realtime
-@pytest.mark.parametrize(
-    ("pieces", "limits", "kind"),
-    [
-        pytest.param([], Limits(stall_timeout_ns=500 * MS), FailureKind.STALL, id="silence"),
-        pytest.param(
-            [HEAD, *[piece for _ in range(60) for piece in (chunk(PING), 0.02)]],
-            Limits(stall_timeout_ns=500 * MS),
-            FailureKind.STALL,
-            id="pings alone",
-        ),
-        pytest.param(
-            [HEAD, *[piece for _ in range(5) for piece in (chunk(token()), 0.12)], *stream(1).pieces[1:]],
-            Limits(stall_timeout_ns=500 * MS),
-            None,
-            id="slow tokens",
-        ),
-        pytest.param(
-            [HEAD, *[piece for _ in range(60) for piece in (chunk(token()), 0.02)]],
-            Limits(request_timeout_ns=300 * MS, stall_timeout_ns=200 * MS),
-            FailureKind.TIMEOUT,
-            id="tokens without end",
-        ),
-    ],
-)
-def test_deadlines_are_the_wires(
-    pieces: list[bytes | float], limits: Limits, kind: FailureKind | None
-) -> None:
-    with ScriptedServer(lambda asked: stream() if asked.number else Answer(pieces)) as server:
-        job = job_of(server.target(), 2, 1, limits=limits, token_seen=Completions().token_seen)
-        driven = drive(job, "httpx")
-    assert kinds(driven) == [kind, None]
-
-
-@pytest.mark.realtime
-@pytest.mark.parametrize("concurrency", [None, 2])
-def test_an_open_loop_keeps_its_schedule(concurrency: int | None) -> None:
-    offsets_ns = np.arange(20) * 10 * MS
-    with ScriptedServer(lambda _: stream(3, 0.001)) as server:
-        job = job_of(server.target(), 20, concurrency, offsets_ns=offsets_ns, rate_per_s=100.0)
-        driven = drive(job, "httpx")
-    intended_ns = np.array([capture.intended_ns for capture in driven.captures])
-    sent_ns = np.array([capture.sent_ns for capture in driven.captures])
-    assert kinds(driven) == [None] * 20
-    assert (intended_ns - driven.health.started_ns == offsets_ns).all()
-    assert (sent_ns >= intended_ns).all()
 
 
 @pytest.mark.parametrize(

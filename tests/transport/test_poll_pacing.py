@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.transport.poll_pacing import Rest
+from loadgen.transport.poll_pacing import PollPacing
 
 SECOND_NS = 1_000_000_000
 
@@ -26,14 +26,14 @@ SECOND_NS = 1_000_000_000
 def test_a_rest_is_a_small_share_of_the_gap_between_a_streams_reads(
     streams: int, reads_per_s: int, rest_s: float
 ) -> None:
-    rest = Rest()
+    rest = PollPacing()
     rest.learn(streams, 5, 7 * SECOND_NS)
     rest.learn(streams, 5 + reads_per_s // 10, 7 * SECOND_NS + SECOND_NS // 10)
     assert rest.seconds == pytest.approx(rest_s, rel=1e-9)
 
 
 def test_without_the_kernels_stamps_there_is_no_rest() -> None:
-    rest = Rest()
+    rest = PollPacing()
     rest.learn(1024, 0, SECOND_NS)
     rest.learn(1024, 10_000, 2 * SECOND_NS)
     assert rest.seconds > 0

@@ -93,7 +93,7 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
 
     monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
     monkeypatch.setattr(f"loadgen.telemetry.discovery.{looked_for}", fails)
-    found = discovery.found(tmp_path)
+    found = discovery.sensors(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
     assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
     assert discovery.device_memory_bytes() is None

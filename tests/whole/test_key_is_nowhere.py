@@ -24,6 +24,7 @@ from builders.serving_scripts import engine_command
 from fakes import scripted_server
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
 from loadgen import cli
+from loadgen.endpoint import scraper
 from loadgen.session import session
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
@@ -46,6 +47,7 @@ FORMS = (
 def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(session, "_FAILED_S", 0.5)
+    monkeypatch.setattr(scraper, "_REST_S", 0.2)
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
@@ -79,7 +81,7 @@ def watched(also_environments: bool) -> Iterator[dict[int, str]]:
 
     def watch() -> None:
         me = psutil.Process()
-        while not over.wait(0.01):
+        while not over.wait(0.03):
             for process in [me, *me.children(recursive=True)]:
                 try:
                     said = " ".join(process.cmdline())
@@ -361,7 +363,7 @@ def test_no_server_that_is_started_here_has_it(
         "launched": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
         "launched by name": ["bench", "--quiet", "--launch-command", engine_command(), *LOAD],
         "campaign": [],
-        "selftest": ["selftest", "--seconds", "1", "--no-save"],
+        "selftest": ["selftest", "--seconds", "0.2", "--transport", "wire", "--no-save"],
     }[how]
     if how == "launched by name":
         monkeypatch.delenv("OPENAI_API_KEY")
@@ -383,14 +385,8 @@ def test_no_server_that_is_started_here_has_it(
 def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "bench",
-        "--quiet",
-        "--launch-command",
-        engine_command(),
-        "--server-env",
-        f"OPENAI_API_KEY={KEY}",
-    ]
+    words = ["bench", "--quiet", "--launch-command", engine_command()]
+    words += ["--server-env", f"OPENAI_API_KEY={KEY}"]
     monkeypatch.setattr("sys.argv", ["loadgen", *words, *LOAD])
     with watched(also_environments=True) as processes:
         assert cli.main([*words, *LOAD]) == 0

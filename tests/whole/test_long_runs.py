@@ -27,7 +27,7 @@ from loadgen.workload.plan import ModelTarget, Plan, Seed
 S_NS = 1_000_000_000
 HOURS, MESSAGES = 24, 16
 # In waves: with one request at a time each would be a frame of the journal, and the test would take long.
-WAVE, WAVES_AN_HOUR = 20, 40
+WAVE, WAVES_AN_HOUR = 20, 20
 WAVE_NS = 3600 * S_NS // WAVES_AN_HOUR
 PER_HOUR = WAVE * WAVES_AN_HOUR
 REQUESTS = HOURS * PER_HOUR

@@ -35,11 +35,11 @@ BUSY_MACHINE = {"busy-loop"}
 STOOD_STILL = {"reads-late", "messages-together", "sends-late", "concurrency-not-held", "late-bodies"}
 STOOD_STILL |= {"client-stopped", "throughput-trend"}  # for over a second; in a part of the run alone
 ATTEMPTS = 5
-FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 16 --max-concurrency 4"
-MODEL = f"--model-config {Path(__file__).parents[1] / 'data' / 'configs' / 'qwen3-8b.json'}"
+FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
+MODEL = f"--model-config {Path(__file__).parent / 'data' / 'configs' / 'qwen3-8b.json'}"
 METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
 Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
-SHORT = "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4"
+SHORT = "--random-input-len 8 --random-output-len 20 --num-prompts 8 --max-concurrency 4"
 HANGING = "--random-input-len 5 --random-output-len 3 --num-prompts 20 --max-concurrency 4"
 
 
@@ -49,7 +49,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(throttling, "snapshot", throttling.HostState)
-    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("LOOKING", 1.0), ("_IDLE_S", 2.0)):
+    for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("SAMPLING_SHARE", 1.0), ("_IDLE_S", 2.0)):
         monkeypatch.setattr(scraper, name, value)
 
 
@@ -115,7 +115,9 @@ PROVOCATIONS = {
         engine(), FOUR, {"foreign-requests", "latencies-differ"}, beside=made.another_client
     ),
     "a cold server": Provocation(
-        engine("--cold-ms", "50", "--cold-steps", "10"), FOUR, {"first-wave", "thin-percentiles"}
+        engine("--cold-ms", "50", "--cold-steps", "10"),
+        f"{FOUR} --num-prompts 16",
+        {"first-wave", "thin-percentiles"},
     ),
     "a server that tires": Provocation(
         engine("--slowdown-per-s", "1"),
@@ -138,14 +140,14 @@ PROVOCATIONS = {
     ),
     "a client that hardly runs": Provocation(
         null(),
-        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        SHORT,
         {"reads-late", "busy-loop"},
         may=frozenset({"concurrency-not-held"}),
         beside=made.stalled,
     ),
     "a client that stalls now and then": Provocation(
         null(),
-        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        SHORT,
         {"reads-late"},
         may=frozenset({"concurrency-not-held"}),
         beside=made.stalled_now_and_then,
@@ -158,7 +160,7 @@ PROVOCATIONS = {
     ),
     "a clock that steps and a processor that throttles": Provocation(
         null(),
-        "--random-input-len 8 --random-output-len 20 --num-prompts 16 --max-concurrency 4",
+        SHORT,
         {"clock-stepped", "throttled"},
         played=made.a_bad_machine,
     ),
@@ -342,7 +344,7 @@ def test_metrics_that_are_none_cost_the_servers_own_figures_and_nothing_else(
     assert ours["window"]["trouble"].endswith(trouble)
     assert (code, ours["verdict"]["level"], ours["reconciliation"]) == (0, "VALID", [])
     assert "Successful requests:                     8" in report
-    assert "server's own figures: none: " in report
+    assert "server-reported figures: none: " in report
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
     assert f"{left} is an unfinished run: it has no {RESULT}; loadgen report shows" in said.err
     assert cli.main(["report", str(left)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("PARTIAL: the client was ended while the run was under way; read from its journal")
+    assert out.startswith("PARTIAL: the client was killed during the run; read from its journal")
     assert "verdict: INVALID: the client was ended while the run was under way" in out
     assert cli.main(["export", str(left), "--jsonl"]) == 0
     assert len((left / "requests.jsonl").read_text("utf-8").splitlines()) == 24
@@ -290,7 +290,7 @@ def test_after_a_signal_that_is_not_caught_the_journal_is_reported(
         line = 'ulimit -c 0; exec "$@"'
         words = ["bash", "-c", line, "shell", *argv(service.base_url, 10_000, "--quiet")]
         client = started(words, tmp_path)
-        service.until(60)
+        service.until(80)
         at_s = time.monotonic()
         client.send_signal(number)
         assert ended(client).code == -number

@@ -14,6 +14,7 @@ from loadgen.endpoint import answer_check, engine_config
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics import steady_state
+from loadgen.protocol.layout import wrapped
 from loadgen.results import report, result_block
 from loadgen.results.report import SECTIONS, Section
 from loadgen.results.run_directory import Result
@@ -143,7 +144,7 @@ def text(lines: dict[str, str]) -> str:
 
 
 def told(name: str) -> str:
-    return report._wrapped(f"section {name} failed: {WHY}; please report it")
+    return "\n".join(wrapped(f"section {name} failed: {WHY}; please report it"))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)

@@ -240,7 +240,7 @@ EDGES = st.sampled_from([0, 1, -1, 2, 5, 2**31 - 1, 2**31, 2**61, -(2**61), 2**6
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, data: st.DataObject) -> None:
     columns = stored(tmp_path)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -259,7 +259,7 @@ def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, 
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_run_with_any_bytes_changed_is_a_report_or_one_line(tmp_path: Path, data: st.DataObject) -> None:
     stored(tmp_path)
     path = tmp_path / ARRIVALS

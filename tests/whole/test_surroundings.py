@@ -154,7 +154,7 @@ def test_after_kill_9_the_report_has_what_finished_a_second_before(
 ) -> None:
     planned = 10_000
     client = started(argv(service.base_url, planned, "--quiet"), tmp_path)
-    service.until(60)
+    service.until(80)
     at_s = time.monotonic()
     parent, *children = members(client.pid)
     for pid in {"parent": [parent], "both": [parent, *children]}.get(victims, children):
@@ -179,12 +179,12 @@ def test_after_kill_9_the_report_has_what_finished_a_second_before(
 
 def test_a_stopped_client_blames_itself(service: Service, tmp_path: Path) -> None:
     """Ctrl-Z, a paused container, a lid that is closed: longer than --stall-timeout, and no stall."""
-    client = started(argv(service.base_url, 60, "--quiet", "--stall-timeout", "1"), tmp_path)
+    client = started(argv(service.base_url, 60, "--quiet", "--stall-timeout", "0.5"), tmp_path)
     service.until(12)
     stopped = members(client.pid)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(1.5)
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     found = ended(client)
@@ -195,8 +195,8 @@ def test_a_stopped_client_blames_itself(service: Service, tmp_path: Path) -> Non
 
 
 def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_path: Path) -> None:
-    """Fifty requests a second for three; the server is away for the second one."""
-    planned = 150
+    """Fifty requests a second for two; the server is away for one in between."""
+    planned = 120
     answer = api(lambda _: stream(OUTPUT, GAP_S))
     with ScriptedServer(answer) as first:
         port = first.port
@@ -212,7 +212,7 @@ def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_pat
     run = whole(tmp_path)
     figures = assert_adds_up(run, planned)
     assert figures["completed"] + figures["failed"] == planned
-    assert answered > 20
+    assert answered > 10
     assert run.records.ok[-10:].all()
     assert 0 < figures["failed"] < planned - 40
     assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
@@ -224,7 +224,7 @@ def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_pat
 def test_a_server_that_is_away_for_a_second_does_not_eat_a_closed_loops_plan(
     transport: str, tmp_path: Path
 ) -> None:
-    planned = 150
+    planned = 60
     answer = api(lambda _: stream(OUTPUT, GAP_S))
     with ScriptedServer(answer) as first:
         port = first.port

@@ -38,7 +38,7 @@ def audit_parser() -> argparse.ArgumentParser:
         "docs/audit.md lists the doubts.",
     )
     parser.add_argument("places", nargs="*", metavar="PLACE")
-    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    add_roofline_flags(parser.add_argument_group("roofline"))
     add = parser.add_argument
     add("--model", metavar="NAME", help="what every run is of, where the names on the page do not tell")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")

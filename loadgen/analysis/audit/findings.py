@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import msgspec
 from loadgen.analysis.audit import roofline_checks
 from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
 from loadgen.analysis.audit.subject import AuditedRun, pages
+from loadgen.analysis.comparison.ceilings import Ceilings
 from loadgen.analysis.run_summary import Reported
-from loadgen.errors import UsageError
-from loadgen.roofline import estimate, machines, models
+from loadgen.roofline import models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
@@ -52,12 +51,12 @@ def audit(
     used for every run's name; `config` is the shape of the models that the table does not know, of all where
     they are one model.
     """
-    ceilings: dict[tuple[str, str], Ceiling | str] = {}
+    ceilings = Ceilings(machine, model, "--model-config, or --model NAME")
     config_of_all = len({_base(model or run.name) for run in reported}) == 1
     audits = []
     for run, page in zip(reported, pages(reported), strict=True):
         shape = config if config_of_all or models.named(model or run.name) is None else None
-        ceiling, why = _ceiling(run, machine, shape, model, ceilings)
+        ceiling, why = ceilings.of(run, shape)
         audits.append(RunFindings(run, _findings(AuditedRun(run, page, ceiling)), ceiling, why))
     return audits
 
@@ -88,38 +87,3 @@ def _by_verdict(reported: Reported) -> Iterator[Finding]:
 def _base(name: str) -> str:
     model = models.find(name)
     return name if model is None else model.key
-
-
-def _ceiling(
-    run: Reported,
-    machine: Machine | None,
-    config: Path | None,
-    model: str,
-    ceilings: dict[tuple[str, str], Ceiling | str],
-) -> tuple[Ceiling | None, str]:
-    """The ceiling, or None and why; a run's own weights are better than any table's."""
-    if run.ceiling is not None and not model:
-        on = machines.meant(machine, run.machine, run.ceiling.machine)
-        return run.ceiling.model_copy(update={"machine": on}), ""
-    key = (run.name, run.machine)
-    if key not in ceilings:
-        ceilings[key] = _computed(run, machine, config, model)
-    made = ceilings[key]
-    return (made, "") if isinstance(made, Ceiling) else (None, made)
-
-
-def _computed(run: Reported, machine: Machine | None, config: Path | None, model: str) -> Ceiling | str:
-    if machine is None and run.run is not None and run.run.facts.server.simulated:
-        return "no model runs in a simulation"
-    on = machines.meant(machine, run.machine)
-    if on is None:
-        problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
-        return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
-    name = model or run.name
-    if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
-        return f"the shape of {name} is unknown: pass --model-config, or --model NAME"
-    stored = models.suffix(run.name) if model and not models.suffix(model) else ""
-    try:
-        return estimate.ceiling(name, on, quantization=stored, config=config)
-    except UsageError as error:
-        return str(error)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from loadgen.analysis.audit.known_prompts import LEAST_MISSING
-from loadgen.analysis.audit.subject import AuditedRun, fractions, source_file
+from loadgen.analysis.audit.subject import AuditedRun, fractions
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
 from loadgen.validity.evidence import percent
@@ -38,34 +41,25 @@ def duplicate(run: AuditedRun) -> Evidence | None:
     return f"{len(own)} figures equal those of {', '.join(named[:_NAMED])}{more} to the digit"
 
 
-@note(
+def _differs(run: AuditedRun, value: Callable[[Reported], float | None], noun: str) -> Evidence | None:
+    own, others = value(run.reported), run.page.usual(run.reported.load.name, value)
+    if own is None or others is None or own == others:
+        return None
+    return f"{noun} {own:.0f}, the others under this load {others:.0f}"
+
+
+requests_differ = note(
     "requests-differ",
     "another number of requests than most runs under its load: ramp, drain and percentiles weigh otherwise",
     "compare only runs with the same number of requests",
     Source.PAGE,
-)
-def requests_differ(run: AuditedRun) -> Evidence | None:
-    """The others under this load had another number of requests."""
-    own = _requests(run.reported)
-    others = run.page.usual(run.reported.load.name, _requests)
-    if own is None or others is None or own == others:
-        return None
-    return f"{own:.0f} request{'s' * (own != 1)}, the others under this load {others:.0f}"
-
-
-@suspect(
+)(partial(_differs, value=lambda run: run.sent, noun="requests:"))
+concurrency_differs = suspect(
     "concurrency-differs",
     "another --max-concurrency than most runs under its load",
     "compare only runs with the same concurrency",
     Source.PAGE,
-)
-def concurrency_differs(run: AuditedRun) -> Evidence | None:
-    """The others under this load had another concurrency."""
-    own = run.reported.load.max_concurrency
-    others = run.page.usual(run.reported.load.name, _concurrency)
-    if own is None or others is None or own == others:
-        return None
-    return f"concurrency {own}, the others under this load {others}"
+)(partial(_differs, value=lambda run: run.load.max_concurrency, noun="concurrency"))
 
 
 @suspect(
@@ -80,15 +74,6 @@ def prompts_differ(run: AuditedRun) -> Evidence | None:
     if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
         return None
     return f"{own:.1f} tokens per prompt, the others under this load {others}"
-
-
-def _requests(reported: Reported) -> float | None:
-    asked = reported.load.requests
-    return reported.figure("completed") if asked is None else float(asked)
-
-
-def _concurrency(reported: Reported) -> int | None:
-    return reported.load.max_concurrency
 
 
 def _prompt(reported: Reported) -> int | None:
@@ -231,7 +216,7 @@ def _below_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | Non
         if not left_ms or left_ms <= times * ttft_ms:
             continue
         if _as_long(run, other) and not _of_its_own(run, other):
-            load = other.reported.load.name or source_file(other.reported)
+            load = other.reported.load.name or other.reported.file or other.reported.source
             return f"{load} leaves {left_ms:.0f} ms for each prompt ({left_ms / ttft_ms:.1f} times that)"
     return None
 

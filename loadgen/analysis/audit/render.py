@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -12,14 +11,17 @@ from msgspec.structs import asdict
 
 from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.findings import RunFindings
+from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, wrapped
+from loadgen.protocol.printable import printable
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
 from loadgen.validity.rule import Finding, Severity
 from loadgen.validity.verdict import Level
 
 FORMAT = 1
-WIDTH = 80
-_LOAD, _FIGURE = 16, 9
+_LOAD = 16
+_WIDTHS = (-_LOAD - 2, 9, 9, 9, 6, -10, -1)
+_LONGEST_NAME = 60
 _MOST_REASONS = 10
 _SPEEDS = ("output_throughput", "speed_tok_s")
 
@@ -49,20 +51,14 @@ def json(
     }
 
 
-def plain(said: str) -> str:
-    """Text of somebody's file without what would move a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "�" for letter in said)
-
-
 def _table(findings: Sequence[RunFindings]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
-    heads = f"{'tok/s':>{_FIGURE}}{'TTFT ms':>{_FIGURE}}{'TPOT ms':>{_FIGURE}}{'roof':>6}"
-    yield f"{'':{_LOAD + 2}}{heads}  {'level':8}worst doubt"
+    yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level", "worst doubt"), _WIDTHS)
     name = None
     for one in findings:
         if one.reported.name != name:
             name = one.reported.name
-            yield _cut(plain(name) or "(no name)", WIDTH)
+            yield cut(printable(name) or "(no name)", WIDTH)
         yield _row(one)
 
 
@@ -73,9 +69,8 @@ def _row(one: RunFindings) -> str:
     roof = "-" if share is None else f"{100 * share:.0f} %"
     worst = one.findings[0].rule if one.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
-    load = _cut(plain(run.load.name) or "-", _LOAD)
-    figures = "".join(f"{cell:>{_FIGURE}}" for cell in cells)
-    return f"  {load:{_LOAD}}{figures}{roof:>6}  {one.level.value:8}{named}".rstrip()
+    load = f"  {cut(printable(run.load.name) or '-', _LOAD)}"
+    return aligned((load, *cells, roof, f"  {one.level.value}", named), _WIDTHS)
 
 
 def _number(value: float | None) -> str:
@@ -92,15 +87,17 @@ def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     if not shown and not notes and not remarks:
         return
     run = one.reported
-    title = ", ".join(plain(word) for word in (run.name, run.load.name) if word)
-    yield from _wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
-    yield from _wrapped(f"  {plain(run.source)}", "    ")
+    title = ", ".join(
+        middle_cut(printable(word), _LONGEST_NAME) for word in (run.name, run.load.name) if word
+    )
+    yield from wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
+    yield from wrapped(f"  {printable(run.source)}", "    ")
     for finding in shown:
         yield from _evidence(finding, explain)
     if notes:
-        yield from _wrapped(f"  notes: {', '.join(notes)}", "    ")
+        yield from wrapped(f"  notes: {', '.join(notes)}", "    ")
     for remark in remarks:
-        yield from _wrapped(f"  remark: {plain(remark)}", "    ")
+        yield from wrapped(f"  remark: {printable(remark)}", "    ")
     yield ""
 
 
@@ -108,19 +105,19 @@ def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
     short = [f"{finding.rule.code}: {finding.evidence}"]
     for line in rule.explained(finding) if explain else short:
         margin = " " * (len(line) - len(line.lstrip()) + 4)
-        yield from _wrapped(f"  {plain(line)}", margin)
+        yield from wrapped(f"  {printable(line)}", margin)
 
 
 def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(one.level for one in findings)
-    counted = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
-    runs = _count(len(findings), "run")
-    yield from _wrapped(f"{runs}: {counted}; {len(CHECKS)} doubts checked (docs/audit.md)")
+    by_level = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
+    runs = counted(len(findings), "run")
+    yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts checked (docs/audit.md)")
     machines = {one.ceiling.machine.name: one.ceiling.machine for one in findings if one.ceiling is not None}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
         rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
-        yield from _wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
+        yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
     yield from _tallied("no roofline for", (one.no_ceiling for one in findings))
     if explain:
         yield from _tallied("weights of", map(_assumed, findings))
@@ -134,25 +131,13 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
     """Each reason with how many runs have it, the first few of them."""
     every = Counter(filter(None, reasons))
     for why, count in [*every.items()][:_MOST_REASONS]:
-        yield from _wrapped(f"{what} {_count(count, 'run')}: {plain(why)}")
+        yield from wrapped(f"{what} {counted(count, 'run')}: {printable(why)}")
     if len(every) > _MOST_REASONS:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 
 
 def _assumed(one: RunFindings) -> str:
     return "" if one.ceiling is None else f"{one.ceiling.model}: {one.ceiling.weights.how}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _cut(said: str, width: int) -> str:
-    return said if len(said) <= width else f"{said[: width - 1]}…"
-
-
-def _wrapped(line: str, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _run(one: RunFindings) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ Key = TypeVar("Key", bound=Hashable)
 _MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
 SATURATED = 0.85  # of the requested concurrency
-_PLACE = re.compile(r"(.+?)(?::\d+|, \w+ \d+)", re.DOTALL)
 # Clients whose keys mean what vLLM's mean, so that one figure follows from another.
 ALIKE = ("loadgen", "vllm", "sglang", "page", "table")
 
@@ -189,15 +187,9 @@ class AuditedRun:
         return tuple(self.page.audited(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 
-def source_file(reported: Reported) -> str:
-    """The file that a run stands in, without the place in it."""
-    match = _PLACE.fullmatch(reported.source)
-    return match[1] if match else reported.source
-
-
 def pages(reported: Sequence[Reported]) -> list[Page]:
     """The page of each run; runs that have a file each are a page together."""
-    files = [source_file(run) for run in reported]
+    files = [run.file or run.source for run in reported]
     count = Counter(files)
     keys = [file if count[file] > 1 else "" for file in files]
     runs: dict[str, list[Reported]] = {}

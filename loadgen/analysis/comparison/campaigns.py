@@ -1,4 +1,4 @@
-"""Campaigns: what the file of a campaign says of how its runs are to be compared."""
+"""Campaigns: what a campaign's record sets for the comparison of its runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORD = "campaign.json"
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
-    """Empty or None where no campaign says it."""
+    """A campaign's baseline, margin and hardware; empty or None if no campaign sets them."""
 
     baseline: str = ""
     margin: float | None = None
@@ -24,18 +24,18 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 def told(places: Iterable[str]) -> CampaignSettings:
-    """Of the first campaign among the places, or the only one inside one; a damaged record says nothing."""
-    for record in (found for named in places if (found := _record(place(named))) is not None):
+    """Of the first campaign among the places, or the only one inside one; a damaged record is ignored."""
+    for record in (contents for given in places if (contents := _record(place(given))) is not None):
         try:
-            found = json.loads(text.bounded(record))
+            contents = json.loads(text.bounded(record))
         except (UsageError, ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            margin = json_fields.number(found.get("margin"))
+        if isinstance(contents, dict):
+            margin = json_fields.number(contents.get("margin"))
             return CampaignSettings(
-                baseline=json_fields.word(found.get("baseline")),
+                baseline=json_fields.word(contents.get("baseline")),
                 margin=margin if margin is not None and 0 < margin < 1 else None,
-                hardware=json_fields.word(found.get("hardware")) or None,
+                hardware=json_fields.word(contents.get("hardware")) or None,
             )
     return CampaignSettings()
 

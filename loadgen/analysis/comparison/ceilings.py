@@ -1,8 +1,10 @@
-"""Ceilings: what the machine could do at best, for runs that do not bring it along."""
+"""Ceilings: what the machine could do at best, for runs that do not record it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,7 @@ from loadgen.roofline.machine import Machine
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """What a user says of machine and model, where the runs do not."""
+    """What a user gives for machine and model, in place of what runs do not report."""
 
     key: str | None = None
     bandwidth_gb_per_s: float | None = None
@@ -30,49 +32,59 @@ class Hardware(msgspec.Struct, frozen=True):
         return machines.named(self.key, self.bandwidth_gb_per_s)
 
 
-def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
-    """The runs with their ceilings, and a line on each reason why some have none.
+@dataclass
+class Ceilings:
+    """The ceilings of runs, each computed once for a name and a machine; or why there is none."""
 
-    What --hardware says stands over what a run says; a run's own weights stay. Raises UsageError where the
-    config cannot be read.
+    machine: Machine | None  # overrides what a run reports; None: as each run names it
+    model: str = ""  # read in place of each run's name
+    advice: str = "--model-config, its config.json"  # what to pass for a model of unknown shape
+    _made: dict[tuple[str, str], Ceiling | str] = field(default_factory=dict)
+
+    def of(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
+        """The ceiling, or None and why; a run's own weights are better than any table's."""
+        if run.ceiling is not None and not self.model:
+            machine = machines.meant(self.machine, run.machine, run.ceiling.machine)
+            return run.ceiling.model_copy(update={"machine": machine}), ""
+        key = run.name, run.machine
+        if key not in self._made:
+            self._made[key] = self._computed(run, config)
+        made = self._made[key]
+        return (made, "") if isinstance(made, Ceiling) else (None, made)
+
+    def _computed(self, run: Reported, config: Path | None) -> Ceiling | str:
+        if self.machine is None and run.simulated:
+            return "no model runs in a simulation"
+        machine = machines.meant(self.machine, run.machine)
+        if machine is None:
+            problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
+            return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
+        name = self.model or run.name
+        if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
+            return f"the shape of {name} is unknown: pass {self.advice}"
+        quantization = models.suffix(run.name) if self.model and not models.suffix(self.model) else ""
+        try:
+            return ceiling(name, machine, quantization=quantization, config=config)
+        except UsageError as error:
+            return str(error)
+
+
+def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
+    """The runs with their ceilings, and a message for each reason why some have none.
+
+    --hardware overrides what a run reports; a run's own weights stay. Raises UsageError if the config cannot
+    be read.
     """
     given, unknown = hardware.machine()
-    known: dict[tuple[str, str], Ceiling | str] = {}
-    found = []
-    for run in reported:
-        own = _own(run, given)
-        if own is None:
-            at = run.name, run.machine
-            if at not in known:
-                known[at] = _ceiling(run, given, hardware.config)
-            own = made if isinstance(made := known[at], Ceiling) else None
-        found.append(replace(run, ceiling=own))
-    lacking = dict.fromkeys(why for why in known.values() if isinstance(why, str))
-    return found, [*filter(None, [unknown]), *(f"no roofline: {why}" for why in lacking)]
-
-
-def _own(run: Reported, given: Machine | None) -> Ceiling | None:
-    if run.ceiling is None or given is None:
-        return run.ceiling
-    return run.ceiling.model_copy(update={"machine": machines.meant(given, run.machine, run.ceiling.machine)})
-
-
-def _ceiling(run: Reported, given: Machine | None, config: Path | None) -> Ceiling | str:
-    """The ceiling, or why there is none."""
-    if given is None and run.simulated:
-        return "no model runs in a simulation"
-    machine = machines.meant(given, run.machine)
-    if machine is None:
-        told = f"the machine {run.machine!r} is unknown" if run.machine else "the runs name no machine"
-        return f"{told}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
-    try:
-        return ceiling(run.name, machine, config=config if models.named(run.name) is None else None)
-    except UsageError as error:
-        return str(error)
+    ceilings = Ceilings(given)
+    made = [ceilings.of(run, hardware.config if models.named(run.name) is None else None) for run in reported]
+    runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
+    problems = dict.fromkeys(problem for _, problem in made if problem)
+    return runs, [*filter(None, [unknown]), *(f"no roofline: {problem}" for problem in problems)]
 
 
 def stored(model: str) -> Weights | None:
-    """What a checkpoint's weights come to by its name; None where the model is not known here."""
+    """A checkpoint's weights by its name; None if the model is unknown."""
     try:
         return ceiling(model, machines.of_bandwidth(1.0)).weights
     except UsageError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from loadgen.analysis.comparison.model import Comparison
 from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
 from loadgen.errors import UsageError
+from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import json_text, plain
 from loadgen.results import speed_tables
 from loadgen.results.printing import printed
@@ -106,7 +106,7 @@ def compare_parser() -> argparse.ArgumentParser:
         prog="loadgen compare",
         allow_abbrev=False,
         description="Compare checkpoints: runs, campaigns and others' results, a table a load.",
-        epilog="docs/comparing.md tells how a difference is judged, and what is not compared.",
+        epilog="docs/comparing.md describes how a difference is judged, and what is not compared.",
     )
     add = parser.add_argument
     where = "a run's directory, one of runs, a campaign's, or a result file or page of anyone's"
@@ -118,7 +118,7 @@ def compare_parser() -> argparse.ArgumentParser:
     headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
     add("--headline", metavar="KEY", default="", help=headline)
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
-    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    add_roofline_flags(parser.add_argument_group("roofline"))
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")
@@ -163,9 +163,7 @@ def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:
 
 def _title(title: str, form: str) -> str:
     return (
-        f"### {speed_tables.markdown_text(title)}\n"
-        if form == _MARKDOWN
-        else textwrap.fill(title, render.WIDTH)
+        f"### {speed_tables.markdown_text(title)}\n" if form == _MARKDOWN else "\n".join(wrapped(title, ""))
     )
 
 

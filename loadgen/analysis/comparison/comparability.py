@@ -101,8 +101,7 @@ def _number(value: Callable[[Reported], float | None]) -> Callable[[Reported], V
 def _requests(run: Reported) -> Value:
     if run.run is not None and run.run.facts.profile.duration is not None:
         return None  # sent for a time: a faster server gets more of them
-    requested = run.load.requests
-    return run.figure("completed") if requested is None else float(requested)
+    return run.sent
 
 
 def _rate(run: Reported) -> Value:

@@ -1,4 +1,4 @@
-"""Estimate: the logarithm of a ratio row ÷ baseline, its standard error, and what Student's t says of both.
+"""Estimate: the logarithm of a ratio row ÷ baseline, its standard error, and Student's t tests of both.
 
 Over numpy arrays whose last axis is the units, so that `benchmarks/comparing.py` puts thousands of campaigns
 through the very lines that judge one.
@@ -50,7 +50,7 @@ def estimate(row: Float64, baseline: Float64, *, paired: bool, floor: Any = CLOC
 
     Paired: the mean of d = ln(row / baseline), its error sd(d) / √n, n − 1 degrees of freedom. Else the
     difference of the two mean logarithms, with Welch's error and degrees of freedom. `floor` is the least
-    error that is believed.
+    error that is credible.
     """
     logs, others = np.log(row), np.log(baseline)
     n, m = logs.shape[-1], others.shape[-1]

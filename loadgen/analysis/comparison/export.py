@@ -12,31 +12,23 @@ from loadgen.analysis.comparison.model import Comparison, Effect, Line
 from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.printable import json_text
-from loadgen.results.csv_text import csv_text
+from loadgen.results.csv_text import csv_table
 
 FORMAT = 1
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
 CSV_COLUMNS = (
-    *(
-        "load",
-        "checkpoint",
-        "baseline",
-        "figure",
-        "headline",
-        "runs",
-        "units",
-        "mean",
-        "mean_low",
-        "mean_high",
-    ),
-    *("call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "answers", "failures"),
-)
+    "load", "checkpoint", "baseline", "figure", "headline", "runs", "units", "mean", "mean_low", "mean_high",
+    "call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "answers", "failures",
+)  # fmt: skip
 
 
 def csv(comparisons: Sequence[Comparison]) -> str:
     """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
     rows = (row for one in comparisons for line in one.lines for row in _csv_rows(one, line))
-    return csv_text([CSV_COLUMNS, *([_cell(row.get(key)) for key in CSV_COLUMNS] for row in rows)])
+    return csv_table(
+        CSV_COLUMNS,
+        ({key: None if value == math.inf else value for key, value in row.items()} for row in rows),
+    )
 
 
 def text(comparisons: Sequence[Comparison]) -> str:
@@ -90,12 +82,6 @@ def _csv_rows(one: Comparison, line: Line) -> Iterator[dict[str, Any]]:
             row |= {name: getattr(effect, name) for name in (*_EFFECT, "more_runs", "paired", "why")}
             row |= {"call": effect.call.value, "pairs": effect.units}
         yield row
-
-
-def _cell(value: Any) -> Any:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _comparison(one: Comparison) -> dict[str, Any]:

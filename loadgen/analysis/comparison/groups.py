@@ -12,7 +12,7 @@ import msgspec
 from loadgen.analysis.run_summary import Load, Reported
 
 _LENGTH_TOLERANCE = 0.01
-_KNOWN_ALIKE = 2  # facts of a load that both sides tell, for one without a name to be the same
+_KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -23,10 +23,10 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
-    """Each run once, in order; then what was there again: same times and plan, of others equal figures."""
+    """Each run once, in order; then the repeated: same times and plan; of other clients, equal figures."""
     first: dict[object, Reported] = {}
-    again = [run for run in reported if first.setdefault(_identity(run), run) is not run]
-    return list(first.values()), again
+    repeated = [run for run in reported if first.setdefault(_identity(run), run) is not run]
+    return list(first.values()), repeated
 
 
 def in_order(reported: Sequence[Reported]) -> list[Reported]:
@@ -41,29 +41,29 @@ def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool
 
     `names` are the rows' of the runs, as `row_names` gives them.
     """
-    found = []
-    every: list[Sequence[int]] = [range(len(reported))] if one_load else [*_by_load(reported)]
-    for members in every:
+    by_load = []
+    loads: list[Sequence[int]] = [range(len(reported))] if one_load else [*_by_load(reported)]
+    for members in loads:
         rows: dict[str, list[Reported]] = {}
         for at in members:
             rows.setdefault(names[at], []).append(reported[at])
         load = _described([reported[at].load for at in members])
-        found.append(Group(load, {name: tuple(runs) for name, runs in rows.items()}))
-    return found
+        by_load.append(Group(load, {name: tuple(runs) for name, runs in rows.items()}))
+    return by_load
 
 
 def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
     """The row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
 
-    Runs of one name that differ in what is told of client, machine, power mode, engine, simulated timing or
-    label are rows of their own: that is what is compared then.
+    Runs of one name that differ in client, machine, power mode, engine, simulated timing or label are rows
+    of their own: then that is what is compared.
     """
     plain = [_plain(run, by_server) for run in reported]
-    told: dict[str, list[set[str]]] = {}
+    values_of: dict[str, list[set[str]]] = {}
     for name, run in zip(plain, reported, strict=True):
-        for values, tell in zip(told.setdefault(name, [set() for _ in _APART]), _APART, strict=True):
-            values.update(filter(None, [tell(run)]))
-    return [_full(name, run, told[name]) for name, run in zip(plain, reported, strict=True)]
+        for values, apart in zip(values_of.setdefault(name, [set() for _ in _APART]), _APART, strict=True):
+            values.update(filter(None, [apart(run)]))
+    return [_full(name, run, values_of[name]) for name, run in zip(plain, reported, strict=True)]
 
 
 def _plain(run: Reported, by_server: bool) -> str:
@@ -72,18 +72,20 @@ def _plain(run: Reported, by_server: bool) -> str:
     return run.name or PurePath(run.source).stem or "unnamed"
 
 
-def _full(name: str, run: Reported, told: Sequence[set[str]]) -> str:
-    apart = [
-        word for values, tell in zip(told, _APART, strict=True) if len(values) > 1 and (word := tell(run))
+def _full(name: str, run: Reported, values_of: Sequence[set[str]]) -> str:
+    words = [
+        word
+        for values, apart in zip(values_of, _APART, strict=True)
+        if len(values) > 1 and (word := apart(run))
     ]
-    return f"{name} ({', '.join(apart)})" if apart else name
+    return f"{name} ({', '.join(words)})" if words else name
 
 
 def _label(run: Reported) -> str:
     return "" if run.run is None or run.cell is not None else run.run.facts.label or ""
 
 
-# What sets rows of one name apart, where more than one value of it is told.
+# What distinguishes rows of one name, if more than one value of it is reported.
 _APART: tuple[Callable[[Reported], str], ...] = (
     lambda run: run.told_by,
     lambda run: run.machine,
@@ -109,18 +111,18 @@ def _identity(run: Reported) -> object:
 def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
     """Places of the runs under each load: named ones by name, then the others where their facts agree."""
     loads = [run.load for run in reported]
-    found: dict[object, list[int]] = {}
+    by_key: dict[object, list[int]] = {}
     for at, run in enumerate(reported):
-        found.setdefault(_key(run), []).append(at)
+        by_key.setdefault(_key(run), []).append(at)
     kept: list[list[int]] = []
-    for members in sorted(found.values(), key=lambda members: not loads[members[0]].name):
-        home = None
+    for members in sorted(by_key.values(), key=lambda members: not loads[members[0]].name):
+        joined = None
         if not loads[members[0]].name:
-            home = next((group for group in kept if _alike(loads[group[0]], loads[members[0]])), None)
-        if home is None:
+            joined = next((group for group in kept if _alike(loads[group[0]], loads[members[0]])), None)
+        if joined is None:
             kept.append(members)
         else:
-            home += members
+            joined += members
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
 
 
@@ -137,26 +139,26 @@ def plain(load: str) -> str:
     return re.sub(r"[\s_-]*load$", "", load.lower()) or load
 
 
-def _alike(one: Load, other: Load) -> bool:
-    """Nothing that both tell differs, prompt lengths by 1 % at most, and they tell enough."""
-    told = 0
+def _alike(own_load: Load, other: Load) -> bool:
+    """Nothing that both report differs, prompt lengths by 1 % at most, and they share enough facts."""
+    equal = 0
     for key in ("requests", "asked_output_len", "max_concurrency", "request_rate_per_s", "input_len"):
-        own, their = getattr(one, key), getattr(other, key)
+        own, their = getattr(own_load, key), getattr(other, key)
         if own is None or their is None:
             continue
         tolerance = _LENGTH_TOLERANCE if key == "input_len" else 0.0
         if own != their and not (math.isfinite(their) and abs(own - their) <= tolerance * their):
             return False
-        told += 1
-    return told >= _KNOWN_ALIKE
+        equal += 1
+    return equal >= _KNOWN_ALIKE
 
 
 def _described(loads: Sequence[Load]) -> Load:
-    """What is told of the load, each fact by the first that tells it."""
+    """The facts of the load, each from the first run that reports it."""
     names = ("name", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency")
     keys = (*names, "request_rate_per_s")
-    told = {
+    facts = {
         key: next((value for load in loads if (value := getattr(load, key)) not in (None, "")), None)
         for key in keys
     }
-    return Load(**{key: value for key, value in told.items() if value is not None})
+    return Load(**{key: value for key, value in facts.items() if value is not None})

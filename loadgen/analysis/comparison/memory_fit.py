@@ -28,29 +28,29 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def fits(comparisons: Iterable[Comparison], context: int = CONTEXT) -> Table:
-    """Each checkpoint once: GiB that it needs, how that is known, and yes or no for each size of memory.
+    """Each checkpoint once: GiB that it needs, the source of that, and yes or no for each size of memory.
 
     Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the
     safetensors headers, or computed from the model's shape) + keys and values of one request of `context`
     tokens + 1 GiB.
     """
     rows: dict[str, list[Reported]] = {}
-    for line in (line for one in comparisons for line in one.lines):
+    for line in (line for comparison in comparisons for line in comparison.lines):
         if line.runs:
             rows.setdefault(checkpoint(line), []).extend(line.runs)
     body = []
     for name, runs in rows.items():
         need = needed(name, runs, context)
-        known = math.isfinite(need.gib)
-        there = (("yes" if need.gib <= size else "no") if known else "-" for size in SIZES_GIB)
-        body.append((name, f"{need.gib:.1f}" if known else "-", *there, need.how))
+        is_known = math.isfinite(need.gib)
+        answers = (("yes" if need.gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
+        body.append((name, f"{need.gib:.1f}" if is_known else "-", *answers, need.how))
     sizes = (Column(f"gib_{size}", str(size)) for size in SIZES_GIB)
     columns = (Column("model", "model"), Column("gib", "GiB"), *sizes, Column("how", "how known"))
     return Table(columns, tuple(body), notes=_notes(context))
 
 
 def needed(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
-    """What a checkpoint needs, by the best that is known of it."""
+    """What a checkpoint needs, from the best source."""
     measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
     if measured:
         return Need(max(measured) / _GIB, "measured")
@@ -61,20 +61,22 @@ def needed(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
         return Need(kept / _GIB + OVERHEAD_GIB, "files + KV" if files else "computed")
     if files:
         return Need(files / _GIB + OVERHEAD_GIB, "files, no KV")
-    return Need(math.nan, "model not known")
+    return Need(math.nan, "unknown model")
 
 
 def _takes_what_it_needs(run: Reported) -> bool:
-    """Whether the engine's peak tells what the model needs; of an engine that is not told, nobody knows."""
-    told = run.engine.lower()
-    known = next((one for one in engines.ENGINES if told.startswith(one.name.lower())), engines.UNKNOWN)
-    return bool(told) and not known.takes_all_memory and not known.simulated
+    """Whether the engine's peak is what the model needs; False of an unknown engine."""
+    engine = run.engine.lower()
+    profile = next(
+        (known for known in engines.ENGINES if engine.startswith(known.name.lower())), engines.UNKNOWN
+    )
+    return bool(engine) and not profile.takes_all_memory and not profile.simulated
 
 
 def _notes(context: int) -> tuple[str, ...]:
     return (
         f"computed, files: weights + keys and values of one request of {context} tokens + "
         f"{OVERHEAD_GIB:g} GiB for the driver, activations and buffers; measured: the server's own peak",
-        "yes: it goes into a memory of so many GiB that nothing else is in; "
-        "where the system shares the memory (Jetson, GB10) leave it its part",
+        "yes: it fits a memory of that many GiB with nothing else in it; "
+        "where the system shares the memory (Jetson, GB10) leave room for it",
     )

@@ -1,4 +1,4 @@
-"""Shape: what a comparison comes to: per load one table, checkpoints as rows, a verdict per figure."""
+"""Shape: the result of a comparison: per load one table, checkpoints as rows, a verdict per figure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from loadgen.analysis.run_summary import Load, Reported
 
 
 class Call(StrEnum):
-    """What is said of a difference."""
+    """The verdict on a difference."""
 
     FASTER = "faster"
     SLOWER = "slower"
     EQUIVALENT = "equivalent"  # within the margin
     UNDECIDED = "undecided"
-    NONE = "no verdict"  # one run a side, unlike things, no scipy: `why` tells
+    NONE = "no verdict"  # one run a side, not comparable, no scipy: see `why`
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -33,16 +33,16 @@ class Effect(msgspec.Struct, frozen=True):
     """A row against the baseline in one figure; ratios are row ÷ baseline, geometric."""
 
     call: Call
-    ratio: float  # NaN where there is none
+    ratio: float  # NaN if there is no ratio
     low: float = float("nan")  # 95 % interval of the ratio
     high: float = float("nan")
     p: float = float("nan")  # of no difference, two-sided
-    p_adjusted: float = float("nan")  # by Holm over the rows of the figure, and for three looks at it
+    p_adjusted: float = float("nan")  # by Holm over the rows of the figure, and for three analyses
     p_equivalent: float = float("nan")  # the larger of the two one-sided tests
     units: int = 0  # pairs, or the smaller side where nothing is paired
     paired: bool = False
     detectable: float = float("nan")  # least difference found in 80 % of campaigns of this size: 0.03 is 3 %
-    more_runs: int | None = None  # about so many more a side until it is decided; None: decided, or not known
+    more_runs: int | None = None  # about how many more a side would decide it; None: decided, or unknown
     unlike: bool = False  # no verdict: the load or the machine was not the baseline's
     why: str = ""  # of no verdict, or what limits this one
     p_equivalent_adjusted: float = float("nan")  # as p_adjusted
@@ -66,7 +66,7 @@ class Line(msgspec.Struct, frozen=True):
 
     name: str
     runs: tuple[Reported, ...]
-    summaries: Mapping[str, Summary]  # by the figure's key; absent where no run tells it
+    summaries: Mapping[str, Summary]  # by the figure's key; absent if no run has it
     effects: Mapping[str, Effect]  # against the baseline, by the figure's key; empty for the baseline itself
     roofline: float | None = None  # share of the ceiling that decoding reached
     marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
@@ -75,7 +75,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One load: its rows beside the baseline's."""
+    """One load: its rows compared with the baseline."""
 
     load: Load
     baseline: str

@@ -1,4 +1,4 @@
-"""Family: the rows of one figure judged together, so that many rows are not many chances of a false verdict.
+"""Family: the rows of one figure judged together, so that many rows do not add up to false verdicts.
 
 Over numpy arrays whose last axis is the rows.
 """
@@ -15,16 +15,16 @@ from loadgen.analysis.comparison.estimate import CLOCK_ERROR, Estimate
 from loadgen.analysis.comparison.power import more_units
 from loadgen.arrays import Bool, Float64, Int64
 
-# Who is told "about so many more runs" makes them and looks again, and perhaps once more, since the spread of
-# few runs was a guess: each look has a third of alpha, which three add up to (Bonferroni), and nobody has to
-# say which look it is. What that comes to, docs/comparing-calibration.md has by simulation.
+# Who reads "about N more runs" makes them and analyses again, and perhaps once more, since the spread of few
+# runs was a guess: each analysis has a third of alpha (Bonferroni over three), so that it need not be given
+# which one it is. The resulting error rates are simulated in docs/comparing-calibration.md.
 LOOKS = 3
 
 
 class Family(msgspec.Struct, frozen=True):
-    """What is said of each row; NaN in `p` where a row has no test."""
+    """The verdicts on rows; NaN in `p` where a row has no test."""
 
-    p: Float64  # of no difference, adjusted by Holm over the rows and by Bonferroni over the looks
+    p: Float64  # of no difference, adjusted by Holm over the rows and by Bonferroni over the analyses
     p_equivalent: Float64  # of a difference beyond the margin, likewise
     alpha: float
 
@@ -50,14 +50,14 @@ class Family(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> Float64:
-        """What an undecided row's own p had to reach: alpha over the looks and the rows that still stood."""
+        """What an undecided row's own p must reach: alpha over the analyses and the rows still undecided."""
         left = self.rows - (self.p <= self.alpha).sum(-1, keepdims=True)
         return np.asarray(self.alpha / LOOKS / np.maximum(left, 1))
 
 
-def family(found: Estimate, margin: float, alpha: float) -> Family:
+def family(estimated: Estimate, margin: float, alpha: float) -> Family:
     """Rows tested for a difference, and apart from that for equivalence within the margin."""
-    p, p_equivalent = (LOOKS * step_down(p) for p in (found.p, found.p_equivalent(margin)))
+    p, p_equivalent = (LOOKS * step_down(p) for p in (estimated.p, estimated.p_equivalent(margin)))
     return Family(np.minimum(p, 1), np.minimum(p_equivalent, 1), alpha)
 
 
@@ -73,7 +73,7 @@ def step_down(p: Float64) -> Float64:
 
 
 def more_runs(
-    found: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
+    estimated: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
 ) -> Float64:
     """How many more units a side settle a difference of the margin's size, whatever the other rows do.
 
@@ -81,4 +81,6 @@ def more_runs(
     stops where luck was good. inf where it takes over 1000 units.
     """
     level = alpha / LOOKS / rows
-    return more_units(found.error, found.freedom, units, math.log1p(margin), (level / 2, level), floor)
+    return more_units(
+        estimated.error, estimated.freedom, units, math.log1p(margin), (level / 2, level), floor
+    )

@@ -1,4 +1,4 @@
-"""Pairs: the runs of a row beside those of the baseline, as the units that statistics are made of."""
+"""Pairs: the runs of a row paired with the baseline's, as the units of the statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadgen.analysis.run_summary import Reported
 
 Tell = Callable[[Reported], float | None]  # a figure of a run
 Pair = tuple[list[Reported], list[Reported]]  # of the row, of the baseline; mostly one run each
-STARTS_UNTOLD = "the runs do not say which start of a server they ran on"
+STARTS_UNTOLD = "the runs do not record which start of the server they ran on"
 ONE_START = "all runs were on one start of the server"
 _LEAST = 2  # units that have a spread
 
@@ -37,11 +37,11 @@ def units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -
         if len(pairs) < _LEAST:
             continue
         merged = _merged(pairs)
-        found = merged if len(merged) >= _LEAST else pairs
-        used = sum(len(own) + len(their) for own, their in pairs)
-        told = sum(figure(run) is not None for run in (*row, *baseline))
-        own, their = ([_values(unit[side], figure) for unit in found] for side in (0, 1))
-        return Units(statistics.units(own), statistics.units(their), True, told - used)
+        groups = merged if len(merged) >= _LEAST else pairs
+        used = sum(len(own_values) + len(their_values) for own_values, their_values in pairs)
+        with_figure = sum(figure(run) is not None for run in (*row, *baseline))
+        own_values, their_values = ([_values(unit[side], figure) for unit in groups] for side in (0, 1))
+        return Units(statistics.units(own_values), statistics.units(their_values), True, with_figure - used)
     return Units(alone(row, figure), alone(baseline, figure), False)
 
 
@@ -72,24 +72,24 @@ def _pairs(row: dict[Hashable, list[Reported]], baseline: dict[Hashable, list[Re
 
 def _merged(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs that are tied by a start which they share, as one."""
-    found: list[tuple[set[Hashable], Pair]] = []
+    groups: list[tuple[set[Hashable], Pair]] = []
     for pair in pairs:
         starts: set[Hashable] = {start for side in pair for run in side if (start := _start(run)) is not None}
-        tied = [one for one in found if one[0] & starts]
-        found = [one for one in found if not one[0] & starts]
+        tied = [group for group in groups if group[0] & starts]
+        groups = [group for group in groups if not group[0] & starts]
         merged: Pair = ([], [])
         for _, other in [*tied, (starts, pair)]:
             for side in (0, 1):
                 merged[side].extend(other[side])
-        found.append((starts.union(*(one[0] for one in tied)), merged))
-    return [pair for _, pair in found]
+        groups.append((starts.union(*(group[0] for group in tied)), merged))
+    return [pair for _, pair in groups]
 
 
 def _by(runs: Iterable[Reported], key: Callable[[Reported], Hashable]) -> dict[Hashable, list[Reported]]:
-    found: dict[Hashable, list[Reported]] = {}
+    runs_by_key: dict[Hashable, list[Reported]] = {}
     for run in runs:
-        found.setdefault(key(run), []).append(run)
-    return found
+        runs_by_key.setdefault(key(run), []).append(run)
+    return runs_by_key
 
 
 def _repeat(run: Reported) -> Hashable:

@@ -13,7 +13,7 @@ import numpy as np
 from loadgen.arrays import Bool, Float64
 
 POWER = 0.8  # the share of campaigns that is to find what is there
-MOST_UNITS = 1000  # beyond so many a side nobody is told how many it takes
+MOST_UNITS = 1000  # of a side: beyond that the number needed is not computed
 
 
 def power(distance: Any, freedom: Any, tail: Any) -> Float64:
@@ -51,9 +51,9 @@ def more_units(
     def settled(more: Float64) -> Bool:
         at = np.maximum(error * np.sqrt(units / (units + more)), floor)
         degrees = freedom * (units + more - 1) / (units - 1)
-        found = power(limit / at, degrees, tails[0]) >= POWER
-        equal: Bool = power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
-        return found & equal
+        finds = power(limit / at, degrees, tails[0]) >= POWER
+        settles_equal: Bool = power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
+        return finds & settles_equal
 
     return _least(settled, np.maximum(MOST_UNITS - units, 0.0))
 

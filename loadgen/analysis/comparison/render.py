@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
+from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped
+from loadgen.protocol.printable import printable
 from loadgen.results import speed_tables
 from loadgen.results.speed_tables import Column, Table
 
-WIDTH = 80
 SIGNS = {Call.FASTER: "+", Call.SLOWER: "-", Call.EQUIVALENT: "=", Call.UNDECIDED: "?", Call.NONE: " "}
 SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
-UNTOLD = "load not told"
+UNTOLD = "unknown load"
 _GIB = 2.0**30
 _LONGEST_NAME = 44
 _MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verdict, and their widths
@@ -45,7 +45,7 @@ def described(load: Load) -> str:
     ]
     said = [" / ".join(lengths)] if lengths else []
     if load.requests is not None:
-        said.append(f"{load.requests} request{'s' * (load.requests != 1)}")
+        said.append(counted(load.requests, "request"))
     if load.max_concurrency is not None:
         said.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
     if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
@@ -94,25 +94,28 @@ def _rooflines(one: Comparison) -> bool:
 
 
 def _header(one: Comparison) -> str:
-    cells = [figure.label.rjust(_FIGURE - 2) + "  " for figure in _columns(one)]
-    cells += [{"memory_bytes": "GiB"}.get(f.key, f.label).rjust(_MEASURED[f.key]) for f in _measured(one)]
-    cells += ["roof".rjust(_ROOF)] * _rooflines(one)
-    return f"{_MARK}{' '.join(cells)}".rstrip()
+    cells = [f"{figure.label}  " for figure in _columns(one)]
+    cells += [{"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured(one)]
+    return _cells(one, [*cells, *["roof"] * _rooflines(one)])
+
+
+def _cells(one: Comparison, cells: Sequence[str]) -> str:
+    widths = [_FIGURE] * len(_columns(one)) + [_MEASURED[figure.key] for figure in _measured(one)]
+    return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(one)], gap=" ")
 
 
 def _row(one: Comparison, line: Line) -> Iterator[str]:
     """The name with its speed-up and verdict; the figures below."""
-    yield _beside(middle(line.name, _LONGEST_NAME), _verdict(one, line))
+    yield _beside(middle_cut(line.name, _LONGEST_NAME), _verdict(one, line))
     cells = []
     for figure in _columns(one):
         effect = line.effects.get(figure.key)
         sign = SIGNS[effect.call] if effect is not None else " "
-        cells.append(f"{spread(figure, line.summaries.get(figure.key)).rjust(_FIGURE - 2)} {sign}")
-    cells += [_mean(f, line.summaries.get(f.key)).rjust(_MEASURED[f.key]) for f in _measured(one)]
-    if _rooflines(one):
-        cells.append(_percent(line.roofline).rjust(_ROOF))
+        cells.append(f"{spread(figure, line.summaries.get(figure.key))} {sign}")
+    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured(one)]
+    cells += [_percent(line.roofline)] * _rooflines(one)
     if line.runs:
-        yield f"{_MARK}{' '.join(cells)}".rstrip()
+        yield _cells(one, cells)
 
 
 def _beside(left: str, right: str) -> str:
@@ -180,26 +183,18 @@ def _count(tokens: float) -> str:
     return f"{tokens:.0f}" if tokens == round(tokens) else f"{tokens:.1f}"
 
 
-def middle(name: str, width: int) -> str:
-    """A name no longer than so many letters: what is too much is left out of its middle."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) * 2 // 3  # quantizations stand at the end
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
-
-
 def _legend(one: Comparison, signs: bool = True) -> str:
     said = []
     if any(summary.units > 1 for line in one.lines for summary in line.summaries.values()):
-        said.append("± half of the mean's 95 % interval")
+        said.append("± half of the mean's 95 % confidence interval")
     if any(effect.call is not Call.NONE for line in one.lines for effect in line.effects.values()):
         alike = f"within ± {100 * one.margin:g} %"
         said.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in one.lines):
         label = next((figure.label for figure in one.figures if figure.key == one.headline), one.headline)
-        said.append(f"the verdict is on {label}, × the baseline's")
+        said.append(f"verdict by {label}, × relative to the baseline")
     if _rooflines(one):
-        said.append("roof: of what memory bandwidth allows")
+        said.append("roof: of the memory-bandwidth roofline")
     return "; ".join(said)
 
 
@@ -237,12 +232,12 @@ def _undecided(one: Comparison) -> list[tuple[str, str]]:
 
 def undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
-    of = f"{effect.units} {'pairs' if effect.paired else 'runs a side'}"
+    of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = 100 * effect.detectable
-    said = f"{of} find a difference of {least:.{0 if least >= 10 else 1}f} % (in 80 % of campaigns)"
+    said = f"{of} detect a difference of {least:.{0 if least >= 10 else 1}f} % (power 80 %)"
     if effect.more_runs is None:
         return said
-    return f"{said}; about {effect.more_runs} more run{'s' * (effect.more_runs != 1)} a side would settle it"
+    return f"{said}; about {counted(effect.more_runs, 'more run')} per side would decide it"
 
 
 def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:
@@ -256,14 +251,7 @@ def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:
 
 
 def _wrapped(said: str, indent: str = _MARK) -> list[str]:
-    return textwrap.wrap(
-        _plain(said), WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    )
-
-
-def _plain(said: str) -> str:
-    """What can be printed: a name or a reason may quote anything."""
-    return "".join(one if one.isprintable() else " " if one.isspace() else "�" for one in said)
+    return wrapped(printable(said), indent)
 
 
 def _table(one: Comparison) -> Table:
@@ -281,7 +269,7 @@ def _table(one: Comparison) -> Table:
     notes = [said for said in (_legend(one, signs=False), *one.remarks) if said]
     notes += [f"{title}: {sentence}" for title, said in _notes(one) for sentence in said]
     return Table(
-        tuple(columns), tuple(tuple(map(_plain, row)) for row in body), notes=tuple(map(_plain, notes))
+        tuple(columns), tuple(tuple(map(printable, row)) for row in body), notes=tuple(map(printable, notes))
     )
 
 

@@ -19,8 +19,8 @@ from loadgen.analysis.comparison.multiplicity import Family, family, more_runs
 from loadgen.analysis.comparison.power import separation
 
 _NO_SCIPY = "a verdict needs scipy: pip install 'llm-loadgen[compare]'"
-_NEARLY = "the interval leaves 1 out, but not after allowing for other rows and further looks"
-_ALIKE = "the runs agree to within what digits and clocks can tell: that is taken for their spread"
+_NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
+_ALIKE = "the runs agree to within the precision of digits and clocks, which is used as their spread"
 
 
 def units(values: Sequence[Sequence[float]]) -> list[float]:
@@ -42,41 +42,41 @@ def effect(
     margin: float,
     alpha: float,
 ) -> Effect:
-    """A row against the baseline in one figure, over their units; `holm` judges it beside the other rows.
+    """A row against the baseline in one figure, over their units; `holm` judges it with the other rows.
 
     Paired values stand in the same order. No verdict where a side has one unit, where a figure has no
-    logarithm (zero, negative, NaN), or without scipy: `why` says so. ValueError where paired values are not
+    logarithm (zero, negative, NaN), or without scipy: see `why`. ValueError where paired values are not
     as many.
     """
     row, baseline = [float(value) for value in row], [float(value) for value in baseline]
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
-    ratio, least = _geometric(row) / _geometric(baseline), min(len(row), len(baseline))
-    bare = Effect(Call.NONE, ratio, units=least, paired=paired, higher_is_faster=higher_is_faster)
+    ratio, fewest = _geometric(row) / _geometric(baseline), min(len(row), len(baseline))
+    bare = Effect(Call.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
     if why := _refusal(row, baseline):
         return replace(bare, why=why)
     floor = _floor(row, baseline)
-    found = estimate(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
+    estimated = estimate(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
     try:
-        reach = float(found.reach(alpha))
+        reach = float(estimated.reach(alpha))
     except ImportError:
         return replace(bare, why=_NO_SCIPY)
-    centre = float(found.log_ratio)
+    centre = float(estimated.log_ratio)
     tested = replace(
         bare,
         low=math.exp(centre - reach),
         high=math.exp(centre + reach),
-        p=float(found.p),
-        p_equivalent=float(found.p_equivalent(margin)),
-        error=float(found.error),
-        freedom=float(found.freedom),
+        p=float(estimated.p),
+        p_equivalent=float(estimated.p_equivalent(margin)),
+        error=float(estimated.error),
+        freedom=float(estimated.freedom),
         floor=floor,
     )
     return holm([tested], margin, alpha)[0]
 
 
 def holm(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]:
-    """The rows of one figure judged together: each with its adjusted p, and with what may be said of it.
+    """The rows of one figure judged together: each with its adjusted p and its verdict.
 
     Equivalent where both one-sided tests pass, which is the practical question and comes first; else faster
     or slower where the test of a difference does; else undecided, with the least difference that is found in
@@ -84,40 +84,45 @@ def holm(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]
     faster has no verdict. Effects without a p stay as they are, and are not counted among the rows.
     """
     judged = list(effects)
-    tested = [at for at, one in enumerate(effects) if not math.isnan(one.p)]
+    tested = [at for at, effect in enumerate(effects) if not math.isnan(effect.p)]
     if not tested:
         return judged
-    of = [effects[at] for at in tested]
-    columns = [(math.log(one.ratio), one.error, one.freedom, one.units, one.floor) for one in of]
+    tested_effects = [effects[at] for at in tested]
+    columns = [
+        (math.log(effect.ratio), effect.error, effect.freedom, effect.units, effect.floor)
+        for effect in tested_effects
+    ]
     log_ratio, error, freedom, count, floor = np.array(columns).T
-    found = Estimate(log_ratio, error, freedom)
-    rows = family(found, margin, alpha)
+    estimated = Estimate(log_ratio, error, freedom)
+    rows = family(estimated, margin, alpha)
     detectable = np.expm1(separation(freedom, rows.level / 2) * error)
-    more = more_runs(found, count, rows=len(tested), margin=margin, alpha=alpha, floor=floor)
-    for column, (at, one) in enumerate(zip(tested, of, strict=True)):
-        judged[at] = _judged(one, rows, column, float(detectable[column]), float(more[column]))
+    more = more_runs(estimated, count, rows=len(tested), margin=margin, alpha=alpha, floor=floor)
+    for column, (at, effect) in enumerate(zip(tested, tested_effects, strict=True)):
+        judged[at] = _judged(effect, rows, column, float(detectable[column]), float(more[column]))
     return judged
 
 
-def _judged(one: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
-    """One row of the family: what is left unsaid of a decided row is what only an undecided one needs."""
+def _judged(effect: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
+    """One row of the family; `detectable` and `more_runs` are set of an undecided row only."""
     judged = replace(
-        one,
+        effect,
         call=Call.NONE,
         p_adjusted=float(rows.p[at]),
         p_equivalent_adjusted=float(rows.p_equivalent[at]),
         detectable=math.nan,
         more_runs=None,
-        why=_ALIKE if one.error <= one.floor else "",
+        why=_ALIKE if effect.error <= effect.floor else "",
     )
-    if one.higher_is_faster is None:
+    if effect.higher_is_faster is None:
         return judged
     if rows.equivalent[at]:
         return replace(judged, call=Call.EQUIVALENT)
     if rows.differs[at]:
-        return replace(judged, call=Call.FASTER if (one.ratio > 1) == one.higher_is_faster else Call.SLOWER)
+        return replace(
+            judged, call=Call.FASTER if (effect.ratio > 1) == effect.higher_is_faster else Call.SLOWER
+        )
     needed = None if math.isinf(more) else int(more)
-    why = _NEARLY if one.p <= rows.alpha else judged.why
+    why = _NEARLY if effect.p <= rows.alpha else judged.why
     return replace(judged, call=Call.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
 
 
@@ -130,22 +135,22 @@ def _refusal(row: Sequence[float], baseline: Sequence[float]) -> str:
             return f"a figure of {value:g} has no ratio"
     if min(len(row), len(baseline)) == 1:
         side = "a side" if len(row) == len(baseline) else "on one side"
-        return f"one run {side} has no spread: from two on there can be a verdict"
+        return f"one run {side} has no spread: a verdict needs at least two"
     return ""
 
 
 def _geometric(values: Sequence[float]) -> float:
-    """The geometric mean; NaN where a value has no logarithm, and of none."""
+    """The geometric mean; NaN if a value has no logarithm or there are no values."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def _floor(row: Sequence[float], baseline: Sequence[float]) -> float:
-    """The least standard error of the ratio that is believed: that of the clocks, or of the digits told.
+    """The least credible standard error of the ratio: that of the clocks, or of the printed digits.
 
-    Figures told to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run where the
-    runs differ by less than the step, so that more runs do not average it out.
+    Figures printed to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run if
+    the runs differ by less than the step, so that more runs do not average it out.
     """
     digits = (_step(values) / math.sqrt(12) / _geometric(values) for values in (row, baseline))
     return max(CLOCK_ERROR, math.hypot(*digits))
@@ -154,7 +159,7 @@ def _floor(row: Sequence[float], baseline: Sequence[float]) -> float:
 def _step(values: Sequence[float]) -> float:
     """The coarsest power of ten of which all values are multiples; 0.01 at most, which the field prints to.
 
-    A value that ends in zeros does not say whether they were told.
+    Whether trailing zeros were printed cannot be known from a value.
     """
     exponents = (Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values)
     return 10.0 ** min(-2, *(exponent for exponent in exponents if isinstance(exponent, int)))

@@ -134,9 +134,13 @@ def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
     each = np.fromiter(values_ms, float)
     if not len(each):
         return {}
-    found = {f"mean_{key}_ms": each.mean(), f"median_{key}_ms": np.median(each), f"std_{key}_ms": each.std()}
-    found |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in RANKS}
-    return {name: float(value) for name, value in found.items()}
+    figures = {
+        f"mean_{key}_ms": each.mean(),
+        f"median_{key}_ms": np.median(each),
+        f"std_{key}_ms": each.std(),
+    }
+    figures |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in RANKS}
+    return {name: float(value) for name, value in figures.items()}
 
 
 def mean(total: float | None, of: float | None) -> float | None:

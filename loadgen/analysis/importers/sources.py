@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.analysis.importers import (
     aiperf,
@@ -82,16 +83,16 @@ def read(places: Sequence[str]) -> Sources:
 
     Raises UsageError if nothing could be read.
     """
-    found = _Found()
+    results = _Found()
     for named in places:
-        found.place(place(named))
-    if not found.reported and not found.failures:
-        first = found.troubles[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
-        more = len(found.troubles) - len(first)
+        results.place(place(named))
+    if not results.reported and not results.failures:
+        first = results.troubles[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
+        more = len(results.troubles) - len(first)
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
-    left = len(found.troubles) - _MOST_TROUBLES
-    troubles = found.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
-    return Sources(tuple(found.reported), tuple(troubles), tuple(found.failures))
+    left = len(results.troubles) - _MOST_TROUBLES
+    troubles = results.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
+    return Sources(tuple(results.reported), tuple(troubles), tuple(results.failures))
 
 
 @dataclass
@@ -186,9 +187,9 @@ class _Found:
         if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
         if csv_tables.tells(content):
-            self.reported += csv_tables.read(content, path)
+            self._add(path, csv_tables.read(content, path))
         elif blocks.HEADER.search(content) is not None:
-            self.reported += pages.read(content, path)
+            self._add(path, pages.read(content, path))
         else:
             raise UsageError(
                 f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table, "
@@ -201,15 +202,18 @@ class _Found:
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
-            self._tried(source, partial(self._told, client, document, source))
+            self._tried(source, partial(self._document, client, document, source, path))
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
         if readable or blocks.HEADER.search(content) is None:
             self.troubles += [f"{path}:{part.line}: {part.error}" for part in listed]
         return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
 
-    def _told(self, client: ClientFormat, document: JsonDocument, source: str) -> None:
-        self.reported += client.read(document.value, source)
+    def _document(self, client: ClientFormat, document: JsonDocument, source: str, path: Path) -> None:
+        self._add(path, client.read(document.value, source))
+
+    def _add(self, path: Path, runs: Iterable[Reported]) -> None:
+        self.reported += [replace(run, file=str(path)) for run in runs]
 
     def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
         """Read something; an error in it does not stop the others."""

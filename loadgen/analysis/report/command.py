@@ -24,25 +24,27 @@ def report_parser() -> argparse.ArgumentParser:
         prog="loadgen report",
         allow_abbrev=False,
         usage="loadgen report RUN_DIR [--explain] [--layout NAME]\n       loadgen report PLACE... [FORM...]",
-        description="Print runs again from their files alone. A PLACE is a run directory, a directory of "
-        "runs, a campaign, or a file of anybody's results.",
-        epilog="Without a form: one run's report as text, of several the comparison.",
+        description="Report runs from their files alone. A PLACE is a run directory, a directory of "
+        "runs, a campaign, or a result file of any client.",
+        epilog="Without a form: the report of one run as text, or the comparison of several.",
     )
     add = parser.add_argument
     add("places", nargs="*", metavar="PLACE")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
     add(
-        "--layout", metavar="NAME", help="of the block (default vllm-0.32); of several runs, the blocks alone"
+        "--layout",
+        metavar="NAME",
+        help="of the block (default vllm-0.32); of several runs, only their blocks",
     )
     add("--html", nargs="?", const=_PAGE, metavar="FILE",
-        help=f"one page that needs nothing beside itself (FILE ends in .html; default {_PAGE})")  # fmt: skip
-    add("--markdown", metavar="FILE", help="for a pull request or a blog; - prints it")
-    add("--csv", metavar="FILE", help="one row a run, every figure; - prints it")
+        help=f"one self-contained page (FILE ends in .html; default {_PAGE})")  # fmt: skip
+    add("--markdown", metavar="FILE", help="for a pull request or a blog; - for standard output")
+    add("--csv", metavar="FILE", help="one row per run, every figure; - for standard output")
     add("--png", metavar="DIR", help="every plot as a picture")
     add("--svg", metavar="DIR", help="every plot as SVG")
     add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
-    add("--baseline", metavar="NAME", help="the checkpoint that the others are held against")
-    add_roofline_flags(parser.add_argument_group("what the machine could do at best"))
+    add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
+    add_roofline_flags(parser.add_argument_group("roofline"))
     return parser
 
 

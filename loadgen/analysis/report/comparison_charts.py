@@ -37,7 +37,7 @@ def comparison(found: Comparison) -> Iterator[Panel]:
             "bars-roofline",
             "Decoding, % of the roofline",
             shares,
-            "What the memory bandwidth would allow is 100 %.",
+            "100 % is what the memory bandwidth allows.",
         )
 
 
@@ -55,14 +55,14 @@ def _bar(line: Line, figure: Figure) -> Bar:
 
 def _better(figure: Figure) -> str:
     if figure.higher_is_faster is None:
-        return "Nothing is faster by it."
-    return "More is faster." if figure.higher_is_faster else "Less is faster."
+        return "Neither direction is faster."
+    return "Higher is faster." if figure.higher_is_faster else "Lower is faster."
 
 
 def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
     said = [better]
     if any(bar.low == bar.low for bar in bars):
-        said.append("The thin line is the 95 % interval of the mean.")
+        said.append("The thin line is the 95 % confidence interval of the mean.")
     if any(bar.best == bar.best for bar in bars):
         said.append("The dashed mark is the roofline.")
     rows = tuple((bar.name, bar.text, _interval(bar)) for bar in bars)
@@ -72,7 +72,7 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         x_label="",
         bars=bars,
         caption=" ".join(said),
-        told=TextAlternative(("", "mean", "95 % interval"), rows),
+        numbers=TextAlternative(("", "mean", "95 % interval"), rows),
     )
 
 
@@ -107,7 +107,7 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
         if not points:
             continue
         named = dict(list(points.items())[:MOST_CURVES])
-        said = f"{_lengths(shape)}; beside each point requests at a time, or requests a second."
+        said = f"{_lengths(shape)}; labels are the concurrency, or requests/s."
         if len(points) > len(named):
             said += f" {len(named)} of {len(points)} checkpoints are drawn."
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
@@ -118,8 +118,8 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
         speed = _sweep(f"sweep-speed-{stem}", named, lambda point: point.speed, falling=False)
         yield replace(
             speed,
-            title="Speed of one answer against throughput",
-            y_label="tokens/s of each answer",
+            title="Tokens/s per request against throughput",
+            y_label="tokens/s per request",
             caption=said + speed.caption,
         )
 
@@ -183,10 +183,10 @@ def _sweep(
     return Panel(
         key=key,
         title="",
-        x_label="output tokens/s, all answers together",
+        x_label="output tokens/s, all requests",
         curves=curves,
-        caption=" An empty point is beaten in both by another." if hollow else "",
-        told=TextAlternative(("", "load", "tokens/s", "figure"), rows),
+        caption=" Another point is better in both than a hollow one." if hollow else "",
+        numbers=TextAlternative(("", "load", "tokens/s", "figure"), rows),
     )
 
 
@@ -195,7 +195,7 @@ def _beaten(x: float, y: float, every: Iterable[tuple[float, float]]) -> bool:
 
 
 def _lengths(shape: tuple[float, float]) -> str:
-    return f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Lengths not told"
+    return f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Unknown lengths"
 
 
 def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
@@ -219,7 +219,7 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
             y_label="tokens/s",
             curves=drawn,
             caption="One request at a time.",
-            told=TextAlternative(
+            numbers=TextAlternative(
                 ("", "input", "tokens/s"),
                 tuple(
                     (one.name, f"{x:,.0f}", f"{y:,.2f}")

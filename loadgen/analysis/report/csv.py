@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from loadgen.analysis.run_summary import Reported
-from loadgen.results.csv_text import csv_text
+from loadgen.results.csv_text import csv_table
 
 _LEFT = (
     "name", "load", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency",
@@ -18,37 +20,13 @@ _LEFT = (
 
 def render(reported: Sequence[Reported]) -> str:
     """A header and a row a run; figures under vLLM's keys, in full precision, empty where not told."""
-    keys = dict.fromkeys(key for one in reported for key in one.figures if key not in _LEFT)
-    rows = ((_known(one), one.figures) for one in reported)
-    cells = ([*(known[key] for key in _LEFT), *(figures.get(key) for key in keys)] for known, figures in rows)
-    return csv_text([[*_LEFT, *keys], *cells])
+    rows = [_row(run) for run in reported]
+    return csv_table(list(dict.fromkeys((*_LEFT, *(key for row in rows for key in row)))), rows)
 
 
-def _known(one: Reported) -> dict[str, Any]:
-    load, cell = one.load, one.cell
-    return {
-        "name": one.name,
-        "load": load.name,
-        "requests": load.requests,
-        "input_len": load.input_len,
-        "output_len": load.output_len,
-        "asked_output_len": load.asked_output_len,
-        "max_concurrency": load.max_concurrency,
-        "request_rate_per_s": load.request_rate_per_s,
-        "campaign": cell.campaign if cell else None,
-        "server": cell.server if cell else None,
-        "repeat": cell.repeat if cell else None,
-        "start": cell.start if cell else None,
-        "engine": one.engine,
-        "machine": one.machine,
-        "power_mode": one.power_mode,
-        "started": one.started.isoformat() if one.started else None,
-        "told_by": one.told_by,
-        "source": one.source,
-        "level": one.level,
-        "doubts": " ".join(one.doubts),
-        "memory_bytes": one.memory_bytes,
-        "weight_bytes": one.weight_bytes,
-        "joules_per_token": one.joules_per_token,
-        "plan_digest": one.plan_digest,
-    }
+def _row(run: Reported) -> dict[str, Any]:
+    cell = {} if run.cell is None else run.cell.model_dump()
+    started = run.started.isoformat() if run.started else None
+    changed = {"load": run.load.name, "started": started, "doubts": " ".join(run.doubts)}
+    about = {**cell, **asdict(run.load), **asdict(run), **changed}
+    return {**run.figures, **{key: about.get(key) for key in _LEFT}}

@@ -42,7 +42,7 @@ class Document(msgspec.Struct, frozen=True):
     accounts: tuple[Account, ...]
     levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
     failures: tuple[FailedCell, ...]
-    troubles: tuple[str, ...]
+    errors: tuple[str, ...]  # of what could not be read
 
     @property
     def simulated(self) -> bool:
@@ -54,7 +54,7 @@ def document(
     reported: Sequence[Reported],
     comparisons: Sequence[Comparison] = (),
     failures: Sequence[FailedCell] = (),
-    troubles: Sequence[str] = (),
+    errors: Sequence[str] = (),
 ) -> Document:
     """The report on these runs; a comparison of a single row is none."""
     reported = _ordered(reported, comparisons)
@@ -75,7 +75,7 @@ def document(
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
         failures=tuple(failures),
-        troubles=tuple(troubles),
+        errors=tuple(errors),
     )
 
 

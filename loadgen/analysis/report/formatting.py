@@ -75,7 +75,7 @@ def lead(found: Comparison, line: Line) -> str:
     times = render.multiplied(found, line)
     said = [f"{times} by {label}"] if times else []
     if effect.units > 1:
-        said.append(f"{effect.units} {'pairs' if effect.paired else 'runs a side'}")
+        said.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Call.UNDECIDED:
         said.append(render.undecided(effect))
     elif effect.why and effect.why not in common(found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
@@ -13,7 +14,7 @@ from loadgen import __version__
 from loadgen.analysis.comparison.model import Call, Comparison
 from loadgen.analysis.report import formatting, inline_svg
 from loadgen.analysis.report.document import Document
-from loadgen.analysis.report.palette import DARK, LIGHT, Ink
+from loadgen.analysis.report.palette import DARK, LIGHT
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.report.run_section import Entry, FigureTable
 
@@ -67,9 +68,9 @@ def _drawn(panel: Panel, place: str) -> Markup:
     return Markup(inline_svg.inline(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 
-def _variables(ink: Ink, theme: str) -> Markup:
-    said = "".join(f"{name}:{colour};" for name, colour in ink.named().items())
-    return Markup(said + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
+def _variables(colours: Mapping[str, str], theme: str) -> Markup:
+    variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
+    return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
 
 
 def statistics(found: Comparison) -> FigureTable | None:
@@ -86,7 +87,7 @@ def statistics(found: Comparison) -> FigureTable | None:
                     f"{line.name}: {figure.label}",
                     formatting.ratio(effect.ratio), formatting.interval(effect),
                     f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
-                    f"{effect.units} {'pairs' if effect.paired else 'a side'}",
+                    f"{effect.units} {'pairs' if effect.paired else 'per side'}",
                     f"{100 * effect.detectable:.2g} %" if effect.detectable == effect.detectable else "–",
                     more, effect.why or "–",
                 )

@@ -1,109 +1,71 @@
-"""Vector: a panel as SVG inside a page: small, in the page's colours, reaching nothing outside itself."""
+"""Vector: a drawing as SVG: inside a page in the page's colours, or a file by itself."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from io import BytesIO
-from xml.etree import ElementTree
+import math
+from collections.abc import Callable
+from xml.etree.ElementTree import Element, SubElement, tostring
 
-from loadgen.analysis.report import plots
-from loadgen.analysis.report.palette import PLACES
+import numpy as np
+
+from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Outline, Text, draw
+from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
-
-_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_STEP = re.compile(r"([ML]) (\S+) (\S+) ?")
-_VARIABLES = {colour: f"var({name})" for name, colour in PLACES.named().items()}
-_COLOUR = re.compile(r"#f[01][0-9a-f]{2}5e")
-_GEOMETRY = ("d", "x", "y", "width", "height", "transform", "viewBox")
-# What most elements have in common; the page's style sheet says the same.
-CLASSES = {
-    "fill: none; stroke: var(--grid); stroke-width: 0.7": "grid",
-    "font-size: 10.5px; text-anchor: middle; fill: var(--faint)": "tick",
-    "font-size: 10.5px; text-anchor: end; fill: var(--faint)": "tick end",
-}
 
 
 def inline(panel: Panel, identity: str) -> str:
-    """The panel as an `<svg>` element: colours are the page's variables, ids begin with `identity`."""
-    with plots.drawn(panel, PLACES, titled=False) as figure:
-        written = BytesIO()
-        figure.savefig(written, format="svg", metadata=plots.METADATA, transparent=True)
-    root = ElementTree.fromstring(written.getvalue())  # nosec B314 # just written by matplotlib
-    text = ElementTree.tostring(root, encoding="unicode")
-    used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
-    named = {name: f"{identity}-{number}" for number, name in enumerate(sorted(used), 1)}
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        kept = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
-        element.attrib.clear()
-        element.attrib.update(_attributes(kept, named))
-    _tidy(root)
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
-    root.attrib.update({"class": "plot", "role": "img", "aria-labelledby": f"{identity}-title"})
-    title = ElementTree.Element("title", {"id": f"{identity}-title"})
-    title.text = f"{panel.title}: {panel.caption}"
-    root.insert(0, title)
-    return ElementTree.tostring(root, encoding="unicode")
+    """The panel as an `<svg>` element: colours are the page's variables, its id begins with `identity`."""
+    return _svg(draw(panel), panel, identity, lambda role: f"var(--{role})", {"class": "plot"})
 
 
-def _tidy(element: ElementTree.Element) -> None:
-    """Leave out what draws nothing, groups that say nothing, and the blanks between elements."""
-    kept: list[ElementTree.Element] = []
-    for child in element:
-        _tidy(child)
-        child.tail = None
-        if child.tag == "g" and not child.attrib:
-            kept += child
-        elif not (child.tag in ("metadata", "style") or _is_nothing(child)):
-            kept.append(child)
-    element[:] = kept
-    if element.tag not in ("text", "title", "tspan"):
-        element.text = None
+def standalone(panel: Panel) -> str:
+    """The panel as the text of an SVG file, on white and with its title."""
+    drawing = draw(panel, titled=True)
+    attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
+                  "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
+                  "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip
+    return _svg(drawing, panel, panel.key, LIGHT.__getitem__, attributes) + "\n"
 
 
-def _is_nothing(element: ElementTree.Element) -> bool:
-    if element.tag == "path":
-        return element.get("style") == "fill: none" or not element.get("d")
-    return element.tag in ("g", "defs") and not len(element)
-
-
-def _attributes(given: dict[str, str], named: dict[str, str]) -> Iterator[tuple[str, str]]:
-    for name, value in given.items():
-        if name == "id":
-            if value in named:
-                yield name, named[value]
-            continue
-        if name in _GEOMETRY:
-            value = _NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
-            value = re.sub(r"\s*rotate\(-?0 [^)]*\)", "", value)
-        value = re.sub(r"url\(#([^)]+)\)", lambda found: f"url(#{named[found[1]]})", value)
-        if name == "href" and value.startswith("#"):
-            value = f"#{named[value[1:]]}"
-        if name == "style":
-            value = _COLOUR.sub(lambda found: _VARIABLES[found[0]], value)
-            value = re.sub(r"font-family: *[^;]*;?|stroke-linecap: square", "", value).rstrip("; ")
-        value = " ".join(value.split())
-        if name == "style" and value in CLASSES:
-            yield "class", CLASSES[value]
-        elif value:
-            yield name, _shortened(value) if name == "d" else value
-
-
-def _shortened(outline: str) -> str:
-    """A path of M and L with what stays the same left out; any other as it is."""
-    if _STEP.sub("", outline).strip():
-        return outline
-    said, last = [], ("", "")
-    for letter, x, y in _STEP.findall(outline):
-        if letter == "M":
-            said.append(f"M{x} {y}")
-        elif y == last[1]:
-            said.append(f"H{x}")
-        elif x == last[0]:
-            said.append(f"V{y}")
+def _svg(
+    drawing: Drawing, panel: Panel, identity: str, colour: Callable[[str], str], attributes: dict[str, str]
+) -> str:
+    view, title_id = f"0 0 {drawing.width:g} {drawing.height:g}", f"{identity}-title"
+    root = Element("svg", {**attributes, "viewBox": view, "role": "img", "aria-labelledby": title_id})
+    SubElement(root, "title", {"id": title_id}).text = f"{panel.title}: {panel.caption}"
+    for shape in drawing.shapes:
+        if isinstance(shape, Text):
+            SubElement(root, "text", _text(shape, colour)).text = shape.text
         else:
-            said.append(f"L{x} {y}")
-        last = (x, y)
-    return "".join(said)
+            SubElement(root, "path", _path(shape, colour))
+    return tostring(root, encoding="unicode")
+
+
+def _text(text: Text, colour: Callable[[str], str]) -> dict[str, str]:
+    attributes = {"x": f"{text.x:.4g}", "y": f"{text.y:.4g}", "font-size": f"{text.size:g}",
+                  "text-anchor": text.anchor, "fill": colour(text.colour)}  # fmt: skip
+    return attributes | ({"font-weight": "bold"} if text.bold else {})
+
+
+def _path(outline: Outline, colour: Callable[[str], str]) -> dict[str, str]:
+    attributes = {"d": _steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
+    if outline.stroke:
+        attributes |= {"stroke": colour(outline.stroke), "stroke-width": f"{outline.width:g}"}
+    if outline.dash:
+        attributes["stroke-dasharray"] = " ".join(f"{part:.3g}" for part in outline.dash)
+    if outline.dots:
+        attributes |= {"stroke-linecap": "round", "stroke-opacity": f"{DOTS_OPACITY}"}
+    return attributes
+
+
+def _steps(outline: Outline) -> str:
+    """The path through the points, in tenths of a pixel."""
+    steps, x0, y0 = [], math.nan, math.nan
+    for x, y in np.round(outline.points, 1).tolist():
+        if outline.dots:
+            steps.append(f"M{x:g} {y:g}h0")
+        elif x == x:
+            move = "M" if x0 != x0 else "L"
+            steps.append(f"H{x:g}" if y == y0 else f"V{y:g}" if x == x0 else f"{move}{x:g} {y:g}")
+        x0, y0 = x, y
+    return "".join(steps)

@@ -11,7 +11,8 @@ from loadgen.analysis.report import formatting
 from loadgen.analysis.report.document import Compared, Document
 from loadgen.analysis.report.formatting import Number
 from loadgen.analysis.report.run_section import Account
-from loadgen.results.speed_tables import Table
+from loadgen.protocol.printable import printable
+from loadgen.results.speed_tables import Table, markdown_text
 
 _FENCE = re.compile(r"`{3,}")
 
@@ -54,8 +55,8 @@ def _compared(part: Compared) -> Iterator[str]:
     yield from _table(titles, [_row(found, line, roofline) for line in found.lines])
     if found.baseline:
         yield (
-            f"Against {_cell(found.baseline)}; ratio = row ÷ baseline with its 95 % interval; "
-            f"equivalent is within ± {100 * found.margin:g} %."
+            f"Compared with {_cell(found.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
+            f"interval; equivalent is within ± {100 * found.margin:g} %."
         )
         yield ""
     for remark in found.remarks:
@@ -87,14 +88,14 @@ def _figure(line: Line, figure: Figure) -> str:
 
 
 def _missing(document: Document) -> Iterator[str]:
-    if not (document.failures or document.troubles):
+    if not (document.failures or document.errors):
         return
     yield from ("## What is missing", "")
     for failed in document.failures:
         cell = failed.cell
         yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(failed.reason)}"
-    for trouble in document.troubles:
-        yield f"- {_cell(trouble)}"
+    for error in document.errors:
+        yield f"- {_cell(error)}"
     yield ""
 
 
@@ -164,6 +165,4 @@ def _fenced(text: str) -> list[str]:
 
 def _cell(text: str) -> str:
     """One line of text that is no markup."""
-    plain = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
-    plain = re.sub(r"[\\*`|\[\]#]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", plain)
-    return html.escape(plain, quote=False)
+    return markdown_text(printable(" ".join(text.split()))).replace("#", r"\#")

@@ -119,11 +119,18 @@ def _csv(given: _Given) -> str:
 
 
 def _png(given: _Given) -> str:
-    return _pictures(given, Path(given.asked.png), ".png")
+    with _extra():
+        from loadgen.analysis.report import plots
+    return _pictures(given, Path(given.asked.png), "png", plots.save_png)
 
 
 def _svg(given: _Given) -> str:
-    return _pictures(given, Path(given.asked.svg), ".svg")
+    from loadgen.analysis.report import inline_svg
+
+    def save(panel: Panel, path: Path) -> None:
+        path.write_text(plain(inline_svg.standalone(panel)), "utf-8")
+
+    return _pictures(given, Path(given.asked.svg), "svg", save)
 
 
 def _plot(given: _Given) -> str:
@@ -138,15 +145,19 @@ FORMS: dict[str, Callable[[_Given], str]] = {
 }  # fmt: skip
 
 
-def _pictures(given: _Given, directory: Path, form: str) -> str:
-    with _extra():
-        from loadgen.analysis.report import plots
+def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Path], None]) -> str:
     panels = list(given.panels())
     if not panels:
-        raise UsageError("nothing to draw: the sources have neither arrivals nor two checkpoints to compare")
-    run_directory.create_place(directory, f"--{form[1:]}")
+        raise UsageError(
+            "nothing to plot: the sources have neither request times nor two checkpoints to compare"
+        )
+    run_directory.create_place(directory, f"--{form}")
     for stem, panel in panels:
-        plots.save(panel, directory / f"{file_name(stem)}{form}")
+        path = directory / f"{file_name(stem)}.{form}"
+        try:
+            save(panel, path)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another directory") from None
     _say(f"wrote {len(panels)} pictures to {directory}")
     return ""
 

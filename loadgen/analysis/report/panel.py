@@ -1,4 +1,4 @@
-"""Panel: numbers to draw, few enough for a page; matplotlib and the terminal draw the same one."""
+"""Panel: numbers to draw, few enough for a page; pictures and the terminal draw the same one."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ class Curve(msgspec.Struct, frozen=True):
     form: CurveStyle = CurveStyle.LINE
     labels: tuple[str, ...] = ()
     hollow: tuple[bool, ...] = ()
+
+    def corners(self) -> tuple[Floats, Floats]:
+        """The points that lines go through: those of a curve of steps and its corners."""
+        if self.form is not CurveStyle.STEPS:
+            return self.x, self.y
+        return np.repeat(self.x, 2)[1:], np.repeat(self.y, 2)[:-1]
 
 
 class Spans(msgspec.Struct, frozen=True):
@@ -85,4 +91,4 @@ class Panel(msgspec.Struct, frozen=True):
     y_top: float | None = None
     band: tuple[float, float, str] | None = None
     caption: str = ""
-    told: TextAlternative | None = None
+    numbers: TextAlternative | None = None

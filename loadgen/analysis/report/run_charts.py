@@ -19,6 +19,7 @@ MOST_REQUESTS = 300  # of a timeline
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2el": "End-to-end latency"}
 _COUNTED = {"ttft": "requests", "itl": "gaps between messages", "e2el": "requests"}
 _SECOND_NS, _MS_NS = 1e9, 1e6
+_EXTREMES = ("", "min", "mean", "max")
 _TOLD = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
 _SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
@@ -57,14 +58,14 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
             key=f"{key}-distribution",
             title=title,
             x_label="ms",
-            y_label="% at most",
+            y_label="cumulative %",
             curves=(*(ecdf(name, values) for name, values in found), *_percentiles(found)),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
-            caption=f"Share of {_COUNTED[key]} that took at most so long; n = {counted}"
-            f"{'; all runs of a row together' if pooled else ''}.",
-            told=TextAlternative(
-                ("", *(f"P{p:g}" for p in _TOLD), "longest"),
+            caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}"
+            f"{'; the runs of a row are pooled' if pooled else ''}.",
+            numbers=TextAlternative(
+                ("", *(f"P{p:g}" for p in _TOLD), "max"),
                 tuple(
                     (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _TOLD), f"{v[-1]:,.2f} ms")
                     for name, v in found
@@ -144,9 +145,9 @@ def _rate(records: Records, begin_ns: int, window_s: float, band: tuple[float, f
                       CurveStyle.STEPS),),
         x_end=window_s,
         band=band,
-        caption=f"Tokens that arrived in each {step:g} s, a second"
-        f"{'; the shaded part is steady' if band else ''}.",
-        told=_extremes("tokens/s", rate),
+        caption=f"Tokens received per second, in bins of {step:g} s"
+        f"{'; the shaded part is the steady state' if band else ''}.",
+        numbers=_extremes("tokens/s", rate),
     )  # fmt: skip
 
 
@@ -161,7 +162,7 @@ def _under_way(
         held = np.searchsorted(starts, at, "right") - np.searchsorted(ends, at, "right")
         x: Floats
         y: Floats
-        x, y, caption = (at - begin_ns) / _SECOND_NS, held.astype(np.float64), "Requests sent and not ended"
+        x, y, caption = (at - begin_ns) / _SECOND_NS, held.astype(np.float64), "Requests in flight"
     else:
         step = step_s(window_s)
         edges = begin_ns + np.arange(int(np.ceil(window_s / step)) + 1) * step * _SECOND_NS
@@ -169,17 +170,17 @@ def _under_way(
         area = _ramp(starts, edges) - _ramp(ends, edges)
         y = np.diff(area) / (step * _SECOND_NS)
         x, y = (edges - begin_ns) / _SECOND_NS, np.append(y, y[-1])
-        caption = f"Requests sent and not ended, mean of each {step:g} s"
+        caption = f"Requests in flight, mean over bins of {step:g} s"
     return Panel(
         key="concurrency-over-time",
-        title="Requests under way over time",
+        title="Requests in flight over time",
         x_label="s",
         y_label="requests",
         curves=(Curve("requests", x, y, CurveStyle.STEPS),),
         x_end=window_s,
         band=band,
         caption=f"{caption}.",
-        told=_extremes("requests", y),
+        numbers=_extremes("requests", y),
     )
 
 
@@ -193,7 +194,7 @@ def _ramp(times_ns: Int64, edges: Floats) -> Floats:
 def _first_tokens(
     at_s: Floats, ttft_ms: Floats, window_s: float, band: tuple[float, float, str] | None
 ) -> Panel:
-    caption = "Each request at the moment it was sent."
+    caption = "One point per request, at its send time."
     curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
         caption, curves = _binned(at_s, ttft_ms)
@@ -206,7 +207,7 @@ def _first_tokens(
         x_end=window_s,
         band=band,
         caption=caption,
-        told=_extremes("ms", ttft_ms),
+        numbers=_extremes("ms", ttft_ms),
     )
 
 
@@ -220,9 +221,9 @@ def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
     x = (bins[first] + 0.5) * step
     curves = (
         Curve("median", x, np.array([np.median(part) for part in parts])),
-        Curve("longest", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
+        Curve("max", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
     )
-    return f"{len(at_s):,} requests: median and longest of those sent in each {step:g} s.", curves
+    return f"{len(at_s):,} requests: median and maximum of those sent in each {step:g} s.", curves
 
 
 def timeline(run: Result) -> Iterator[Panel]:
@@ -259,7 +260,7 @@ def timeline(run: Result) -> Iterator[Panel]:
         y_label="request, in order of sending",
         spans=spans,
         caption=f"Each line is a request.{left_out}",
-        told=TextAlternative(
+        numbers=TextAlternative(
             ("", "requests", "mean s"),
             tuple(
                 (one.name, f"{len(one.at):,}", f"{float(np.mean(one.end - one.begin)):,.4f}") for one in spans
@@ -282,10 +283,8 @@ def server(run: Result) -> Iterator[Panel]:
             x_label="s",
             y_label="requests",
             curves=drawn,
-            caption="The server's own gauges, as /metrics had them.",
-            told=TextAlternative(
-                ("", "least", "mean", "most"), tuple(_row(one.name, one.y) for one in drawn)
-            ),
+            caption="Gauges reported by the server in /metrics.",
+            numbers=TextAlternative(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
         )
     cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
     if len(cache.x):
@@ -295,8 +294,8 @@ def server(run: Result) -> Iterator[Panel]:
             x_label="s",
             y_label="%",
             curves=(cache,),
-            caption="The server's own gauge, as /metrics had it.",
-            told=_extremes("%", cache.y),
+            caption="Gauge reported by the server in /metrics.",
+            numbers=_extremes("%", cache.y),
         )
 
 
@@ -308,7 +307,7 @@ def _gauge(samples: Sequence[object], gauge: str, name: str, scale: float) -> Cu
 
 
 def _extremes(unit: str, values: Floats) -> TextAlternative:
-    return TextAlternative(("", "least", "mean", "most"), (_row(unit, values),))
+    return TextAlternative(_EXTREMES, (_row(unit, values),))
 
 
 def _row(name: str, values: Floats) -> tuple[str, ...]:

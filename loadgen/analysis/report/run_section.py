@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -18,6 +19,9 @@ from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.endpoint.secrecy import HIDDEN
 from loadgen.metrics import steady_state
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import Metrics
+from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import report, result_block
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sampler
@@ -83,7 +87,7 @@ class Account(msgspec.Struct, frozen=True):
     where: str
     tiles: tuple[Tile, ...]
     latencies: FigureTable | None
-    beside: FigureTable | None  # our figures and the server's
+    reconciled: FigureTable | None  # our figures and the server's
     figures: FigureTable  # all of them
     doubts: tuple[ShownDoubt, ...]
     best: tuple[str, ...]  # what the machine could have done
@@ -122,33 +126,34 @@ def account(reported: Reported, anchor: str, draw: bool) -> Account:
 
 
 def _of_others(reported: Reported) -> dict[str, Any]:
-    tiles = _tiles(reported.figures, "", _TOLD_TILES)
+    tiles = _tiles(reported.figures.get, "", _TOLD_TILES)
     return {
         "tiles": tiles,
         "latencies": None,
-        "beside": None,
+        "reconciled": None,
         "doubts": tuple(ShownDoubt("", name, "", "", "") for name in reported.doubts),
         "best": (),
         "notes": reported.remarks,
-        "environment": (("source", reported.source), ("told by", reported.told_by)),
+        "environment": (("source", reported.source), ("reported by", reported.told_by)),
         "command": "",
         "command_note": "",
         "text": result_block.render(reported.figures) if "completed" in reported.figures else "",
-        "not_drawn": "The source has no arrivals: nothing of it can be drawn over time.",
+        "not_drawn": "The source has no request times: nothing can be plotted over time.",
     }
 
 
 def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
-    stored = run.json()["loadgen"]
-    metrics = stored["metrics"]
+    def figure(key: str) -> Any:
+        return attrgetter(key)(run.metrics)
+
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
     notes += [f"failed: {one.count} × {kind}: {one.detail}" for kind, one in run.metrics.failures.items()]
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
-        "tiles": (*_tiles(metrics, "loadgen.metrics.metrics.", _TILES), *_energy(run)),
-        "latencies": _latencies(metrics),
-        "beside": _beside(run),
+        "tiles": (*_tiles(figure, "loadgen.metrics.", _TILES), *_energy(run)),
+        "latencies": _latencies(run.metrics),
+        "reconciled": _reconciled(run),
         "doubts": tuple(
             ShownDoubt(rule.severity.word, rule.code, finding.evidence, rule.condition, rule.remedy)
             for finding in run.verdict.findings
@@ -161,18 +166,16 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "command_note": _command_note(run),
         "text": report.render(run),
         "drawn": tuple(run_charts.panels(run)) if draw else (),
-        "not_drawn": "" if draw else "Not drawn on a page of so many runs: report this one alone.",
+        "not_drawn": "" if draw else "Not plotted on a page with this many runs: report this run alone.",
     }  # fmt: skip
 
 
 def _tiles(
-    found: Mapping[str, Any], prefix: str, wanted: tuple[tuple[str, str, str, int], ...]
+    figure: Callable[[str], Any], prefix: str, wanted: tuple[tuple[str, str, str, int], ...]
 ) -> tuple[Tile, ...]:
     tiles = []
     for key, label, unit, digits in wanted:
-        value: Any = found
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+        value = figure(key)
         shown = number(prefix + key, value, digits)
         if isinstance(shown, Number) and (key != "failed" or value):
             tiles.append(Tile(label, shown, unit))
@@ -191,23 +194,27 @@ def _energy(run: Result) -> Iterator[Tile]:
             yield Tile(label, Number(f"loadgen.sensed.{key}.peak_bytes", level.peak_bytes, shown), "GiB")
 
 
-def _latencies(metrics: Mapping[str, Any]) -> FigureTable:
-    shown = [(key, name, metrics[key]) for key, name in _ROWS if metrics[key]["n"]]
-    shown = [one for one in shown if one[0] != "token_time" or one[2] != metrics["itl"]]
-    ranks = list(dict.fromkeys(rank for _, _, one in shown for rank in one["percentiles_ms"]))
-    columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "least"), ("median_ms", "median")]
+def _latencies(metrics: Metrics) -> FigureTable:
+    columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "min"), ("median_ms", "median")]
+    ranks = {rank: percentile_name(rank) for rank in metrics.e2el.percentiles_ms}
     rows = []
-    for key, name, one in shown:
-        at = f"loadgen.metrics.metrics.{key}"
-        cells: list[Entry] = [name, number(f"{at}.n", one["n"])]
-        cells += [number(f"{at}.{column}", one[column]) for column, _ in columns]
-        cells += [number(f"{at}.percentiles_ms.{rank}", one["percentiles_ms"].get(rank)) for rank in ranks]
-        rows.append((*cells, number(f"{at}.max_ms", one["max_ms"])))
-    titles = ("ms", "n", *(title for _, title in columns), *(f"P{rank}" for rank in ranks), "most")
+    for key, name in _ROWS:
+        latency: Distribution = getattr(metrics, key)
+        if not latency.n or (key == "token_time" and latency == metrics.itl):
+            continue
+        at = f"loadgen.metrics.{key}"
+        cells: list[Entry] = [name, number(f"{at}.n", latency.n)]
+        cells += [number(f"{at}.{column}", getattr(latency, column)) for column, _ in columns]
+        cells += [
+            number(f"{at}.percentiles_ms.{name}", latency.percentiles_ms[rank])
+            for rank, name in ranks.items()
+        ]
+        rows.append((*cells, number(f"{at}.max_ms", latency.max_ms)))
+    titles = ("ms", "n", *(title for _, title in columns), *(f"P{name}" for name in ranks.values()), "max")
     return FigureTable(titles, tuple(rows))
 
 
-def _beside(run: Result) -> FigureTable | None:
+def _reconciled(run: Result) -> FigureTable | None:
     rows = []
     for index, row in enumerate(run.reconciled):
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
@@ -266,9 +273,9 @@ def _command_note(run: Result) -> str:
     said = []
     if not run.facts.seed_chosen:
         said.append(
-            f"The seed was drawn; with --seed {run.facts.seed} the prompts are the same, "
-            "and a prefix cache that still holds them answers faster."
+            f"The seed was random: --seed {run.facts.seed} repeats the same prompts, "
+            "and a prefix cache that still holds them shortens TTFT."
         )
     if HIDDEN in " ".join(run.facts.command):
-        said.append(f"{HIDDEN} stands for a secret that was written nowhere.")
+        said.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
     return " ".join(said)

@@ -10,8 +10,10 @@ import numpy as np
 import plotext
 
 from loadgen.analysis.report import run_charts
+from loadgen.analysis.report.drawing import log_ticks
 from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel
 from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.printable import printable
 from loadgen.results.run_directory import Result
 
 _LEAST, _MOST, _ROWS = 40, 120, 15
@@ -26,9 +28,9 @@ def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
     ours = [(one.name, one.run) for one in reported if one.run is not None]
     parts = [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
     if not parts:
-        return "nothing to plot: the sources have no arrivals\n"
+        return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
-    return "\n".join(parts) + (f"{left} more runs are not drawn\n" if left > 0 else "")
+    return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
 
 
 def _panels(runs: Sequence[tuple[str, Result]]) -> Iterator[Panel]:
@@ -57,37 +59,27 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
         if curve.form is not CurveStyle.POINTS:
             signal.lines()
         if curve.name and len(named) > 1 and panel.y_top:
-            signal.label(_sayable(curve.name, plain))
+            name = printable(curve.name)
+            signal.label(name.encode("ascii", "replace").decode() if plain else name)
         figure.draw(signal)
     scale = " (logarithmic)" if panel.x_log else ""
     figure.title(f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}")
     if panel.x_log:
-        _log_ticks(figure.ruler("x"), panel)
+        _set_log_ticks(figure.ruler("x"), panel)
     said = figure.build().string(plain)
     lines = [line.rstrip() for line in str(said).translate(_ASCII if plain else {}).splitlines()]
     return "\n".join(lines) + "\n"
 
 
-def _sayable(name: str, plain: bool) -> str:
-    """A name that commands no terminal."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return shown.encode("ascii", "replace").decode() if plain else shown
-
-
 def _points(curve: Curve) -> tuple[Floats, Floats]:
-    """A stair's corners, without what a logarithm has not."""
-    x, y = curve.x, curve.y
-    if curve.form is CurveStyle.STEPS:
-        x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
+    """The curve's corners, without what a logarithm has not."""
+    x, y = curve.corners()
     known = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[known], y[known]
 
 
-def _log_ticks(ruler: Any, panel: Panel) -> None:
+def _set_log_ticks(ruler: Any, panel: Panel) -> None:
     """Round numbers on an axis whose points are logarithms."""
     values = np.concatenate([curve.x[curve.x > 0] for curve in panel.curves])
-    low, high = np.log10(values.min()), np.log10(values.max())
-    parts = (1, 2, 5) if high - low < 2 else (1,)
-    ticks = [part * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
-    shown = [tick for tick in ticks if low <= np.log10(tick) <= high] or [10**low, 10**high]
-    ruler.ticks([float(np.log10(tick)) for tick in shown], [f"{tick:.4g}" for tick in shown])
+    ticks = log_ticks(float(values.min()), float(values.max())).tolist()
+    ruler.ticks([math.log10(tick) for tick in ticks], [f"{tick:.4g}" for tick in ticks])

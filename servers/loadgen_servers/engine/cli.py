@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import fields, replace
@@ -136,32 +136,21 @@ def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+def _number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], float]:
+    """Converts a flag's value to a finite number from `least` to `most`."""
+
+    def convert(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most or value == math.inf:
+            bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+            raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
+        return value
+
+    return convert
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 65535, got {value}")
-    return value
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
-    return value
-
-
-def _not_negative(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 up, got {text}")
-    return value
+_positive, _port = _number(int, 1), _number(int, 0, 65535)
+_fraction, _not_negative = _number(float, 0, 1), _number(float, 0)
 
 
 def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
@@ -197,7 +186,7 @@ def _serve(engine: Engine, exit_with_stdin: bool) -> int:
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if exit_with_stdin:
-            port.watch(0, lambda: _drain_stdin(engine))
+            port.watch_stdin(engine.stop)
         line = {"base_url": port.base_url, "preset": engine.preset, "model": engine.served.model}
         print(msgspec.json.encode(line).decode(), flush=True)
         gc.freeze()
@@ -216,8 +205,3 @@ def _serve(engine: Engine, exit_with_stdin: bool) -> int:
         os.close(read_fd)
         os.close(write_fd)
     return 0
-
-
-def _drain_stdin(engine: Engine) -> None:
-    if not os.read(0, 1 << 16):
-        engine.stop()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -50,23 +49,6 @@ class ResponseOptions(msgspec.Struct, frozen=True):
         return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % counts
 
 
-class Choice(Protocol):
-    """How one API words a token: the only difference between the two dialects."""
-
-    kind: bytes
-    whole_kind: bytes
-    prefix: bytes
-
-    def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
-        """The choice of a message before the first token, and what follows its usage."""
-
-    def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
-        """The choice of a message of one or more tokens."""
-
-    def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
-        """The choice of an answer that is not streamed, and what follows its usage."""
-
-
 class CompletionChoice:
     """/v1/completions."""
 
@@ -74,15 +56,18 @@ class CompletionChoice:
     prefix = b"cmpl"
 
     def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
+        """The choice of a message before the first token, and what follows its usage; None without one."""
         return None
 
     def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
+        """The choice of a message of one or more tokens."""
         return (
             b'{"index":0,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null,'
             b'"prompt_token_ids":%s,"token_ids":%s}' % (text, reason, prompt_ids, ids)
         )
 
     def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
+        """The choice of an answer that is not streamed, and what follows its usage."""
         choice = (
             b'{"index":0,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null,"token_ids":%s,'
             b'"prompt_logprobs":null,"prompt_token_ids":%s,"routed_experts":null}'
@@ -120,6 +105,7 @@ class ChatChoice:
         return choice % (text, reason, ids), after % prompt_ids
 
 
+Choice = CompletionChoice | ChatChoice  # how an API words a token: the only difference between the two
 CHOICES: dict[str, Choice] = {
     "/v1/completions": CompletionChoice(),
     "/v1/chat/completions": ChatChoice(),

@@ -11,24 +11,8 @@ import msgspec
 from loadgen_servers.engine.scheduler import Scheduler, Sequence, StepOutput
 
 _FEW_S = (2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_TTFT_S = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    *_FEW_S,
-    160.0,
-    640.0,
-    2560.0,
-)
+_FINE_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0)
+_TTFT_S = (*_FINE_S, *_FEW_S, 160.0, 640.0, 2560.0)
 _TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, *_FEW_S)
 _MINUTES_S = (60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
 _REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, *_MINUTES_S)
@@ -139,7 +123,7 @@ class Metrics:
     def text(self, scheduler: Scheduler) -> bytes:
         """The exposition, gauges as the scheduler stands now."""
         labels = f"model_name={msgspec.json.encode(self.model).decode()}"
-        one = f'{{engine="0",{labels}}}'
+        every = f'{{engine="0",{labels}}}'
         waiting = scheduler.queued
         limits, cache = scheduler.limits, scheduler.cache
         sources = {
@@ -154,16 +138,16 @@ class Metrics:
             f'kv_cache_size_tokens="{limits.kv_cache_tokens}"'
         )
         values: dict[str, dict[str, float]] = {
-            "num_requests_running": {one: scheduler.running},
-            "num_requests_waiting": {one: waiting},
-            "kv_cache_usage_perc": {one: cache.in_use / limits.kv_cache_tokens},
-            "prefix_cache_queries_total": {one: cache.queried},
-            "prefix_cache_hits_total": {one: cache.found},
-            "num_preemptions_total": {one: scheduler.preemptions},
-            "prompt_tokens_total": {one: self.prompt_tokens},
+            "num_requests_running": {every: scheduler.running},
+            "num_requests_waiting": {every: waiting},
+            "kv_cache_usage_perc": {every: cache.in_use / limits.kv_cache_tokens},
+            "prefix_cache_queries_total": {every: cache.queried},
+            "prefix_cache_hits_total": {every: cache.found},
+            "num_preemptions_total": {every: scheduler.preemptions},
+            "prompt_tokens_total": {every: self.prompt_tokens},
             "prompt_tokens_by_source_total": dict(by_source),
-            "prompt_tokens_cached_total": {one: self.cached_tokens},
-            "generation_tokens_total": {one: self.generation_tokens},
+            "prompt_tokens_cached_total": {every: self.cached_tokens},
+            "generation_tokens_total": {every: self.generation_tokens},
             "request_success_total": dict(by_reason),
             "cache_config_info": {f"{{{config}}}": 1},
         }
@@ -178,6 +162,6 @@ class Metrics:
         lines += (
             f"# HELP {late} Steps this process was too slow for: its timing is then not the preset's.",
             f"# TYPE {late} counter",
-            f"{late}{one} {float(self.late_steps)}",
+            f"{late}{every} {float(self.late_steps)}",
         )
         return "\n".join(lines).encode() + b"\n"

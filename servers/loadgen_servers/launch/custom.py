@@ -12,22 +12,12 @@ from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, refuse
 # Braces of JSON are left alone: a placeholder is a name with a brace right before and right after it.
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_IN_THE_LINE = "write it into the command line"
-_ADVICE = dict.fromkeys(
-    (
-        "served_model_name",
-        "context_len",
-        "memory_fraction",
-        "tensor_parallel",
-        "quantization",
-        "skip_tokenizer",
-        "prefix_caching",
-        "seed",
-        "trace_directory",
-        "python",
-    ),
-    _IN_THE_LINE,
-)
+_IN_TEMPLATE = ("model", "port", "host", "arguments", "environment")
+_ADVICE = {
+    name: "write it into the command line"
+    for name in ServerSpec.__struct_fields__
+    if name not in _IN_TEMPLATE
+}
 
 
 def command(template: str, spec: ServerSpec) -> Command:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import signal
 import sys
 import time
@@ -118,11 +117,6 @@ class NullServer:
             for stream in over:
                 self._drain(stream.connection)
 
-    def drain_stdin(self) -> None:
-        """Stop if standard input has ended."""
-        if not os.read(0, 1 << 16):
-            self.stop()
-
     def _drain(self, connection: Connection) -> None:
         while connection.pending and connection.flush():
             time.sleep(0.0001)
@@ -200,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, server.stop)
     signal.signal(signal.SIGINT, server.stop)
     if options.exit_with_stdin:
-        port.watch(0, server.drain_stdin)
+        port.watch_stdin(server.stop)
     print(msgspec.json.encode({"base_url": port.base_url}).decode(), flush=True)
     gc.freeze()
     gc.disable()

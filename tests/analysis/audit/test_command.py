@@ -32,7 +32,9 @@ def not_a_number(word: str) -> Any:
 
 
 def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
-    findings = audit(read([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
+    reported = read([str(PAGE)]).reported
+    assert {run.file for run in reported} == {str(PAGE)}
+    findings = audit(reported, machines.machine("jetson-thor"), None)
     assert {
         (one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings
     } == ACCUSED

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.published_runs import loaded, run
 from loadgen.analysis.audit.findings import audit
-from loadgen.analysis.audit.subject import pages, source_file, usual
+from loadgen.analysis.audit.subject import pages, usual
 from loadgen.analysis.run_summary import Load, Reported
 
 OTHERS = [run("a"), run("b", median_ttft_ms=98.71), run("c", median_ttft_ms=98.72)]
@@ -53,7 +53,7 @@ def test_runs_that_are_alike_are_let_be() -> None:
         (
             run("d", loaded(requests=80), completed=80),
             "requests-differ",
-            "80 requests, the others under this load 40",
+            "requests: 80, the others under this load 40",
         ),
         (
             run("d", loaded(max_concurrency=8)),
@@ -123,23 +123,10 @@ def test_answers_of_uneven_length_are_short_of_nothing_that_is_told() -> None:
 
 def test_another_page_is_nobodys_company() -> None:
     here = [replace(one, source=f"here.md:{line}") for line, one in enumerate(OTHERS)]
-    there = replace(run("d", loaded(requests=80), completed=80), source="there.md:7")
-    too = replace(run("e"), source="there.md:9")
+    there = replace(run("d", loaded(requests=80), completed=80), source="there.md:7", file="there.md")
+    too = replace(run("e"), source="there.md:9", file="there.md")
     assert "requests-differ" not in found(there, too, *here)
     assert [len(one.runs) for one in pages([there, too, *here])] == [2, 2, 3, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("source", "file"),
-    [
-        ("a/page.md:12", "a/page.md"),
-        ("a.csv, line 12", "a.csv"),
-        ("runs/20260102-030405-low, x", "runs/20260102-030405-low, x"),
-        ("2026:01/result.json", "2026:01/result.json"),
-    ],
-)
-def test_the_page_is_the_file_without_the_place_in_it(source: str, file: str) -> None:
-    assert source_file(replace(run(), source=source)) == file
 
 
 def test_a_cold_prompt_takes_what_a_full_load_leaves_for_it() -> None:

@@ -96,9 +96,9 @@ def test_the_notes_of_each_block(page: dict[tuple[str, str], RunFindings]) -> No
         (
             ("Qwen3-8B-GPTQ-Int4", HIGH),
             "requests-differ",
-            "200 requests, the others under this load 100",
+            "requests: 200, the others under this load 100",
         ),
-        (("Qwen3-8B-GGUF", LOW), "requests-differ", "1 request, the others under this load 10"),
+        (("Qwen3-8B-GGUF", LOW), "requests-differ", "requests: 1, the others under this load 10"),
         (("Qwen3-8B-GGUF", HIGH), "slow-kernel", "14752 ms are left for each prompt's prefill, 0.78 %"),
         (
             ("Qwen3-8B", HIGH),

@@ -93,7 +93,7 @@ def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path:
         ),
         ([THOR, "--margin", "0"], "--margin 0: give percent, above 0 and below 100"),
         ([THOR, "--alpha", "2"], "--alpha 2: give a probability, as 0.05"),
-        ([THOR, "--headline", "tok"], "--headline tok: no run tells it"),
+        ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
         ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
         ([THOR, "--csv", "--json"], "not allowed with argument"),
         ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
@@ -128,7 +128,7 @@ def test_what_cannot_be_read_does_not_stop_the_rest(
 
 def test_one_run_is_shown_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said = compared(capsys, saved(tmp_path / "one", made_runs.run()))
-    assert "there is nothing to compare it with" in " ".join(said.split())
+    assert "nothing to compare it with" in " ".join(said.split())
 
 
 def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

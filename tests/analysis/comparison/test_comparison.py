@@ -124,8 +124,8 @@ def test_the_headline(rate: float | None, asked: str, headline: str) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("output_throughputt", "no run tells it, did you mean 'output_throughput'"),
-        ("completed", "nothing is faster by it"),
+        ("output_throughputt", "no run reports it, did you mean 'output_throughput'"),
+        ("completed", "it does not rank speed"),
     ],
 )
 def test_a_headline_that_cannot_be_is_refused(key: str, said: str) -> None:
@@ -163,7 +163,7 @@ def test_invalid_runs_are_left_out_and_suspect_ones_marked() -> None:
     assert found.marks == (
         "1 of 5 runs: INVALID, left out: failures",
         "1 of 5 runs: SUSPECT: thin",
-        "1 run without a partner, in no pair",
+        "1 run without a partner, not paired",
     )
 
 

@@ -15,6 +15,8 @@ from loadgen.analysis.comparison import export, render
 from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
 from loadgen.analysis.comparison.model import Comparison, Figure, Summary
 from loadgen.analysis.run_summary import Load
+from loadgen.protocol import layout
+from loadgen.protocol.layout import middle_cut
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
 NOISY = [120.0, 85.0, 101.0, 95.0, 110.0]
@@ -36,7 +38,7 @@ def found() -> list[Comparison]:
 
 def test_the_text_can_be_read(found: list[Comparison]) -> None:
     said = render.text(found[:1])
-    assert max(map(len, said.splitlines())) <= render.WIDTH
+    assert max(map(len, said.splitlines())) <= layout.WIDTH
     lines = said.splitlines()
     assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
     assert lines[2].split() == ["tok/s", "TTFT", "ms", "TPOT", "ms", "GiB", "J/token"]
@@ -44,7 +46,7 @@ def test_the_text_can_be_read(found: list[Comparison]) -> None:
     assert lines[4].split() == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79", "16.00", "0.500"]
     assert lines[5].split() == ["Qwen3-8B-FP8", "2.00×", "(1.99–2.01)", "faster"]
     assert lines[6].split()[:3] == ["200.2", "±2.2", "+"]
-    assert lines[7].split()[0] == render.middle(LONG, 44)
+    assert lines[7].split()[0] == middle_cut(LONG, 44)
     assert lines[9].split() == ["Qwen3-8B-AWQ", "no", "verdict"]
     assert lines[11].split() == ["Qwen3-8B-GGUF", "failed"]
     assert "marks:" in lines
@@ -56,8 +58,8 @@ def test_what_is_undecided_says_what_it_takes(found: list[Comparison]) -> None:
     said = " ".join(render.text(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
     assert effect.more_runs is not None
-    assert f"5 pairs find a difference of {100 * effect.detectable:.2g} % (in 80 % of campaigns)" in said
-    assert f"about {effect.more_runs} more runs a side would settle it" in said
+    assert f"5 pairs detect a difference of {100 * effect.detectable:.2g} % (power 80 %)" in said
+    assert f"about {effect.more_runs} more runs per side would decide it" in said
 
 
 def test_a_sentence_of_many_rows_is_told_once() -> None:
@@ -127,7 +129,7 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     ],
 )
 def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: str) -> None:
-    assert render.middle(name, width) == shown
+    assert middle_cut(name, width) == shown
     assert len(shown) <= width
 
 
@@ -151,7 +153,7 @@ def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
 @pytest.mark.parametrize(
     ("load", "said"),
     [
-        (Load(), "load not told"),
+        (Load(), "unknown load"),
         (Load(name="input 6144"), "input 6144"),
         (Load(input_len=2041.69, output_len=128.0), "2041.7 in / 128 out"),
         (
@@ -166,7 +168,7 @@ def test_a_load_in_words(load: Load, said: str) -> None:
 
 def test_the_thor_page_renders_in_every_form() -> None:
     found = compare(list(thor()), ComparisonOptions())
-    assert max(map(len, render.text(found).splitlines())) <= render.WIDTH
+    assert max(map(len, render.text(found).splitlines())) <= layout.WIDTH
     assert render.markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(export.csv(found))))) == 16 * 3
     assert len(json.loads(export.text(found))["comparisons"]) == 2

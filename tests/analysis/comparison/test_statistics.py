@@ -105,8 +105,8 @@ def test_exchanging_row_and_baseline_turns_the_verdict_round() -> None:
 @pytest.mark.parametrize(
     ("row", "baseline", "ratio", "why"),
     [
-        ([103.0], [100.0], 1.03, "one run a side has no spread: from two on there can be a verdict"),
-        ([103.0], BASELINE, 0.1025, "one run on one side has no spread: from two on there can be a verdict"),
+        ([103.0], [100.0], 1.03, "one run a side has no spread: a verdict needs at least two"),
+        ([103.0], BASELINE, 0.1025, "one run on one side has no spread: a verdict needs at least two"),
         ([0.0, 1.0], [1.0, 1.0], None, "a figure of 0 has no ratio"),
         ([1.0, 1.0], [1.0, -2.0], None, "a figure of -2 has no ratio"),
         ([math.nan, 1.0], [1.0, 1.0], None, "a figure of nan has no ratio"),
@@ -154,7 +154,7 @@ def test_runs_that_are_alike_have_the_error_of_digits_or_clocks_and_not_none(
     assert 0 < found.p <= 1
     assert (
         found.why
-        == "the runs agree to within what digits and clocks can tell: that is taken for their spread"
+        == "the runs agree to within the precision of digits and clocks, which is used as their spread"
     )
     assert found.p == pytest.approx(2 * stats.t.sf(abs(math.log(row[0] / baseline[0])) / floor, 1), rel=1e-6)
 
@@ -174,7 +174,9 @@ def test_an_interval_that_leaves_1_out_may_not_be_enough_and_it_is_said_why() ->
     found = told(row)
     assert found.low > 1
     assert (found.call, found.p < 0.05 < found.p_adjusted) == (Call.UNDECIDED, True)
-    assert found.why == "the interval leaves 1 out, but not after allowing for other rows and further looks"
+    assert (
+        found.why == "the interval excludes 1, but not after correction for other rows and repeated analyses"
+    )
 
 
 def test_what_an_undecided_row_could_have_found_is_at_the_level_it_was_judged_at() -> None:

@@ -12,6 +12,7 @@ from loadgen.analysis.comparison import memory_fit, rankings
 from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
 from loadgen.analysis.comparison.memory_fit import Need, needed
 from loadgen.analysis.comparison.rankings import Model
+from loadgen.protocol import layout
 from loadgen.results import speed_tables
 
 GIB = 2**30
@@ -51,7 +52,7 @@ def test_the_ranking_of_the_rtx_page() -> None:
         ("3", "Qwen3-8B-AWQ", "8B", "Dense AWQ", "208.0"),
         ("4", "Qwen3-30B-A3B", "30B (3B active)", "MoE BF16", "168.9"),
     )
-    assert max(map(len, speed_tables.text(table).splitlines())) <= speed_tables.WIDTH
+    assert max(map(len, speed_tables.text(table).splitlines())) <= layout.WIDTH
 
 
 def test_the_effect_of_quantization_on_the_rtx_page() -> None:
@@ -104,7 +105,7 @@ def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> 
 
 def test_a_model_nobody_knows() -> None:
     assert needed("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == Need(4.0, "files, no KV")
-    assert needed("x", [run("x", 1.0)]).how == "model not known"
+    assert needed("x", [run("x", 1.0)]).how == "unknown model"
 
 
 def test_what_fits_of_the_rtx_page() -> None:

@@ -200,11 +200,8 @@ def test_a_campaign_is_its_finished_cells_and_its_failures(tmp_path: Path) -> No
         found = read(place)
         assert names(found) == ["row0", "row1"]
         assert [(one.cell.checkpoint, one.reason) for one in found.failures] == [("row3", "it died")]
-        assert [
-            trouble
-            for trouble in found.troubles
-            if "4.json is not a valid record of a failed cell" in trouble
-        ]
+        message = "4.json is not a valid record of a failed cell"
+        assert [trouble for trouble in found.troubles if message in trouble]
 
 
 def test_a_campaign_whose_cells_all_failed_is_read(tmp_path: Path) -> None:

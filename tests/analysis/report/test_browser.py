@@ -189,7 +189,7 @@ def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
 ) -> None:
     with Watched(browser, pages["single"], viewport={"width": 320, "height": 640}) as page:
         heights = page.evaluate(
-            "Array.from(document.querySelectorAll('svg text.tick'), (one) => "
+            "Array.from(document.querySelectorAll('svg text[font-size=\"10.5\"]'), (one) => "
             "one.getBoundingClientRect().height)"
         )
     assert min(heights) > 8.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["report", "runs", *words]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 4
-    assert "Against m1" in Path("a.md").read_text("utf-8")
+    assert "Compared with m1" in Path("a.md").read_text("utf-8")
     names = {path.stem for path in Path("png").glob("*.png")}
     assert {"bars-output_throughput", "run-1-timeline", "run-4-ttft-distribution"} <= names
     assert names == {path.stem for path in Path("svg").glob("*.svg")}
@@ -123,7 +124,7 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
     assert cli.main(["report", "page.md", "--html", "a.html"]) == 0
     assert 'data-key="output_throughput" data-value="64.0"' in Path("a.html").read_text("utf-8")
     assert cli.main(["report", "page.md", "--png", "png"]) == 2
-    assert "nothing to draw" in capsys.readouterr().err
+    assert "nothing to plot" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
     [
         (["--explain"], "nothing to report: name a run directory"),
         (["--explain", "runs"], "--explain is of one run: name its directory alone"),
-        (["none"], "none is no run directory: none/result.json: No such file or directory"),
+        (["none"], "none is not a run directory: none/result.json: No such file or directory"),
         (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
         (["runs", "--layout", "vlm"], "no such layout, did you mean 'vllm-2025'?"),
         (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
@@ -152,7 +153,7 @@ def test_what_cannot_be_done_is_one_line(
 
 @pytest.mark.parametrize(
     ("form", "library"),
-    [("--html", "jinja2"), ("--png", "matplotlib"), ("--svg", "matplotlib"), ("--plot", "plotext")],
+    [("--html", "jinja2"), ("--png", "matplotlib"), ("--plot", "plotext")],
 )
 def test_without_the_extra_one_line_tells_what_to_install(
     runs: Path,
@@ -169,7 +170,7 @@ def test_without_the_extra_one_line_tells_what_to_install(
     )
 
 
-def test_text_csv_and_markdown_need_no_extra(
+def test_text_csv_markdown_and_svg_need_no_extra(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for library in ("matplotlib", "jinja2", "plotext"):
@@ -178,12 +179,21 @@ def test_text_csv_and_markdown_need_no_extra(
     assert cli.main(["report", "runs", "--csv", "-"]) == 0
     assert cli.main(["report", "runs"]) == 0
     assert capsys.readouterr().err == ""
+    assert cli.main(["report", "runs", "--svg", "out"]) == 0
+
+
+def test_where_pictures_cannot_be_written_one_line_names_the_file(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("out/ttft-distribution.svg").mkdir(parents=True)
+    assert cli.main(["report", "runs/run-0", "--svg", "out"]) == 2
+    assert re.search(r"cannot write out/.*\.svg: .*; choose another directory", capsys.readouterr().err)
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for name in ("html", "plots", "inline_svg", "terminal"):
+    for name in ("html", "plots", "terminal"):
         monkeypatch.delitem(sys.modules, f"loadgen.analysis.report.{name}", raising=False)
         monkeypatch.delattr(loadgen.analysis.report, name, raising=False)
 

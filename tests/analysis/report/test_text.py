@@ -35,7 +35,7 @@ def campaign() -> str:
 def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
     page = campaign()
     assert "- ? **undecided** other: 1.25× (1.20–1.30) by tok/s" in page
-    assert "about 7 more runs a side would settle it" in page
+    assert "about 7 more runs per side would decide it" in page
     for said in ("- other: shorter answers", "- other: 2 cells: died", "a remark", "- x.json: cut"):
         assert said in page
     assert "- other on vllm, made, repeat 2: out of memory" in page
@@ -152,4 +152,4 @@ def test_what_has_no_arrivals_is_not_plotted_and_says_so() -> None:
         "loadgen.analysis.report.terminal", reason="needs plotext", exc_type=ImportError
     )
     told = Reported("m", {"output_throughput": 3.0}, Load(), "page.md")
-    assert terminal.plots([told], 80, plain=True) == "nothing to plot: the sources have no arrivals\n"
+    assert terminal.plots([told], 80, plain=True) == "nothing to plot: the sources have no request times\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from builders.virtual_time import Outcome, closed_loop
 from loadgen_servers.engine.presets import DEFAULT, Preset, Published, UnknownPreset, preset, presets
 from loadgen_servers.engine.scheduler import Scheduler, Sequence
-from loadgen_servers.engine.virtual_time import Outcome, closed_loop
 
 # vLLM's random dataset of mid-2025 cut prompts to 2048 tokens but never padded them: these nine of a
 # hundred (seed 0, Qwen tokenizer) came out shorter. The ready check had sent the first: it was cached.

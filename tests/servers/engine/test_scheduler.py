@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from builders.virtual_time import TURNAROUND_NS, closed_loop
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, StepOutput
 from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
-from loadgen_servers.engine.virtual_time import TURNAROUND_NS, closed_loop
 
 MS = 1_000_000
 TIMINGS = {

@@ -1,0 +1,269 @@
+"""Drawing: a panel as outlines and texts on a canvas in CSS pixels, for SVG and PNG alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.analysis.report.palette import DASHES, MARKERS, SERIES
+from loadgen.analysis.report.panel import Bar, Curve, CurveStyle, Floats, Panel, Spans
+from loadgen.protocol.layout import middle_cut
+
+WIDTH = 340  # so wide that a telephone shows the letters readable
+_HEIGHT, _BAR, _LEGEND, _TITLE = 226, 38, 17, 24
+_EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 44, 10, 26, 40
+_LINE, _DOT, _MARK = 1.6, 3.4, 5.5
+DOTS_OPACITY = 0.75
+_LABEL = 8.0  # letters next to a point
+_LONGEST, _SHORT = 52, 21  # letters of a name in a legend, alone in its row or not
+_MOST_TICKS = 6
+_BARS_WIDTH = WIDTH - _EDGE - _RIGHT
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """Lines through points (n, 2), lifted at NaN, or a dot of `width` at each; colours are an ink's roles."""
+
+    points: Floats
+    stroke: str = ""
+    width: float = 1.0
+    dash: tuple[float, ...] = ()
+    fill: str = ""
+    dots: bool = False
+
+
+class Text(msgspec.Struct, frozen=True):
+    """One line of text on its baseline; `anchor` is the end that stands at x: start, middle or end."""
+
+    x: float
+    y: float
+    text: str
+    colour: str = "faint"
+    size: float = 10.5
+    anchor: str = "start"
+    bold: bool = False
+
+
+class Drawing(msgspec.Struct, frozen=True):
+    """A picture: its shapes, later ones on top."""
+
+    height: float
+    shapes: tuple[Outline | Text, ...]
+    width: float = WIDTH
+
+
+class _Axis(msgspec.Struct, frozen=True):
+    """Values from `low` to `high` (of a logarithmic axis their logarithms) over pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def px(self, values: Floats) -> Floats:
+        """Where values are drawn, those outside at the axis' ends."""
+        with np.errstate(divide="ignore"):
+            scaled = np.log10(values) if self.log else values
+        share = np.clip((scaled - self.low) / (self.high - self.low), 0.0, 1.0)
+        at: Floats = self.start + share * (self.end - self.start)
+        return at
+
+    def ticks(self, whole: bool = False) -> Floats:
+        """Round values on the axis."""
+        if self.log:
+            return log_ticks(10.0**self.low, 10.0**self.high)
+        return linear_ticks(self.low, self.high, _MOST_TICKS, whole)
+
+
+def draw(panel: Panel, titled: bool = False) -> Drawing:
+    """The panel's picture; `titled` writes its title above."""
+    head = _TITLE * titled
+    title = [Text(_EDGE, 17, panel.title, "text", 12, bold=True)] * titled
+    if panel.bars:
+        height = head + 6 + _BAR * len(panel.bars) + 10
+        return Drawing(height, (*title, *_bars(panel.bars, head + 6)))
+    x, y = _x_axis(panel), _y_axis(panel, head)
+    legend = _legend_rows(panel)
+    shapes = [*title, *_frame(panel, x, y)]
+    for index, curve in enumerate(panel.curves):
+        shapes += _curve(curve, index, x, y)
+    shapes += [_spans(spans, x, y) for spans in panel.spans]
+    for curve in panel.curves:
+        shapes += _labels(curve, x, y)
+    shapes += _legend(legend, head + _HEIGHT)
+    return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes))
+
+
+def linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
+    """At most so many round values between two, and one more; `whole` ones where nothing is between them."""
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    steps = (part * power for part in (1.0, 2.0, 2.5, 5.0, 10.0))
+    step = next(step for step in steps if step > least * 0.999 and not (whole and step % 1))
+    return np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1) * step
+
+
+def log_ticks(low: float, high: float) -> Floats:
+    """Round values between two on a logarithmic axis, fewer a decade the more decades; else both ends."""
+    decades = math.log10(high / low)
+    parts = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.8 else (1.0, 2.0, 5.0)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = np.array([part * 10.0**power for power in powers for part in parts])
+    inside = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
+    return inside if len(inside) else np.array([low, high])
+
+
+def _x_axis(panel: Panel) -> _Axis:
+    left, right = float(_LEFT), float(WIDTH - _RIGHT)
+    if panel.x_end is not None:
+        return _Axis(-0.015 * panel.x_end, 1.015 * panel.x_end, left, right)
+    values = np.concatenate([*(c.x for c in panel.curves), *(s.begin for s in panel.spans),
+                             *(s.end for s in panel.spans)]).astype(np.float64)  # fmt: skip
+    if log := panel.x_log and bool((values > 0).any()):
+        values = np.log10(values[values > 0])
+    low, high = float(values.min()), float(values.max())
+    margin = 0.02 * (high - low) or (0.3 if log else 0.05 * abs(low) or 0.5)
+    return _Axis(low - margin, high + margin, left, right, log)
+
+
+def _y_axis(panel: Panel, head: float) -> _Axis:
+    """Downwards for a timeline, else from zero up."""
+    top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
+    if panel.spans:
+        at = np.concatenate([spans.at for spans in panel.spans])
+        margin = 0.06 * float(np.ptp(at)) or 0.5
+        return _Axis(float(at.min()) - margin, float(at.max()) + margin, top, bottom)
+    most = max([0.0, *(float(curve.y.max()) for curve in panel.curves if len(curve.y))])
+    high = panel.y_top * 1.02 if panel.y_top else most * 1.06 or 1.0
+    return _Axis(-0.012 * high, high, bottom, top)
+
+
+def _frame(panel: Panel, x: _Axis, y: _Axis) -> Iterator[Outline | Text]:
+    """What is behind the curves: the band, the grid, and what the axes show."""
+    top, bottom = min(y.start, y.end), max(y.start, y.end)
+    if panel.band is not None:
+        left, right = x.px(np.array(panel.band[:2])).tolist()
+        yield Outline(_box(left, top, right, bottom), fill="band")
+    across, up = x.ticks(), y.ticks(whole=bool(panel.spans))
+    x_px, y_px = x.px(across), y.px(up)
+    grid = [_segments(x_px, top, x_px, bottom), _segments(x.start, y_px, x.end, y_px)]
+    yield Outline(np.concatenate(grid), "grid", 0.7)
+    yield Outline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8)
+    for px, value in zip(x_px.tolist(), across.tolist(), strict=True):
+        yield Text(px, bottom + 14, _tick(value), anchor="middle")
+    for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
+        yield Text(_LEFT - 5, px + 4, _tick(value), anchor="end")
+    yield Text(_EDGE, top - 12, panel.y_label)
+    yield Text(WIDTH - _RIGHT, bottom + 31, panel.x_label, anchor="end")
+
+
+def _tick(value: float) -> str:
+    for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / divisor:g}{letter}"
+    return f"{value:.6g}"
+
+
+def _style(index: int) -> tuple[str, tuple[float, ...]]:
+    """Colour and dash of the curve of an index."""
+    return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
+
+
+def _curve(curve: Curve, index: int, x: _Axis, y: _Axis) -> Iterator[Outline]:
+    colour, dash = _style(index)
+    if curve.form is CurveStyle.POINTS:
+        yield Outline(_at(curve.x, curve.y, x, y), colour, _MARK if curve.labels else _DOT, dots=True)
+        return
+    yield Outline(_at(*curve.corners(), x, y), colour, _LINE, dash)
+    if curve.form is CurveStyle.JOINED:
+        hollow = curve.hollow or (False,) * len(curve.x)
+        for point, empty in zip(_at(curve.x, curve.y, x, y), hollow, strict=True):
+            yield _marker(point, index, "paper" if empty else colour)
+
+
+def _marker(point: Floats, index: int, fill: str) -> Outline:
+    """A point of a curve: a polygon or a star, by index."""
+    corners, turn, inner = MARKERS[index % len(MARKERS)]
+    angles = math.radians(turn) + np.arange(corners + 1) * 2 * math.pi / corners
+    radii = np.where(np.arange(corners + 1) % 2, inner, 1.0) * 0.6 * _MARK
+    outline = point + np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
+    return Outline(outline, _style(index)[0], 1.0, fill=fill)
+
+
+def _labels(curve: Curve, x: _Axis, y: _Axis) -> Iterator[Text]:
+    """What stands next to points: on their right while there is room, below the marks of a distribution."""
+    down = 11 if curve.form is CurveStyle.POINTS else -4
+    for (at, height), label in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
+        late = at > x.start + 0.85 * (x.end - x.start)
+        yield Text(
+            at + (-5 if late else 5), height + down, label, size=_LABEL, anchor="end" if late else "start"
+        )
+
+
+def _spans(spans: Spans, x: _Axis, y: _Axis) -> Outline:
+    """All stretches of one kind as one outline: a page holds hundreds of them."""
+    at = y.px(spans.at)
+    width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
+    return Outline(_segments(x.px(spans.begin), at, x.px(spans.end), at), spans.tone.value, width)
+
+
+def _bars(bars: Sequence[Bar], top: float) -> Iterator[Outline | Text]:
+    """Bars from the top down, the name above each and its figure at its end."""
+    values = [value for bar in bars for value in (bar.value, bar.high, bar.best) if value == value]
+    scale = _BARS_WIDTH / (max([*values, 1e-12]) * 1.02)
+    for row, bar in enumerate(bars):
+        upper, lower, name_y = (top + _BAR * (row + share) for share in (0.45, 0.79, 0.29))
+        middle = (upper + lower) / 2
+        yield Text(_EDGE, name_y, middle_cut(bar.name, _LONGEST - len(bar.text)), "text")
+        yield Text(WIDTH - _RIGHT, name_y, bar.text, anchor="end")
+        yield Outline(_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
+        colour = SERIES[0] if row == 0 or not bars[0].name else SERIES[5]
+        yield Outline(_box(_EDGE, upper, _EDGE + bar.value * scale, lower), fill=colour)
+        if bar.low == bar.low and bar.high == bar.high:
+            ends = np.array([(_EDGE + max(end, 0.0) * scale, middle) for end in (bar.low, bar.high)])
+            yield Outline(ends, "paper", 4.0)  # the line is seen on the bar and next to it
+            yield Outline(ends, "text", 1.4)
+        if bar.best == bar.best:
+            best = _EDGE + bar.best * scale
+            yield Outline(np.array([(best, upper - 3), (best, lower + 3)]), "failed", _LINE, (3.2, 1.6))
+
+
+def _legend_rows(panel: Panel) -> list[list[tuple[str, Outline]]]:
+    """Names with samples, two in a row where they are short; nothing where there is one curve."""
+    sample = np.array([(0.0, 0.0), (22.0, 0.0)])
+    entries = [(spans.name, Outline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
+    if len(panel.curves) > 1 or (panel.curves and panel.curves[0].name and panel.y_top):
+        for index, curve in enumerate(panel.curves):
+            colour, dash = _style(index)
+            if curve.form is CurveStyle.POINTS:
+                entries.append((curve.name, Outline(np.array([(11.0, 0.0)]), colour, _MARK, dots=True)))
+            else:
+                entries.append((curve.name, Outline(sample, colour, _LINE, dash)))
+    entries = [entry for entry in entries if entry[0]]
+    in_a_row = 2 if all(len(name) <= _SHORT for name, _ in entries) else 1
+    return [entries[start : start + in_a_row] for start in range(0, len(entries), in_a_row)]
+
+
+def _legend(rows: Sequence[Sequence[tuple[str, Outline]]], top: float) -> Iterator[Outline | Text]:
+    for number, row in enumerate(rows):
+        for place, (name, sample) in enumerate(row):
+            left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
+            yield msgspec.structs.replace(sample, points=sample.points + np.array([left, baseline - 3.5]))
+            yield Text(left + 27, baseline, middle_cut(name, _LONGEST), "text")
+
+
+def _at(x_values: Floats, y_values: Floats, x: _Axis, y: _Axis) -> Floats:
+    return np.stack([x.px(x_values), y.px(y_values)], axis=1)
+
+
+def _box(left: float, top: float, right: float, bottom: float) -> Floats:
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
+
+
+def _segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y1: Floats | float) -> Floats:
+    """Each from (x0, y0) to (x1, y1), the pen lifted between them."""
+    ends = np.broadcast_arrays(x0, y0, x1, y1, np.nan, np.nan)
+    return np.stack(ends, axis=1).reshape(-1, 2).astype(np.float64)

@@ -1,0 +1,49 @@
+"""Layout: text for a terminal and a log file: lines wrapped at 80 columns, tables, long names cut."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 80  # of a terminal
+
+
+def wrapped(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
+    """Lines of at most `width` columns, all but the first indented, none of an empty text.
+
+    A longer word, a path say, stays whole, unless words may be broken.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_on_hyphens=break_words,
+        break_long_words=break_words,
+    )
+
+
+def aligned(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
+    """A line of a table: each cell at the right of its width, or at the left of a negative one."""
+    padded = (
+        cell.rjust(width) if width > 0 else cell.ljust(-width)
+        for cell, width in zip(cells, widths, strict=True)
+    )
+    return gap.join(padded).rstrip()
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most `width` letters, its end left out."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def middle_cut(name: str, width: int) -> str:
+    """A name in at most `width` letters, its middle left out: quantizations stand at the end."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) * 2 // 3
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 run, 2 runs."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,61 @@
+"""Network: the clock, the sockets and the poll that a transport runs on, so that tests give it their own."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import Any, Protocol
+
+from loadgen.clock import Clock, SystemClock
+
+Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.recvmsg returns it
+
+
+class Socket(Protocol):
+    """A connection's end, as far as a transport uses it; `socket.socket` is one."""
+
+    def fileno(self) -> int: ...
+    def connect_ex(self, address: Any, /) -> int: ...
+    def send(self, data: Any, /) -> int: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def recvmsg(self, size: int, ancillary_size: int, /) -> Received: ...
+    def getsockopt(self, level: int, option: int, /) -> int: ...
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Poller(Protocol):
+    """Reports what happened on files; `select.epoll` is one."""
+
+    def register(self, fd: int, events: int, /) -> None: ...
+    def modify(self, fd: int, events: int, /) -> None: ...
+    def unregister(self, fd: int, /) -> None: ...
+    def poll(self, timeout_s: float, most_events: int, /) -> list[tuple[int, int]]: ...
+    def close(self) -> None: ...
+
+
+class Network(Clock, Protocol):
+    """What the epoll transport needs of the machine."""
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+    def socket(self, family: int, /) -> Socket:
+        """A TCP socket that never blocks."""
+        ...
+
+    def poller(self) -> Poller: ...
+
+
+class SystemNetwork(SystemClock):
+    """The kernel's: its calls are handed out as they are, so that the hot path makes them directly."""
+
+    sleep = staticmethod(time.sleep)
+
+    def socket(self, family: int) -> Socket:
+        """A TCP socket that never blocks."""
+        return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+
+    def poller(self) -> Poller:
+        """An epoll."""
+        return select.epoll()
