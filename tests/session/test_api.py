@@ -144,7 +144,7 @@ def test_a_saved_run_is_loaded_and_judged_as_it_was(server: ScriptedServer, tmp_
     assert loaded.report() == run.report()
     with pytest.raises(loadgen.LoadgenError, match="holds a run already"):
         run.save(tmp_path / "a" / "b")
-    with pytest.raises(loadgen.LoadgenError, match="no run directory"):
+    with pytest.raises(loadgen.LoadgenError, match="is not a run directory"):
         loadgen.load(tmp_path)
 
 
@@ -187,7 +187,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"headers": {"a b": "c"}}, "header"),
     ({"api_key": "two words"}, "api_key is not an API key"),
     ({"endpoint": "/a b"}, "--endpoint"),
-    ({"max_failures": "half"}, "max_failures: 'half' is neither"),
+    ({"max_failures": "half"}, "max_failures: 'half' is not"),
     ({"goodput": ["ttft"]}, "goodput"),
     ({"num_promts": 3}, r"no keyword 'num_promts'.*num_prompts"),
     ({"profile": "high-laod"}, "'high-laod'.*high-load"),
