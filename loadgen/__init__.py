@@ -1,7 +1,7 @@
 """A serving-load benchmark client for LLM servers whose every figure was true of the server.
 
 >>> import loadgen
->>> run = loadgen.session.bench("http://localhost:8000", profile="high-load")
+>>> run = loadgen.bench("http://localhost:8000", profile="high-load")
 >>> run.metrics.ttft.p99_ms, run.verdict.status
 """
 

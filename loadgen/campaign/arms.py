@@ -102,11 +102,7 @@ def _of(row: CheckpointTable, file: File, path: Path, trust: Trust) -> Iterator[
 
 
 def _arm(
-    row: CheckpointTable,
-    file: File,
-    path: Path,
-    server: str,
-    resolved: tuple[dict[str, Any], str],
+    row: CheckpointTable, file: File, path: Path, server: str, resolved: tuple[dict[str, Any], str]
 ) -> Arm:
     flags, origin = resolved
     words = keys.words(flags, bench_parser(), origin)

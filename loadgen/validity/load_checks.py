@@ -20,7 +20,7 @@ LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
-_FIX_FAILURES = "fix the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
+_FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
 _KEEP_ALIVE = (
     "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
     "--timeout-keep-alive), or that of the proxy before it"
@@ -56,7 +56,7 @@ def _partial(run: RunEvidence) -> Evidence:
     "stopped-by-rule",
     "a stop rule (--max-failures, --max-consecutive-failures, --max-duration) ended the run: slow requests "
     "had less time to finish",
-    "fix the errors listed under `failed:`, or relax the rule",
+    "resolve the errors listed under `failed:`, or relax the rule",
 )
 def stopped_by_rule(run: RunEvidence) -> Evidence | None:
     """A stop rule ended the run before its plan."""

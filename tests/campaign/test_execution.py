@@ -267,9 +267,7 @@ Server(heed).serve()"""
     assert failures(place) == {}
     assert not (place / "unfinished").exists()
     out = capsys.readouterr().out
-    assert (
-        f"1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
-    )
+    assert f"1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
     kept = contents(place / "cells")
     (tmp_path / "B" / "server.py").write_text(
         (tmp_path / "B" / "server.py").read_text("utf-8").replace("asked.number == 3", "False"), "utf-8"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.virtual_time import closed_loop
+from builders.virtual_engine import closed_loop
 from loadgen.errors import UsageError
 from loadgen.roofline import preset
 from loadgen.roofline.ceiling import Ceiling, Weights

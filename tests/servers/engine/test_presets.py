@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.virtual_time import Outcome, closed_loop
+from builders.virtual_engine import Outcome, closed_loop
 from loadgen_servers.engine.presets import DEFAULT, Preset, Published, UnknownPreset, preset, presets
 from loadgen_servers.engine.scheduler import Scheduler, Sequence
 

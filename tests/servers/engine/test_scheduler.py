@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.virtual_time import TURNAROUND_NS, closed_loop
+from builders.virtual_engine import TURNAROUND_NS, closed_loop
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, StepOutput
 from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
 
