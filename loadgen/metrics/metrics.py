@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -164,10 +165,8 @@ class Metrics(msgspec.Struct, frozen=True):
             "client_queue_time": self.queue_time,
             "e2el_including_client_queue": self.e2el_intended,
         }
-        if not self.streamed:
-            return whole
         stream = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl}
-        return {**stream, **whole, "token_time": self.token_time}
+        return {**stream, **whole, "token_time": self.token_time} if self.streamed else whole
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
@@ -247,11 +246,10 @@ def _output_tokens(records: Records, ok: Bool) -> Int64:
 def _good(each: PerRequest, ask: MetricOptions) -> int | None:
     if not ask.goodput_slo_ms:
         return None
-    nan = float("nan")
     values_ms = {
-        "ttft": np.where(each.has_ttft, each.ttft_ns, nan) / _MS_NS,
-        "tpot": np.where(each.has_ttft, each.tpot_ns(), nan) / _MS_NS,  # one token: 0, as vLLM has it
-        "e2el": np.where(each.ok, each.e2el_ns, nan) / _MS_NS,
+        "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / _MS_NS,
+        "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / _MS_NS,  # one token: 0, as vLLM has it
+        "e2el": np.where(each.ok, each.e2el_ns, np.nan) / _MS_NS,
     }
     return int((meets(ask.goodput_slo_ms, values_ms) & each.ok).sum())
 
@@ -307,24 +305,19 @@ def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[
 def _of_many_gaps(
     records: Records, ok: Bool, percentiles: Sequence[float]
 ) -> tuple[Distribution, Distribution]:
-    def per_message() -> Iterator[Piece]:
-        for block in records.blocks():
-            yield gaps(block, ok[block.first : block.last])[0], None
+    def each() -> Iterator[tuple[Int64, Int64]]:
+        return (gaps(block, ok[block.first : block.last]) for block in records.blocks())
 
     def per_token() -> Iterator[Piece]:
-        for block in records.blocks():
-            gap_ns, tokens = gaps(block, ok[block.first : block.last])
-            yield gap_ns / np.maximum(tokens, 1), tokens
+        return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in each())
 
-    single = all((gaps(block, ok[block.first : block.last])[1] == 1).all() for block in records.blocks())
-    itl = Distribution.of_pieces(per_message, percentiles)
+    itl = Distribution.of_pieces(lambda: ((gap_ns, None) for gap_ns, _ in each()), percentiles)
+    single = all((tokens == 1).all() for _, tokens in each())
     return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
 
 
 def _failures(records: Records) -> dict[str, FailureTally]:
-    tallies: dict[str, FailureTally] = {}
-    for failure in records.failures:
-        if failure is not None:
-            seen = tallies.get(failure.kind.value, FailureTally(0, failure.detail))
-            tallies[failure.kind.value] = FailureTally(seen.count + 1, seen.detail)
-    return dict(sorted(tallies.items(), key=lambda item: -item[1].count))
+    failures = [failure for failure in records.failures if failure is not None]
+    firsts = {failure.kind.value: failure.detail for failure in reversed(failures)}
+    counts = Counter(failure.kind.value for failure in failures)
+    return {kind: FailureTally(n, firsts[kind]) for kind, n in counts.most_common()}

@@ -276,10 +276,8 @@ class Records(Columns, frozen=True, kw_only=True):
         if missing := [name for name in needed if name not in stored]:
             raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
-        scalars = {
-            name: stored[name].astype(np.int64, copy=False) if name in stored else _unknown(requests)
-            for name in BOUNDS
-        }
+        unknown = np.full(requests, UNKNOWN, np.int64)
+        scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
         start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
         check(scalars, start, arrival_ns, tokens)
         kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
@@ -350,10 +348,6 @@ def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
     table[:columns] = np.frombuffer(data, "<i8").reshape(columns, requests)
     return dict(zip(BOUNDS, table, strict=True))
-
-
-def _unknown(requests: int) -> Int64:
-    return np.full(requests, UNKNOWN, np.int64)
 
 
 def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:

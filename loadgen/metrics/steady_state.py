@@ -114,11 +114,8 @@ def lines(part: Steady | Unsteady) -> list[str]:
     """The steady part as the report has it: one line, or two."""
     if isinstance(part, Unsteady):
         return [f"steady state: none: {part.why}"]
-    means = [
-        f"{name} {latency.mean_ms:.2f}"
-        for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
-        if latency.n
-    ]
+    latencies_of = {"TTFT": part.ttft, "TPOT": part.tpot, "E2EL": part.e2el}
+    means = [f"{name} {latency.mean_ms:.2f}" for name, latency in latencies_of.items() if latency.n]
     span = f"{part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %)"
     rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
