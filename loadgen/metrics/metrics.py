@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -102,19 +102,6 @@ class PerRequest(msgspec.Struct, frozen=True):
         return after_first / np.maximum(self.output_tokens - 1, 1)
 
 
-class Latencies(TypedDict):
-    """The distributions among the fields of Metrics, which defines each."""
-
-    ttft: Distribution
-    tpot: Distribution
-    itl: Distribution
-    token_time: Distribution
-    e2el: Distribution
-    queue_time: Distribution
-    ttft_intended: Distribution
-    e2el_intended: Distribution
-
-
 class Metrics(msgspec.Struct, frozen=True):
     """Every figure of a run; latencies and tokens over successful requests only."""
 
@@ -202,7 +189,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     sent = records.where(records.sent)
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
-    duration_s = duration_ns / _SECOND_NS
+    duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
+    peak_tokens = peak_of(records, ok, window_ns) if ask.streamed else None
     completed, good = int(ok.sum()), _good(each, ask)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
@@ -220,7 +208,9 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         request_throughput_per_s=_per_s(completed, duration_s),
         output_throughput_per_s=_per_s(outputs, duration_s),
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
-        peak_output_throughput_per_s=_peak_throughput(records, ok, duration_ns) if ask.streamed else None,
+        peak_output_throughput_per_s=None
+        if peak_tokens is None
+        else _per_s(peak_tokens, window_ns / _SECOND_NS),
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
         mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
         good=good,
@@ -254,13 +244,8 @@ def _good(each: PerRequest, ask: MetricOptions) -> int | None:
     return int((meets(ask.goodput_slo_ms, values_ms) & each.ok).sum())
 
 
-def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
-    window_ns = min(_SECOND_NS, duration_ns)
-    return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
-
-
-def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> Latencies:
-    """The latencies of the requests that `each` has as successful."""
+def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
+    """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
     def over(values_ns: NDArray[Any]) -> Distribution:
         return Distribution.of(values_ns, ask.metric_percentiles)
