@@ -36,26 +36,18 @@ class DecodedStream(msgspec.Struct, frozen=True):
     malformed: str = ""
 
 
-class Decoder:
+class Decoder(msgspec.Struct, eq=False):
     """Decodes the captures of one run, which share a dialect and whether they were streamed.
 
     `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
     each prompt and answer of the plan, int64[requests] each.
     """
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        streamed: bool,
-        keep_text: bool = False,
-        hide: Hide = as_is,
-        planned: tuple[Int64, Int64] | None = None,
-    ) -> None:
-        self.dialect = dialect
-        self.streamed = streamed
-        self.keep_text = keep_text
-        self.hide = hide
-        self.planned = planned
+    dialect: Dialect
+    streamed: bool
+    keep_text: bool = False
+    hide: Hide = as_is
+    planned: tuple[Int64, Int64] | None = None
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.

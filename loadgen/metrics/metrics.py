@@ -276,20 +276,15 @@ def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
 
 def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:
     """ITL, and the same gaps per token: with one token a message they are the same."""
-    if not records.in_one_block:
-        return _of_many_gaps(records, ok, percentiles)
-    gap_ns, tokens = gaps(records, ok)
-    if (tokens == 1).all():
-        itl = Distribution.of(gap_ns, percentiles)
-        return itl, itl
-    # Before ITL, which reorders the gaps in place.
-    token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
-    return Distribution.of(gap_ns, percentiles), token_time
+    if records.in_one_block:
+        gap_ns, tokens = gaps(records, ok)
+        if (tokens == 1).all():
+            itl = Distribution.of(gap_ns, percentiles)
+            return itl, itl
+        # Before ITL, which reorders the gaps in place.
+        token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
+        return Distribution.of(gap_ns, percentiles), token_time
 
-
-def _of_many_gaps(
-    records: Records, ok: Bool, percentiles: Sequence[float]
-) -> tuple[Distribution, Distribution]:
     def each() -> Iterator[tuple[Int64, Int64]]:
         return (gaps(block, ok[block.first : block.last]) for block in records.blocks())
 

@@ -83,12 +83,8 @@ def too_deep(value: Any) -> bool:
     """Whether tables and lists lie more than 64 deep inside one another; itself it never recurses."""
     level = [value]
     for _ in range(DEEPEST + 1):
-        level = [
-            part
-            for value in level
-            if isinstance(value, dict | list)
-            for part in (value.values() if isinstance(value, dict) else value)
-        ]
+        nested = [part for part in level if isinstance(part, dict | list)]
+        level = [inner for part in nested for inner in (part.values() if isinstance(part, dict) else part)]
         if not level:
             return False
     return True
