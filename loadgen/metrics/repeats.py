@@ -47,14 +47,6 @@ class Spread(msgspec.Struct, frozen=True):
         """The half width as a share of the mean; 0 where nothing varies."""
         return self.half_width / abs(self.mean) if self.half_width else 0.0
 
-    @property
-    def low(self) -> float:
-        return self.mean - self.half_width
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half_width
-
 
 def spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
     """Each headline figure that at least two runs have, over those runs."""
@@ -102,7 +94,7 @@ def json(figures: Sequence[Spread]) -> dict[str, Any]:
     return {
         spread.name: {
             **{key: value for key, value in asdict(spread).items() if key not in ("name", "label")},
-            "interval": [spread.low, spread.high],
+            "interval": [spread.mean - spread.half_width, spread.mean + spread.half_width],
         }
         for spread in figures
     }
