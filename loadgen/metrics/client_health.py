@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import numpy as np
 
 from loadgen.arrays import Float64, Int64, total
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.percentiles import percentiles as ranked
 from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
 
@@ -81,12 +78,10 @@ def _p99_gap_excess(records: Records) -> float:
 
 
 def _p99_of_waits(records: Records, which: int) -> float:
-    def pieces() -> Iterator[Piece]:
-        for block in records.blocks():
-            yield _waits(block)[which], None
-
-    distribution = Distribution.of_pieces(pieces, (99,))
-    return distribution.percentiles_ms[99] if distribution.n else 0.0
+    waits = Distribution.of_pieces(
+        lambda: ((_waits(block)[which], None) for block in records.blocks()), (99,)
+    )
+    return waits.percentiles_ms[99] if waits.n else 0.0
 
 
 def _waits(block: MessageBlock) -> tuple[Int64, Float64]:

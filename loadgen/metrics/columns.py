@@ -179,8 +179,7 @@ def words_of(stored: NDArray[np.uint8], start: Int64) -> list[str]:
         raise ValueError("column word_start is empty")
     _check_start(start, len(start) - 1, len(stored))
     data = stored.tobytes()
-    ends = start.tolist()
-    return [decoded(data[a:b]) for a, b in pairwise(ends)]
+    return [decoded(data[begin:end]) for begin, end in pairwise(start.tolist())]
 
 
 def chosen(words: Sequence[str], numbers: Int64) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.metrics.record import UNKNOWN, Record
@@ -35,26 +36,18 @@ class DecodedStream(msgspec.Struct, frozen=True):
     malformed: str = ""
 
 
-class Decoder:
+class Decoder(msgspec.Struct, eq=False):
     """Decodes the captures of one run, which share a dialect and whether they were streamed.
 
     `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
     each prompt and answer of the plan, int64[requests] each.
     """
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        streamed: bool,
-        keep_text: bool = False,
-        hide: Hide = as_is,
-        planned: tuple[Int64, Int64] | None = None,
-    ) -> None:
-        self.dialect = dialect
-        self.streamed = streamed
-        self.keep_text = keep_text
-        self.hide = hide
-        self.planned = planned
+    dialect: Dialect
+    streamed: bool
+    keep_text: bool = False
+    hide: Hide = as_is
+    planned: tuple[Int64, Int64] | None = None
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -163,7 +156,7 @@ class Decoder:
             try:
                 (_,) = self.dialect.messages(data)
             except (*NOT_JSON, ValueError) as error:
-                malformed = f"event {len(good) + 1}: {error}: {_readable(data)}"
+                malformed = f"event {len(good) + 1}: {error}: {data.decode('utf-8', 'replace')}"
                 break
             good.append(data)
         events = sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault)
@@ -188,7 +181,7 @@ class Decoder:
         except NOT_JSON as error:
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
-            return Failure(FailureKind.MALFORMED, f"{error}: {_readable(answer.body)}"), False
+            return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
         summary = _summary(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
         malformed = too_many(counted or 0, len(answer.body))
@@ -290,9 +283,7 @@ def _unframed(capture: Capture) -> HttpBody:
     if not capture.framed:
         return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)
     answer = unframe(capture.raw, ends)
-    if answer.complete and capture.failure is not None:
-        return HttpBody(answer.status, answer.headers, answer.body, answer.body_ends, False, answer.malformed)
-    return answer
+    return replace(answer, complete=answer.complete and capture.failure is None)
 
 
 def _kind(answer: HttpBody) -> str:
@@ -328,15 +319,12 @@ def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> 
 
 
 def _note_usage(record: Record, usage: Usage | None) -> None:
-    if usage is None:
+    if usage is None or usage.prompt_tokens is None:
         return
-    prompt, details = usage.prompt_tokens, usage.prompt_tokens_details
-    if prompt is None:
-        return
-    record.input_tokens = prompt
+    record.input_tokens, details = usage.prompt_tokens, usage.prompt_tokens_details
     cached = details.cached_tokens if details is not None else None
     # More than the prompt cannot have been found: what is optional and cannot be true is not known.
-    if cached is not None and cached <= prompt:
+    if cached is not None and cached <= record.input_tokens:
         record.cached_tokens = cached
 
 
@@ -376,7 +364,3 @@ def _emptiness(content_type: str, total: int, messages: int) -> str:
     if total:
         return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
     return f"a complete stream of {messages} messages without a token"
-
-
-def _readable(data: bytes) -> str:
-    return data.decode("utf-8", "replace")

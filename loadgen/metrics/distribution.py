@@ -51,10 +51,9 @@ class Distribution(msgspec.Struct, frozen=True):
         """The distribution of these nanoseconds, which are reordered in place."""
         if not len(values_ns):
             return cls._of_nothing(percentiles)
-        moments = float(values_ns.mean()), float(values_ns.std())
-        bounds = float(values_ns.min()), float(values_ns.max())
+        figures_ns = [float(of()) for of in (values_ns.mean, values_ns.std, values_ns.min, values_ns.max)]
         ranked = ranks.percentiles(values_ns, (50, *percentiles))
-        return cls._made(len(values_ns), moments, bounds, ranked, percentiles)
+        return cls._made(len(values_ns), (*figures_ns, *ranked), percentiles)
 
     @classmethod
     def weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
@@ -66,7 +65,7 @@ class Distribution(msgspec.Struct, frozen=True):
         std = math.sqrt(float(((values_ns - mean) ** 2 * weights).sum()) / count)
         some = values_ns[weights > 0]
         ranked = ranks.weighted(values_ns, weights, (50, *percentiles))
-        return cls._made(count, (mean, std), (float(some.min()), float(some.max())), ranked, percentiles)
+        return cls._made(count, (mean, std, float(some.min()), float(some.max()), *ranked), percentiles)
 
     @classmethod
     def of_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
@@ -83,30 +82,14 @@ class Distribution(msgspec.Struct, frozen=True):
             apart = (values_ns - mean) ** 2
             squares += float((apart if weights is None else apart * weights).sum())
         ranked = ranks.of_pieces(pieces, count, (low, high), (50, *percentiles))
-        moments = mean, math.sqrt(squares / count)
-        return cls._made(count, moments, (float(low), float(high)), ranked, percentiles)
+        return cls._made(count, (mean, math.sqrt(squares / count), low, high, *ranked), percentiles)
 
     @classmethod
     def _of_nothing(cls, percentiles: Sequence[float]) -> Distribution:
-        nan = float("nan")
-        return cls(0, nan, nan, nan, nan, nan, dict.fromkeys(percentiles, nan))
+        return cls._made(0, [math.nan] * (5 + len(percentiles)), percentiles)
 
     @classmethod
-    def _made(
-        cls,
-        count: int,
-        moments_ns: tuple[float, float],
-        bounds_ns: tuple[float, float],
-        found_ns: Sequence[float],
-        percentiles: Sequence[float],
-    ) -> Distribution:
-        middle, *at = found_ns
-        return cls(
-            n=count,
-            mean_ms=moments_ns[0] / _MS_NS,
-            median_ms=middle / _MS_NS,
-            std_ms=moments_ns[1] / _MS_NS,
-            min_ms=bounds_ns[0] / _MS_NS,
-            max_ms=bounds_ns[1] / _MS_NS,
-            percentiles_ms={p: rank / _MS_NS for p, rank in zip(percentiles, at, strict=True)},
-        )
+    def _made(cls, count: int, figures_ns: Sequence[float], percentiles: Sequence[float]) -> Distribution:
+        """From mean, standard deviation, least, greatest, median and each percentile."""
+        mean, std, low, high, median, *ranked = (figure_ns / _MS_NS for figure_ns in figures_ns)
+        return cls(count, mean, median, std, low, high, dict(zip(percentiles, ranked, strict=True)))

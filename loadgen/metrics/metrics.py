@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -101,19 +102,6 @@ class PerRequest(msgspec.Struct, frozen=True):
         return after_first / np.maximum(self.output_tokens - 1, 1)
 
 
-class Latencies(TypedDict):
-    """The distributions among the fields of Metrics, which defines each."""
-
-    ttft: Distribution
-    tpot: Distribution
-    itl: Distribution
-    token_time: Distribution
-    e2el: Distribution
-    queue_time: Distribution
-    ttft_intended: Distribution
-    e2el_intended: Distribution
-
-
 class Metrics(msgspec.Struct, frozen=True):
     """Every figure of a run; latencies and tokens over successful requests only."""
 
@@ -164,10 +152,8 @@ class Metrics(msgspec.Struct, frozen=True):
             "client_queue_time": self.queue_time,
             "e2el_including_client_queue": self.e2el_intended,
         }
-        if not self.streamed:
-            return whole
         stream = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl}
-        return {**stream, **whole, "token_time": self.token_time}
+        return {**stream, **whole, "token_time": self.token_time} if self.streamed else whole
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
@@ -203,7 +189,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     sent = records.where(records.sent)
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
-    duration_s = duration_ns / _SECOND_NS
+    duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
+    peak_tokens = peak_of(records, ok, window_ns) if ask.streamed else None
     completed, good = int(ok.sum()), _good(each, ask)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
@@ -221,7 +208,9 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         request_throughput_per_s=_per_s(completed, duration_s),
         output_throughput_per_s=_per_s(outputs, duration_s),
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
-        peak_output_throughput_per_s=_peak_throughput(records, ok, duration_ns) if ask.streamed else None,
+        peak_output_throughput_per_s=None
+        if peak_tokens is None
+        else _per_s(peak_tokens, window_ns / _SECOND_NS),
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
         mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
         good=good,
@@ -247,22 +236,16 @@ def _output_tokens(records: Records, ok: Bool) -> Int64:
 def _good(each: PerRequest, ask: MetricOptions) -> int | None:
     if not ask.goodput_slo_ms:
         return None
-    nan = float("nan")
     values_ms = {
-        "ttft": np.where(each.has_ttft, each.ttft_ns, nan) / _MS_NS,
-        "tpot": np.where(each.has_ttft, each.tpot_ns(), nan) / _MS_NS,  # one token: 0, as vLLM has it
-        "e2el": np.where(each.ok, each.e2el_ns, nan) / _MS_NS,
+        "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / _MS_NS,
+        "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / _MS_NS,  # one token: 0, as vLLM has it
+        "e2el": np.where(each.ok, each.e2el_ns, np.nan) / _MS_NS,
     }
     return int((meets(ask.goodput_slo_ms, values_ms) & each.ok).sum())
 
 
-def _peak_throughput(records: Records, ok: Bool, duration_ns: int) -> float:
-    window_ns = min(_SECOND_NS, duration_ns)
-    return _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS)
-
-
-def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> Latencies:
-    """The latencies of the requests that `each` has as successful."""
+def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
+    """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
     def over(values_ns: NDArray[Any]) -> Distribution:
         return Distribution.of(values_ns, ask.metric_percentiles)
@@ -293,38 +276,28 @@ def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
 
 def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:
     """ITL, and the same gaps per token: with one token a message they are the same."""
-    if not records.in_one_block:
-        return _of_many_gaps(records, ok, percentiles)
-    gap_ns, tokens = gaps(records, ok)
-    if (tokens == 1).all():
-        itl = Distribution.of(gap_ns, percentiles)
-        return itl, itl
-    # Before ITL, which reorders the gaps in place.
-    token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
-    return Distribution.of(gap_ns, percentiles), token_time
+    if records.in_one_block:
+        gap_ns, tokens = gaps(records, ok)
+        if (tokens == 1).all():
+            itl = Distribution.of(gap_ns, percentiles)
+            return itl, itl
+        # Before ITL, which reorders the gaps in place.
+        token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
+        return Distribution.of(gap_ns, percentiles), token_time
 
-
-def _of_many_gaps(
-    records: Records, ok: Bool, percentiles: Sequence[float]
-) -> tuple[Distribution, Distribution]:
-    def per_message() -> Iterator[Piece]:
-        for block in records.blocks():
-            yield gaps(block, ok[block.first : block.last])[0], None
+    def each() -> Iterator[tuple[Int64, Int64]]:
+        return (gaps(block, ok[block.first : block.last]) for block in records.blocks())
 
     def per_token() -> Iterator[Piece]:
-        for block in records.blocks():
-            gap_ns, tokens = gaps(block, ok[block.first : block.last])
-            yield gap_ns / np.maximum(tokens, 1), tokens
+        return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in each())
 
-    single = all((gaps(block, ok[block.first : block.last])[1] == 1).all() for block in records.blocks())
-    itl = Distribution.of_pieces(per_message, percentiles)
+    itl = Distribution.of_pieces(lambda: ((gap_ns, None) for gap_ns, _ in each()), percentiles)
+    single = all((tokens == 1).all() for _, tokens in each())
     return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
 
 
 def _failures(records: Records) -> dict[str, FailureTally]:
-    tallies: dict[str, FailureTally] = {}
-    for failure in records.failures:
-        if failure is not None:
-            seen = tallies.get(failure.kind.value, FailureTally(0, failure.detail))
-            tallies[failure.kind.value] = FailureTally(seen.count + 1, seen.detail)
-    return dict(sorted(tallies.items(), key=lambda item: -item[1].count))
+    failures = [failure for failure in records.failures if failure is not None]
+    firsts = {failure.kind.value: failure.detail for failure in reversed(failures)}
+    counts = Counter(failure.kind.value for failure in failures)
+    return {kind: FailureTally(n, firsts[kind]) for kind, n in counts.most_common()}

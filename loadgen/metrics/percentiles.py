@@ -148,13 +148,8 @@ def _narrowed(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
         parts: dict[int, _Range] = {}
         for place, at in zip(span.places, np.searchsorted(ends, span.places, "right").tolist(), strict=True):
             low = span.low + (at << span.shift)
-            part = _Range(
-                low,
-                min(low + (1 << span.shift) - 1, span.high),
-                int(ends[at] - weight[row, at]),
-                [],
-                int(numbers[row, at]),
-            )
+            high, before = min(low + (1 << span.shift) - 1, span.high), int(ends[at] - weight[row, at])
+            part = _Range(low, high, before, [], int(numbers[row, at]))
             parts.setdefault(at, part).places.append(place)
         yield list(parts.values())
 

@@ -37,7 +37,7 @@ _FIRST_FRAMES = 23  # columns of the first journals
 _WORDS = ("failure_kind", "failure_detail", "finish_reason")
 _SHARED_WORDS = ("words", "word_start")  # files without them are older
 _STORED = (*BOUNDS, "start", "arrival_ns", "tokens", *_WORDS, *_SHARED_WORDS)
-_WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # of tokens in a frame
+_WIDTHS = (1, 2, 4, 8)  # bytes of a token count in a frame
 
 
 class Record(msgspec.Struct):
@@ -209,12 +209,13 @@ class Records(Columns, frozen=True, kw_only=True):
 
     def pack(self) -> bytes:
         """Everything of these records, texts too, as one message that `unpack` reads."""
+        narrowest = np.min_scalar_type(int(self.tokens.max(initial=0))).newbyteorder("<")
         return _ENCODER.encode(
             _Frame(
                 scalars=np.stack([*self.columns.values()]).astype("<i8").tobytes(),
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
-                tokens=self.tokens.astype(_narrowest(self.tokens)).tobytes(),
+                tokens=self.tokens.astype(narrowest).tobytes(),
                 failures=[(f.kind.value, encoded(f.detail)) if f else None for f in self.failures],
                 finish_reasons=[encoded(reason) for reason in self.finish_reasons],
                 texts=[None if text is None else encoded(text) for text in self.texts],
@@ -276,19 +277,18 @@ class Records(Columns, frozen=True, kw_only=True):
         if missing := [name for name in needed if name not in stored]:
             raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
-        scalars = {
-            name: stored[name].astype(np.int64, copy=False) if name in stored else _unknown(requests)
-            for name in BOUNDS
-        }
+        unknown = np.full(requests, UNKNOWN, np.int64)
+        scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
         start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
         check(scalars, start, arrival_ns, tokens)
         kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
+        failures = zip(kinds, details, strict=True)
         return cls(
             **scalars,
             start=start,
             arrival_ns=arrival_ns,
             tokens=tokens,
-            failures=_failures(kinds, details),
+            failures=[Failure(FailureKind(kind), why) if kind else None for kind, why in failures],
             finish_reasons=reasons,
             texts=[None] * requests,
         )
@@ -327,19 +327,13 @@ class _Rows(msgspec.Struct):
         return rows
 
 
-def _narrowest(tokens: Int64) -> str:
-    most = int(tokens.max(initial=0))
-    return next(kind for kind in _WIDTHS if most <= np.iinfo(kind).max)
-
-
 def _widened(data: bytes, messages: int) -> Int64:
     if not messages:
         return _NONE
     width, over = divmod(len(data), messages)
-    kind = next((kind for kind in _WIDTHS if np.dtype(kind).itemsize == width), None)
-    if over or kind is None:
+    if over or width not in _WIDTHS:
         raise ValueError("a frame is damaged: its tokens are not those of its arrivals")
-    return np.frombuffer(data, kind).astype(np.int64)
+    return np.frombuffer(data, f"<u{width}").astype(np.int64)
 
 
 def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
@@ -352,10 +346,6 @@ def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     return dict(zip(BOUNDS, table, strict=True))
 
 
-def _unknown(requests: int) -> Int64:
-    return np.full(requests, UNKNOWN, np.int64)
-
-
 def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
     """A column of strings; files of an earlier version hold them as numpy's own."""
     column = stored[name]
@@ -366,8 +356,3 @@ def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[st
     if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
         raise ValueError(f"column {name} holds no words")
     return chosen(words_of(*(stored[part] for part in _SHARED_WORDS)), column)
-
-
-def _failures(kinds: list[str], details: list[str]) -> list[Failure | None]:
-    pairs = zip(kinds, details, strict=True)
-    return [Failure(FailureKind(kind), detail) if kind else None for kind, detail in pairs]

@@ -47,14 +47,6 @@ class Spread(msgspec.Struct, frozen=True):
         """The half width as a share of the mean; 0 where nothing varies."""
         return self.half_width / abs(self.mean) if self.half_width else 0.0
 
-    @property
-    def low(self) -> float:
-        return self.mean - self.half_width
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half_width
-
 
 def spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
     """Each headline figure that at least two runs have, over those runs."""
@@ -102,7 +94,7 @@ def json(figures: Sequence[Spread]) -> dict[str, Any]:
     return {
         spread.name: {
             **{key: value for key, value in asdict(spread).items() if key not in ("name", "label")},
-            "interval": [spread.low, spread.high],
+            "interval": [spread.mean - spread.half_width, spread.mean + spread.half_width],
         }
         for spread in figures
     }
@@ -114,13 +106,11 @@ def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
     yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
     if run.goodput_per_s is not None:
         yield "goodput_per_s", "Goodput (req/s)", run.goodput_per_s
-    latencies = {"TTFT": run.ttft, "TPOT": run.tpot, "ITL": run.itl, "E2EL": run.e2el}
-    for name, latency in latencies.items():
-        key = name.lower()
-        yield f"mean_{key}_ms", f"Mean {name} (ms)", latency.mean_ms
+    for key, latency in {"ttft": run.ttft, "tpot": run.tpot, "itl": run.itl, "e2el": run.e2el}.items():
+        yield f"mean_{key}_ms", f"Mean {key.upper()} (ms)", latency.mean_ms
         for percentile, value in latency.percentiles_ms.items() if key != "e2el" else ():
             rank = percentile_name(percentile)
-            yield f"p{rank}_{key}_ms", f"P{rank} {name} (ms)", value
+            yield f"p{rank}_{key}_ms", f"P{rank} {key.upper()} (ms)", value
 
 
 def _of_steady(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
@@ -132,14 +122,13 @@ def _of_steady(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
 
 
 def _spread(name: str, label: str, values: Sequence[float]) -> Spread:
-    n, mean, std = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
-    most = STABLE_SHARE * abs(mean)
-    half_width = _half_width(std, n)
+    mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+    most, half_width = STABLE_SHARE * abs(mean), _half_width(std, len(values))
     needed = (runs for runs in range(2, _MOST_RUNS + 1) if _half_width(std, runs) <= most)
     return Spread(
         name=name,
         label=label,
-        runs=n,
+        runs=len(values),
         mean=mean,
         std=std,
         cv=std / abs(mean) if mean else 0.0,
@@ -154,10 +143,9 @@ def _half_width(std: float, runs: int) -> float:
 
 
 def _row(spread: Spread, runs: int) -> tuple[str, ...]:
-    of = f" (of {spread.runs})" if spread.runs < runs else ""
-    figures = (spread.mean, spread.std, spread.half_width)
-    mean, std, half_width = (f"{figure:.2f}" for figure in figures)
-    return spread.label + of, mean, std, f"{100 * spread.cv:.1f}", half_width, f"{100 * spread.reach:.1f}"
+    label = spread.label + (f" (of {spread.runs})" if spread.runs < runs else "")
+    cv, reach = (f"{100 * share:.1f}" for share in (spread.cv, spread.reach))
+    return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, f"{spread.half_width:.2f}", reach
 
 
 def _verdict(figures: Sequence[Spread]) -> str:
@@ -165,11 +153,7 @@ def _verdict(figures: Sequence[Spread]) -> str:
     unstable = [spread for spread in figures if not spread.stable]
     if not unstable:
         return f"stable: every figure ({rule})"
-    needs = "; ".join(f"{spread.label.partition(' (')[0]}, {_needs(spread)}" for spread in unstable)
-    return f"not yet stable ({rule}): {needs}"
-
-
-def _needs(spread: Spread) -> str:
-    if spread.runs_needed is None:
-        return f"over {_MOST_RUNS} runs likely"
-    return f"about {spread.runs_needed} runs likely"
+    needs = (f"about {s.runs_needed}" if s.runs_needed else f"over {_MOST_RUNS}" for s in unstable)
+    names = (spread.label.partition(" (")[0] for spread in unstable)
+    listed = "; ".join(f"{name}, {need} runs likely" for name, need in zip(names, needs, strict=True))
+    return f"not yet stable ({rule}): {listed}"

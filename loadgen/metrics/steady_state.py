@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.arrays import Int64, total
+from loadgen.arrays import Bool, Int64, total
 from loadgen.errors import UsageError
 from loadgen.metrics.columns import Columns
 from loadgen.metrics.distribution import Distribution
@@ -114,11 +114,8 @@ def lines(part: Steady | Unsteady) -> list[str]:
     """The steady part as the report has it: one line, or two."""
     if isinstance(part, Unsteady):
         return [f"steady state: none: {part.why}"]
-    means = [
-        f"{name} {latency.mean_ms:.2f}"
-        for name, latency in (("TTFT", part.ttft), ("TPOT", part.tpot), ("E2EL", part.e2el))
-        if latency.n
-    ]
+    latencies_of = {"TTFT": part.ttft, "TPOT": part.tpot, "E2EL": part.e2el}
+    means = [f"{name} {latency.mean_ms:.2f}" for name, latency in latencies_of.items() if latency.n]
     span = f"{part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %)"
     rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
@@ -188,10 +185,14 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
     under_way_ns = sent.end_ns.clip(begin_ns, end_ns) - sent.sent_ns.clip(begin_ns, end_ns)
     # (begin, end]: what arrives at the begin was made before it.
-    completed = int((each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)).sum())
-    arrived = _arrived(records, each, (begin_ns, end_ns), ask)
+    ended = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
+    completed = int(ended.sum())
+    if ask.streamed:
+        arrived = _arrived(records, each.ok, begin_ns, end_ns)
+    else:  # an answer arrives at its end
+        arrived = int(each.output_tokens.sum(where=ended))
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
-    found = latencies(records, replace(each, ok=whole), ask)
+    inside = latencies(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / _SECOND_NS,
         end_s=(end_ns - first_ns) / _SECOND_NS,
@@ -203,22 +204,15 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
         request_throughput_per_s=completed * _SECOND_NS / window_ns,
         output_throughput_per_s=arrived * _SECOND_NS / window_ns,
         whole=int(whole.sum()),
-        ttft=found["ttft"],
-        tpot=found["tpot"],
-        itl=found["itl"],
-        e2el=found["e2el"],
+        **{name: inside[name] for name in ("ttft", "tpot", "itl", "e2el")},
     )
 
 
-def _arrived(records: Records, each: PerRequest, window_ns: tuple[int, int], ask: MetricOptions) -> int:
-    """Tokens of successes that arrived inside; an answer that was not streamed arrives at its end."""
-    begin_ns, end_ns = window_ns
-    if not ask.streamed:
-        inside = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
-        return int(each.output_tokens.sum(where=inside))
+def _arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
+    """Tokens of streamed successes that arrived inside."""
     arrived = 0
     for block in records.blocks():
-        inside = np.repeat(each.ok[block.first : block.last], np.diff(block.start))
+        inside = np.repeat(ok[block.first : block.last], np.diff(block.start))
         inside &= (block.arrival_ns > begin_ns) & (block.arrival_ns <= end_ns)
         arrived += int(block.tokens.sum(where=inside))
     return arrived

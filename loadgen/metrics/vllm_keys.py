@@ -13,34 +13,26 @@ from loadgen.metrics.metrics import Metrics
 
 Figures = Mapping[str, Any]
 STREAMED = ("ttft", "tpot", "itl")
-UNLIMITED = math.inf
 
 
 class BlockFacts(msgspec.Struct, frozen=True):
     """What the block shows of how the run was asked for."""
 
-    request_rate_per_s: float = UNLIMITED
+    request_rate_per_s: float = math.inf
     max_concurrency: int | None = None
     selected: tuple[str, ...] = STREAMED  # --percentile-metrics
 
 
 def figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
     """Everything the block prints, under vLLM's result keys."""
-    return {
-        **traffic(facts),
-        **throughputs(metrics),
-        **peaks(metrics),
-        **latencies(metrics, facts),
-    }
+    return {**traffic(facts), **throughputs(metrics), **peaks(metrics), **latencies(metrics, facts)}
 
 
 def traffic(facts: BlockFacts) -> dict[str, Any]:
     """The load as configured; an unlimited rate is the word "inf", as in vLLM's file."""
     rate = facts.request_rate_per_s
-    return {
-        "request_rate": "inf" if math.isinf(rate) else float(rate),
-        "max_concurrency": facts.max_concurrency,
-    }
+    word = "inf" if math.isinf(rate) else float(rate)
+    return {"request_rate": word, "max_concurrency": facts.max_concurrency}
 
 
 def throughputs(metrics: Metrics) -> dict[str, Any]:

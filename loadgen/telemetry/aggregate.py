@@ -27,30 +27,28 @@ class Sample(msgspec.Struct, frozen=True):
     reading: Reading
 
 
-class MemoryUse(BaseModel):
-    """Memory over the window."""
-
+class _Summary(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MemoryUse(_Summary):
+    """Memory over the window."""
 
     peak_bytes: int
     steady_bytes: int  # median of the window's second half
     how: str  # it was learned, in words
 
 
-class SampleSpread(BaseModel):
+class SampleSpread(_Summary):
     """A quantity over the window, from its samples."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     min: float
     mean: float
     max: float
 
 
-class Energy(BaseModel):
+class Energy(_Summary):
     """Energy over the window; idle power is from before the run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     joules: float
     mean_w: float
@@ -82,9 +80,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
 
     def wheres(self, quantity: Quantity) -> list[str]:
         """Where a quantity was read in the window, in order."""
-        places = {
-            where for sample in self.inside for what, where in sample.reading.values if what == quantity
-        }
+        places = {where for s in self.inside for what, where in s.reading.values if what == quantity}
         return sorted(places, key=lambda where: (len(where), where))
 
     def series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
@@ -108,11 +104,12 @@ class Window(msgspec.Struct, frozen=True, dict=True):
     def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """By place, from the samples in the window."""
         spreads = {}
-        for where in (where for where in self.wheres(quantity) if where not in left_out):
-            key = (quantity, where)
-            values = np.array([s.reading.values[key] for s in self.inside if key in s.reading.values])
-            low, mean, high = float(values.min()), float(values.mean()), float(values.max())
-            spreads[where] = SampleSpread(min=low, mean=mean, max=high)
+        for where in self.wheres(quantity):
+            if where not in left_out:
+                key = (quantity, where)
+                values = np.array([s.reading.values[key] for s in self.inside if key in s.reading.values])
+                low, mean, high = float(values.min()), float(values.mean()), float(values.max())
+                spreads[where] = SampleSpread(min=low, mean=mean, max=high)
         return spreads
 
     def held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
@@ -129,8 +126,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         reasons = Counter(reason for s in self.inside for reason in dict.fromkeys(s.reading.missing))
         n = len(self.inside)
         return tuple(
-            reason if count == n else f"{reason} ({count} of {n} samples)"
-            for reason, count in reasons.items()
+            why if count == n else f"{why} ({count} of {n} samples)" for why, count in reasons.items()
         )
 
 
@@ -179,8 +175,6 @@ _OF: Mapping[Quantity, Callable[[Float64, Float64, float, str], float | str]] = 
     "rail_w": _integrated,
 }
 _GPU: tuple[Quantity, ...] = ("energy_j", "power_w")
-_TOTAL: tuple[Quantity, ...] = ("board_w",)
-_RAIL: tuple[Quantity, ...] = ("rail_w",)
 Wanted = Mapping[str, Sequence[Quantity]]
 
 
@@ -192,8 +186,9 @@ def energy(
     A total of which a part is missing is not given. A board's power includes its GPU's.
     """
     rails = window.wheres("board_w")
-    within: Wanted = {**dict.fromkeys(window.wheres("rail_w"), _RAIL), **dict.fromkeys(gpus, _GPU)}
-    wanted: Wanted = dict.fromkeys(rails, _TOTAL) if rails else dict.fromkeys(gpus, _GPU)
+    of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
+    wanted: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
+    within: Wanted = {**dict.fromkeys(window.wheres("rail_w"), ("rail_w",)), **of_gpus}
     parts, missing = _parts(window, wanted)
     if not parts or len(parts) < len(wanted) or window.duration_s <= 0:
         return None, missing

@@ -21,20 +21,11 @@ def sensors(root: Path = Path("/")) -> list[Sensor]:
 
 def facts(sensors: Sequence[Sensor]) -> dict[str, str]:
     """What they report of this machine, for the environment."""
-    return {name: text for sensor in sensors for name, text in _facts(sensor).items()}
-
-
-def _facts(sensor: Sensor) -> dict[str, str]:
-    """One sensor's facts; none where it fails."""
-    facts = guarded(name_of(sensor), sensor.facts, lambda _: {})
-    return {name: untrusted.text(value) for name, value in facts.items()}
+    each = (guarded(name_of(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
+    return {name: untrusted.text(value) for facts in each for name, value in facts.items()}
 
 
 def device_memory_bytes() -> int | None:
     """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
-    return guarded("NVML", _device_memory_bytes, lambda _: None)
-
-
-def _device_memory_bytes() -> int | None:
-    devices = gpus()
-    return devices.used_bytes() if isinstance(devices, Gpus) else None
+    devices = guarded("NVML", gpus, Absent)
+    return guarded("NVML", devices.used_bytes, lambda _: None) if isinstance(devices, Gpus) else None

@@ -27,7 +27,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def describe() -> dict[str, str]:
     """Facts of this machine, as words."""
-    facts = {
+    described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": _platform(),
@@ -37,11 +37,9 @@ def describe() -> dict[str, str]:
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "memory": _memory(),
     }
-    facts.update(
-        (name, line) for name, path in _SETTINGS.items() if (line := untrusted.text(system_text(Path(path))))
-    )
-    facts.update((name, version) for name in _PACKAGES if (version := _version(name)))
-    return facts
+    settings = {name: untrusted.text(system_text(Path(path))) for name, path in _SETTINGS.items()}
+    optional = {**settings, **{name: _version(name) for name in _PACKAGES}}
+    return {**described, **{name: text for name, text in optional.items() if text}}
 
 
 def _version(package: str) -> str:
@@ -53,10 +51,20 @@ def _version(package: str) -> str:
         return ""
 
 
-def bare_variables() -> dict[str, str]:
-    """What a command about this machine needs of the environment: no key, no hook's GIT_DIR."""
+def command_output(*command: str, timeout_s: float) -> str:
+    """What a command about this machine prints; "" where there is no such command, or it fails.
+
+    It gets only what it needs of the environment: no key, no hook's GIT_DIR.
+    """
     needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
-    return {name: os.environ[name] for name in needed if name in os.environ}
+    env = {name: os.environ[name] for name in needed if name in os.environ}
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
 
 def git_state(root: Path = _ROOT) -> str:
@@ -66,14 +74,8 @@ def git_state(root: Path = _ROOT) -> str:
     """
     if not (root / ".git").exists():
         return ""
-    command = ("git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty=+dirty")
-    try:
-        done = subprocess.run(
-            (*command, "--exclude=*"), env=bare_variables(), capture_output=True, timeout=_GIT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+    git = ("git", "--no-optional-locks", "-C", str(root))
+    return command_output(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*", timeout_s=_GIT_S)
 
 
 def _platform() -> str:

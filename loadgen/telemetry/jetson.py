@@ -13,7 +13,7 @@ import msgspec
 
 from loadgen.protocol import untrusted
 from loadgen.telemetry.environment import system_text
-from loadgen.telemetry.sensor import Absent, Key, Queries, Reading
+from loadgen.telemetry.sensor import Absent, Quantity, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
 # A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.
@@ -24,6 +24,7 @@ _ZONES = ("gpu-thermal", "GPU-therm", "tj-thermal")
 # Thor's; Orin's and Xavier's, by driver: JetPack 6 calls it 17000000.gpu.
 _GPU_CLOCKS = re.compile(r"gpu-gpc-\d+|.+\.(gpu|ga10b|gv11b)")
 _MEMORY_CLOCK = "bwmgr"
+_ALERT = "-throttle-alert"
 
 
 class Rail(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class Rail(msgspec.Struct, frozen=True):
     def watts(self) -> float:
         """Power now; raises OSError or ValueError where it cannot be read."""
         if self.power is not None:
-            return _number(self.power) / 1e6
+            return _number(self.power, 1e6)
         return _number(self.voltage) * _number(self.current) / 1e6
 
 
@@ -91,42 +92,32 @@ class Board:
     def read(self, pids: Sequence[int]) -> Reading:
         """The values now: a file each; the monitors' are read over I²C."""
         queries = Queries("the board", OSError, ValueError)
-        values: dict[Key, float] = {}
         for rail in self.rails:
-            watts = queries.get(f"rail {rail.label}", rail.watts)
-            if watts is not None:
-                values["board_w" if rail.label in self.total else "rail_w", rail.label] = watts
+            quantity: Quantity = "board_w" if rail.label in self.total else "rail_w"
+            queries.note((quantity, rail.label), f"rail {rail.label}", rail.watts)
         if self.rails and not self.total:
             queries.refuse("its total power", "its monitors do not name their rails")
         if not self.rails:
             queries.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
         for zone, path in self.zones.items():
-            temperature = queries.get(f"temperature {zone}", partial(_number, path))
-            if temperature is not None:
-                values["temperature_c", zone] = temperature / 1e3
+            queries.note(("temperature_c", zone), f"temperature {zone}", partial(_number, path, 1e3))
         for name, path in self.clocks.items():
-            hertz = queries.get(f"clock {name}", partial(_number, path))
-            if hertz is not None:
-                values["sm_mhz", name] = hertz / 1e6
+            queries.note(("sm_mhz", name), f"clock {name}", partial(_number, path, 1e6))
         for path in self.memory_clocks:
-            hertz = queries.get("memory clock", partial(_number, path))
-            if hertz is not None:
-                values["memory_mhz", _MEMORY_CLOCK] = hertz / 1e6
+            queries.note(("memory_mhz", _MEMORY_CLOCK), "memory clock", partial(_number, path, 1e6))
         states = {kind: queries.get(kind, partial(_number, path)) for kind, path in self.alerts.items()}
-        alerts = {kind: state for kind, state in states.items() if state is not None}
-        held = [
-            (kind.removesuffix("-throttle-alert"), "throttle alert") for kind in alerts if alerts[kind] > 0
-        ]
-        return Reading(values, tuple(held) if alerts else None, queries.missing)
+        alerts = {kind.removesuffix(_ALERT): state for kind, state in states.items() if state is not None}
+        held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)
+        return Reading(queries.values, held if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
-        number = re.search(r"pmode:(\d{1,9})\b", system_text(self.root / "var/lib/nvpmodel/status"))
-        if number is None:
+        match = re.search(r"pmode:(\d{1,9})\b", system_text(self.root / "var/lib/nvpmodel/status"))
+        if match is None:
             return ""
-        modes = system_text(self.root / "etc/nvpmodel.conf")
-        name = re.search(rf"POWER_MODEL\s+ID={int(number[1])}\s+NAME=(\S+)", modes)
-        return f"{name[1]} ({int(number[1])})" if name else str(int(number[1]))
+        number, modes = int(match[1]), system_text(self.root / "etc/nvpmodel.conf")
+        name = re.search(rf"POWER_MODEL\s+ID={number}\s+NAME=(\S+)", modes)
+        return f"{name[1]} ({number})" if name else str(number)
 
 
 def _rails(hwmon: Path) -> list[Rail]:
@@ -157,12 +148,12 @@ def _children(directory: Path, pattern: str) -> list[Path]:
     return sorted(directory.glob(pattern))
 
 
-def _number(path: Path) -> int:
-    """The number in a file of sysfs; raises OSError or ValueError."""
+def _number(path: Path, unit: float = 1) -> float:
+    """The number in a file of sysfs, in multiples of a unit; raises OSError or ValueError."""
     text = path.read_text("ascii", "replace").strip()
     if not text:
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
     number = int(text)
     if abs(number) > untrusted.MOST:
         raise ValueError(f"{untrusted.text(text, 40)} is beyond what it can be")
-    return number
+    return number / unit

@@ -108,12 +108,9 @@ class Gpus:
 
     def _event_reasons(self, queries: Queries, handle: Any) -> int | None:
         nvml = self.nvml
-        mask: int | None = queries.get(
-            "why its clocks are held back",
-            partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
-            partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),  # of drivers before 535
-        )
-        return mask
+        reasons: partial[int] = partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        of_old_drivers = partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)  # before 535
+        return queries.get("why its clocks are held back", reasons, of_old_drivers)
 
     def _each(self, queries: Queries, query: Any) -> list[Any]:
         """The answers of those GPUs that answer."""
@@ -122,23 +119,19 @@ class Gpus:
 
     def _read(self, where: str, handle: Any, pids: frozenset[int]) -> Reading:
         nvml, queries = self.nvml, Queries(where, self.nvml.NVMLError)
-        values: dict[Key, float] = {}
-        memory = queries.get("memory in use", partial(nvml.nvmlDeviceGetMemoryInfo, handle))
-        if memory is not None:
-            values["device_bytes", where] = memory.used
-        listed = self._listed(queries, handle, pids) if pids else None
-        if listed is not None:
-            values["server_bytes", where] = listed
+        key: Key = ("device_bytes", where)
+        queries.note(key, "memory in use", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        if pids and (listed := self._listed(queries, handle, pids)) is not None:
+            queries.values["server_bytes", where] = listed
         spent = queries.get("energy or power", partial(self._energy, handle), partial(self._power, handle))
         if spent is not None:
-            values[spent[0], where] = spent[1]
+            queries.values[spent[0], where] = spent[1]
         for quantity, what, function, sort in _LEVELS:
-            level = queries.get(what, partial(getattr(nvml, function), handle, getattr(nvml, sort)))
-            if level is not None:
-                values[quantity, where] = level
+            query = partial(getattr(nvml, function), handle, getattr(nvml, sort))
+            queries.note((quantity, where), what, query)
         mask = self._event_reasons(queries, handle)
         held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
-        return Reading(values, held, queries.missing)
+        return Reading(queries.values, held, queries.missing)
 
     def _energy(self, handle: Any) -> tuple[Quantity, float]:
         return "energy_j", self.nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3

@@ -63,9 +63,8 @@ def _summed(
     queries = Queries("a process of the server", OSError, AttributeError)
     sizes = [queries.get(name, partial(_size, size, pid)) for pid in pids]
     readable = [size for size in sizes if size is not None]
-    return Reading(
-        {(quantity, ""): sum(readable)} if len(readable) == len(sizes) else {}, missing=queries.missing
-    )
+    values = {(quantity, ""): sum(readable)} if len(readable) == len(sizes) else {}
+    return Reading(values, missing=queries.missing)
 
 
 def _size(size: Callable[[psutil.Process], int], pid: int) -> int:

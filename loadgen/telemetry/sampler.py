@@ -186,9 +186,7 @@ def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
     if ours:
         return tuple(ours), WITH_SERVER
     quantities: tuple[Quantity, ...] = ("device_bytes", "energy_j", "power_w", "sm_mhz")
-    every = {
-        where for quantity in quantities for where in window.wheres(quantity) if where.startswith("GPU ")
-    }
+    every = {where for what in quantities for where in window.wheres(what) if where.startswith("GPU ")}
     return tuple(sorted(every, key=lambda where: (len(where), where))), "all of the machine" if every else ""
 
 
@@ -209,16 +207,13 @@ def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
 
 def render(sensed: SensorSummary, output_tokens: int) -> list[str]:
     """Memory, energy, GPU and what could not be read, a line each, unwrapped."""
-    lines = [
-        f"memory: {', '.join(_memory(sensed)) or 'unknown'}",
-        f"energy: {_energy(sensed, output_tokens)}",
-    ]
-    heat = _heat(sensed)
-    if heat:
-        lines.append(f"GPU: {heat}")
-    if sensed.missing:
-        lines.append(f"not read: {'; '.join(sensed.missing)}")
-    return lines
+    parts = {
+        "memory": ", ".join(_memory(sensed)) or "unknown",
+        "energy": _energy(sensed, output_tokens),
+        "GPU": _heat(sensed),
+        "not read": "; ".join(sensed.missing),
+    }
+    return [f"{name}: {text}" for name, text in parts.items() if text]
 
 
 def _memory(sensed: SensorSummary) -> Iterator[str]:
@@ -269,8 +264,5 @@ def _heat(sensed: SensorSummary) -> str:
 
 def _of_gpus(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
     """NVML's where it reports them, else the board's of its GPU, else what there is."""
-    for prefix in ("GPU ", "gpu", ""):
-        matching = [spread for where, spread in spreads.items() if where.startswith(prefix)]
-        if matching:
-            return matching
-    return []
+    prefix = next(prefix for prefix in ("GPU ", "gpu", "") if any(key.startswith(prefix) for key in spreads))
+    return [spread for where, spread in spreads.items() if where.startswith(prefix)]

@@ -102,20 +102,21 @@ def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
 
 
 def _possible(sensor: Sensor, reading: Reading) -> Reading:
-    odd = [key for key, value in reading.values.items() if not _plausible(value)]
+    # Beyond 2⁵³, not finite or no number at all: no sensor can measure that.
+    values = reading.values.items()
+    odd = [
+        key
+        for key, value in values
+        if not isinstance(value, int | float) or untrusted.number(abs(value)) is None
+    ]
     if not odd:
         return reading
     what = untrusted.text(", ".join(" of ".join(filter(None, key)) for key in odd))
     return Reading(
-        {key: value for key, value in reading.values.items() if key not in odd},
+        {key: value for key, value in values if key not in odd},
         reading.held_back,
         (*reading.missing, f"{name_of(sensor)} reports an impossible value: {what}"),
     )
-
-
-def _plausible(value: object) -> bool:
-    """Whether it is a number that a sensor can measure: finite, and no further from 0 than 2⁵³."""
-    return isinstance(value, int | float) and untrusted.number(abs(value)) is not None
 
 
 class Queries:
@@ -123,7 +124,8 @@ class Queries:
 
     def __init__(self, source: str, *refusals: type[BaseException]) -> None:
         self.source, self.refusals = source, refusals
-        self.refused: dict[str, list[str]] = {}
+        self.refused: dict[str, dict[str, None]] = {}
+        self.values: dict[Key, float] = {}
 
     def get(self, what: str, *ways: Callable[[], T]) -> T | None:
         """The value by the first way that gives one; None, and the first way's reason kept, if none does."""
@@ -136,11 +138,14 @@ class Queries:
         self.refuse(what, reasons[0])
         return None
 
+    def note(self, key: Key, what: str, *ways: Callable[[], float]) -> None:
+        """Keep the value by the first way that gives one in `values`."""
+        if (value := self.get(what, *ways)) is not None:
+            self.values[key] = value
+
     def refuse(self, what: str, why: str) -> None:
         """Note that `what` is not known, and why."""
-        names = self.refused.setdefault(why, [])
-        if what not in names:
-            names.append(what)
+        self.refused.setdefault(why, {})[what] = None
 
     @property
     def missing(self) -> tuple[str, ...]:

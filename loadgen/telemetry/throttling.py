@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from loadgen.protocol import untrusted
-from loadgen.telemetry.environment import bare_variables, system_text
+from loadgen.telemetry.environment import command_output, system_text
 from loadgen.telemetry.nvml import Gpus, gpus
 from loadgen.telemetry.sensor import Absent, guarded
 
@@ -42,20 +40,7 @@ class HostMachine:
 
     def run(self, *command: str) -> str:
         """What a command prints; empty where there is no such command, or it fails."""
-        if shutil.which(command[0]) is None:
-            return ""
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_COMMAND_S,
-                check=False,
-                env=bare_variables(),
-            )
-        except (OSError, ValueError, subprocess.SubprocessError):
-            return ""
-        return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+        return command_output(*command, timeout_s=_COMMAND_S)
 
     def gpus(self) -> Gpus | Absent:
         """The GPUs that NVML shows."""

@@ -20,9 +20,9 @@ DEEPEST = 64  # tables and lists inside one another
 _SHOWN = 40
 _MOST, _LEAST = 1e15, 1e-15  # of any figure's magnitude: far beyond them nothing can be computed with it
 
-
 _REPR = reprlib.Repr()
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 def figure(value: object) -> float | None:
@@ -35,28 +35,25 @@ def figure(value: object) -> float | None:
 def whole(least: int, most: int) -> Callable[[str], int]:
     """A flag's type: an integer from `least` to `most`."""
 
-    def count(text: str) -> int:
-        try:
-            value = int(text) if len(text) <= _SHOWN else most + 1
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{shown(text)}: give a whole number from {least} to {most}")
-        return value
+    def read(text: str) -> int:
+        return int(text) if len(text) <= _SHOWN else most + 1
 
-    return count
+    return _bounded(read, least, most, "a whole number", f"{least} to {most}")
 
 
 def real(least: float, most: float) -> Callable[[str], float]:
     """A flag's type: a number from `least` to `most`; never NaN, and infinite only where `most` is."""
+    return _bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
 
-    def number(text: str) -> float:
+
+def _bounded(read: Callable[[str], N], least: N, most: N, what: str, span: str) -> Callable[[str], N]:
+    def number(text: str) -> N:
         try:
-            value = float(text)
+            value = read(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is not a number") from None
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {what}") from None
         if not least <= value <= most:  # false for NaN too
-            raise argparse.ArgumentTypeError(f"{shown(text)}: give a number from {least:g} to {most:.12g}")
+            raise argparse.ArgumentTypeError(f"{shown(text)}: give {what} from {span}")
         return value
 
     return number
@@ -86,12 +83,8 @@ def too_deep(value: Any) -> bool:
     """Whether tables and lists lie more than 64 deep inside one another; itself it never recurses."""
     level = [value]
     for _ in range(DEEPEST + 1):
-        level = [
-            part
-            for value in level
-            if isinstance(value, dict | list)
-            for part in (value.values() if isinstance(value, dict) else value)
-        ]
+        nested = [part for part in level if isinstance(part, dict | list)]
+        level = [inner for part in nested for inner in (part.values() if isinstance(part, dict) else part)]
         if not level:
             return False
     return True

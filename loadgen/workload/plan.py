@@ -146,13 +146,8 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     dialect, path = _dialect(profile, subject)
     stream = RandomStream(seed.value, profile.name, seed.repeat, purpose)
     offsets_ns, count, schedule_notes = _schedule(profile, stream)
-    shape = PromptShape(
-        count,
-        profile.input_len,
-        profile.output_len,
-        *parse_range_ratio(profile.range_ratio),
-        profile.prefix_len,
-    )
+    ratios = parse_range_ratio(profile.range_ratio)
+    shape = PromptShape(count, profile.input_len, profile.output_len, *ratios, profile.prefix_len)
     chat = isinstance(dialect, Chat)
     prompts, source = _prompts(profile, subject, shape, stream, seed, chat)
     fields, unsaid = _fields(profile, subject.engine, dialect)

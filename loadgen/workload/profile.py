@@ -23,25 +23,17 @@ from pydantic import (
 )
 
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
-from loadgen.workload.bounds import (
-    DEEPEST,
-    MOST_INT,
-    MOST_REQUESTS,
-    MOST_SECONDS,
-    MOST_STREAMS,
-    MOST_TOKENS,
-    too_deep,
-)
+from loadgen.workload import bounds
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import ServerSettings, refusal
 
-Rung = Annotated[int, Field(ge=1, le=MOST_TOKENS, strict=True)]
-Sampled = Annotated[int, Field(ge=-1, le=MOST_INT)]
+Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
+Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
 _VLLM_PROMPTS = 1000
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
-_YEAR_S = 31_536_000
 _MOST_TOML_BYTES = 1 << 20
 _LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
 _PROMPT = "the prompt is planned: use --random-input-len, --random-prefix-len, --prompt-format"
@@ -70,22 +62,20 @@ class Profile(BaseModel):
     name: str = ""
     description: str = ""
 
-    input_len: int = Field(default=1024, ge=1, le=MOST_TOKENS)
-    output_len: int = Field(default=128, ge=1, le=MOST_TOKENS)
+    input_len: int = Field(default=1024, ge=1, le=bounds.MOST_TOKENS)
+    output_len: int = Field(default=128, ge=1, le=bounds.MOST_TOKENS)
     range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
-    prefix_len: int = Field(default=0, ge=0, le=MOST_TOKENS)
+    prefix_len: int = Field(default=0, ge=0, le=bounds.MOST_TOKENS)
     prompt_format: PromptFormat = "auto"
 
-    num_prompts: int | None = Field(
-        default=_VLLM_PROMPTS, ge=1, le=MOST_REQUESTS
-    )  # None: as many as there is time for
-    max_concurrency: int | None = Field(default=None, ge=1, le=MOST_STREAMS)
+    # None: as many as there is time for
+    num_prompts: int | None = Field(default=_VLLM_PROMPTS, ge=1, le=bounds.MOST_REQUESTS)
+    max_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
     request_rate: float = Field(default=math.inf, allow_inf_nan=True)
     burstiness: float = Field(default=1.0, allow_inf_nan=True)
-    duration: float | None = Field(
-        default=None, ge=0.001, le=_YEAR_S
-    )  # seconds; then nothing is sent any more
-    num_warmups: Annotated[int, Field(ge=0, le=MOST_REQUESTS)] | Literal["wave"] = 0
+    # Seconds; then nothing is sent any more.
+    duration: float | None = Field(default=None, ge=0.001, le=bounds.YEAR_S)
+    num_warmups: Annotated[int, Field(ge=0, le=bounds.MOST_REQUESTS)] | Literal["wave"] = 0
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = "openai"
     stream: bool = True
@@ -102,8 +92,10 @@ class Profile(BaseModel):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    request_timeout: float = Field(default=21600.0, ge=0, le=MOST_SECONDS)  # seconds; 0: none
-    stall_timeout: float = Field(default=300.0, ge=0, le=MOST_SECONDS)  # seconds without a token; 0: none
+    request_timeout: float = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)  # seconds; 0: none
+    stall_timeout: float = Field(
+        default=300.0, ge=0, le=bounds.MOST_SECONDS
+    )  # seconds without a token; 0: none
 
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
@@ -148,8 +140,8 @@ class Profile(BaseModel):
     @classmethod
     def _sayable(cls, value: dict[str, Any]) -> dict[str, Any]:
         """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
-        if too_deep(value):
-            raise ValueError(f"is more than {DEEPEST} tables and lists deep")
+        if bounds.too_deep(value):
+            raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
         try:
             json.dumps(value, allow_nan=False)
             msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most
@@ -197,15 +189,13 @@ def check_body(profile: Profile) -> None:
     Profiles of stored runs may have any.
     """
     body = profile.extra_body
-    inside = body.get("sampling_params")
-    sampling = inside if isinstance(inside, dict) else {}
+    sampling = untrusted.mapping(body.get("sampling_params"))
     for name in (*body, *sampling):
         if name in _OWNED:
             raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
     for name in _SEVERAL:
-        if any(
-            fields.get(name) not in (None, False) and repr(fields[name]) != "1" for fields in (body, sampling)
-        ):
+        values = (fields.get(name) for fields in (body, sampling))
+        if any(value not in (None, False) and repr(value) != "1" for value in values):
             raise UsageError(
                 f"--extra-body {name}: one answer a request is measured: raise --max-concurrency instead"
             )
@@ -254,8 +244,8 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise UsageError(f"{kind} {path} is not valid TOML: {why}") from None
-    if _LONG_KEY.search(raw) or too_deep(table):
-        raise UsageError(f"{kind} {path} is more than {DEEPEST} tables and lists deep")
+    if _LONG_KEY.search(raw) or bounds.too_deep(table):
+        raise UsageError(f"{kind} {path} is more than {bounds.DEEPEST} tables and lists deep")
     return table
 
 

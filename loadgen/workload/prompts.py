@@ -27,7 +27,7 @@ class PromptShape(msgspec.Struct, frozen=True):
 
     Lengths are uniform over the integers floor(L × (1 − r)) … ceil(L × (1 + r)), as
     `vllm bench serve` draws them; `prefix_len` shared tokens come before, on top of `input_len`.
-    Raises UsageError for sizes below their least.
+    A profile bounds the sizes, and `parse_range_ratio` the ratios.
     """
 
     num_prompts: int
@@ -36,19 +36,6 @@ class PromptShape(msgspec.Struct, frozen=True):
     range_ratio_input: float = 0
     range_ratio_output: float = 0
     prefix_len: int = 0
-
-    def __post_init__(self) -> None:
-        for flag, value, least in (
-            ("--num-prompts", self.num_prompts, 1),
-            ("--random-input-len", self.input_len, 1),
-            ("--random-output-len", self.output_len, 1),
-            ("--random-prefix-len", self.prefix_len, 0),
-        ):
-            if value < least:
-                raise UsageError(f"{flag} {value}: must be at least {least}")
-        for ratio in (self.range_ratio_input, self.range_ratio_output):
-            if not 0 <= ratio < 1:
-                raise UsageError(f"--random-range-ratio {ratio:g}: {_RATIO_RULE}")
 
 
 class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,11 +123,9 @@ class TokenIds:
     format = "ids"
 
     def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
-        lens = stream.rng("lengths")
-        self._inner_lens = uniform_lens(lens, shape.num_prompts, shape.input_len, shape.range_ratio_input)
-        self.output_lens: Int64 = uniform_lens(
-            lens, shape.num_prompts, shape.output_len, shape.range_ratio_output
-        )
+        rng, n = stream.rng("lengths"), shape.num_prompts
+        self._inner_lens = uniform_lens(rng, n, shape.input_len, shape.range_ratio_input)
+        self.output_lens: Int64 = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
         self.input_lens: Int64 = self._inner_lens + shape.prefix_len
         self._allowed = vocabulary.allowed
         self._key = stream.key("prompt")

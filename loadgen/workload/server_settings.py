@@ -20,9 +20,8 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = (
-        None  # tokens, prompt and answer together
-    )
+    # Tokens, prompt and answer together.
+    context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # of the GPU's
     tensor_parallel: Annotated[int, Field(ge=1, le=_MOST_GPUS)] | None = None  # GPUs that share the model
     quantization: Annotated[str, Field(min_length=1)] | None = None

@@ -60,9 +60,8 @@ def text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompt
     if seed < 0:
         raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
     rng = np.random.default_rng(seed)
-    n, length = shape.num_prompts, _length_without_special(shape, tokenizer)
+    n, length = shape.num_prompts, _inner_len(shape, tokenizer)
     inner_lens = uniform_lens(rng, n, length, shape.range_ratio_input, least=0)
-    _check_room(shape, tokenizer, math.floor(length * (1 - shape.range_ratio_input)))
     output_lens = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
     offsets = rng.integers(0, tokenizer.vocab_size, n)
     allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
@@ -89,9 +88,7 @@ def text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPr
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does")
     state = np.random.RandomState(seed)
-    n, vocab_size = shape.num_prompts, tokenizer.vocab_size
-    length = _length_without_special(shape, tokenizer)
-    _check_room(shape, tokenizer, int(length * (1 - shape.range_ratio_input)))
+    n, vocab_size, length = shape.num_prompts, tokenizer.vocab_size, _inner_len(shape, tokenizer)
     prefix = state.randint(0, vocab_size, shape.prefix_len).tolist()
     inner_lens = _lens_0_9(state, n, length, shape.range_ratio_input, least=0)
     output_lens = _lens_0_9(state, n, shape.output_len, shape.range_ratio_output, least=1)
@@ -197,13 +194,13 @@ def _lens_0_9(state: np.random.RandomState, n: int, length: int, ratio: float, l
     return state.randint(low, high + 1, n, np.int64)
 
 
-def _length_without_special(shape: PromptShape, tokenizer: Tokenizer) -> int:
-    return max(0, shape.input_len - tokenizer.num_special_tokens_to_add())
-
-
-def _check_room(shape: PromptShape, tokenizer: Tokenizer, shortest: int) -> None:
-    if shape.prefix_len + shortest < 1:
+def _inner_len(shape: PromptShape, tokenizer: Tokenizer) -> int:
+    """Tokens of a prompt without prefix and what the tokenizer adds; UsageError where none may be left."""
+    added = tokenizer.num_special_tokens_to_add()
+    length = max(0, shape.input_len - added)
+    if shape.prefix_len + math.floor(length * (1 - shape.range_ratio_input)) < 1:
         raise UsageError(
             f"--random-input-len {shape.input_len}: no prompt is left after the "
-            f"{tokenizer.num_special_tokens_to_add()} tokens that the tokenizer adds to each: give more"
+            f"{added} tokens that the tokenizer adds to each: give more"
         )
+    return length

@@ -55,32 +55,29 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
         raise UsageError(f"--vocab-size {vocab_size}: give the number of token ids of the model, at least 1")
     missing: list[str] = []
     vocabulary = _of_tokenizer(tokenizer, vocab_size, missing)
-    of_model = _of_model(model_root, vocab_size, missing)
-    if vocabulary is None:
-        vocabulary = of_model
-    elif of_model is not None:
-        size = _declared_size(locate(model_root or ""))
-        vocabulary = (
-            vocabulary if size is None else vocabulary.below(size, f"below the model's vocab_size {size}")
-        )
-    if vocabulary is None:
-        vocabulary = default_vocabulary() if vocab_size is None else from_vocab_size(vocab_size)
-    elif vocab_size is not None:
+    if (directory := locate(model_root or "")) is not None:
+        try:
+            of_model = from_directory(directory, vocab_size)
+        except UsageError as error:
+            missing.append(str(error))
+        else:
+            size, _ = _size_and_ids(_read_object(directory / "config.json"))
+            if vocabulary is None:
+                vocabulary = of_model
+            elif size is not None:
+                vocabulary = vocabulary.below(size, f"below the model's vocab_size {size}")
+    if vocabulary is not None and vocab_size is not None:
         vocabulary = vocabulary.below(vocab_size, f"below --vocab-size {vocab_size}")
+    elif vocab_size is not None:  # every id under it, special ones included: they are unknown
+        vocabulary = Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
+    vocabulary = vocabulary or default_vocabulary()
     return Vocabulary(vocabulary.allowed, "; ".join([vocabulary.source, *missing]))
-
-
-def from_vocab_size(vocab_size: int) -> Vocabulary:
-    """Every id under `vocab_size`, special ones included: they are unknown."""
-    return Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
 
 
 def default_vocabulary() -> Vocabulary:
     """1000–4999: ordinary tokens in every vocabulary in use."""
-    return Vocabulary(
-        np.arange(DEFAULT_FIRST, DEFAULT_LAST + 1, dtype=np.int64),
-        f"default ids {DEFAULT_FIRST}-{DEFAULT_LAST}",
-    )
+    ids = np.arange(DEFAULT_FIRST, DEFAULT_LAST + 1, dtype=np.int64)
+    return Vocabulary(ids, f"default ids {DEFAULT_FIRST}-{DEFAULT_LAST}")
 
 
 def from_directory(directory: Path, vocab_size: int | None = None) -> Vocabulary:
@@ -97,10 +94,9 @@ def from_directory(directory: Path, vocab_size: int | None = None) -> Vocabulary
         if (directory / name).is_file():
             ids, special_here = read(directory / name)
             special |= special_here | _special_of_tokenizer_config(directory, ids)
-            kept = {i for i in ids.values() if 0 <= i <= _MOST_IDS}
-            allowed = np.setdiff1d(_array(kept), _array({i for i in special if 0 <= i <= _MOST_IDS}))
-            allowed = allowed if size is None else allowed[allowed < size]
-            return Vocabulary(allowed, str(directory / name))
+            bound = _MOST_IDS + 1 if size is None else size
+            allowed = sorted(i for i in set(ids.values()) - special if 0 <= i < bound)
+            return Vocabulary(np.array(allowed, np.int64), str(directory / name))
     if size is not None:
         return Vocabulary(_ordinary(size, special), f"vocab_size {size} of {directory / 'config.json'}")
     opaque = next((name for name in _OPAQUE if (directory / name).is_file()), None)
@@ -126,7 +122,7 @@ def locate(name: str) -> Path | None:
         return path
     if name.count("/") > 1 or name.startswith((".", "/", "~")) or len(name) > _LONGEST_NAME or "\0" in name:
         return None
-    repository = _hub_cache(os.environ) / f"models--{name.replace('/', '--')}"
+    repository = _hub_cache() / f"models--{name.replace('/', '--')}"
     snapshots = sorted(repository.glob("snapshots/*/"))
     main = repository / "refs" / "main"
     if os.path.isfile(main):
@@ -136,12 +132,9 @@ def locate(name: str) -> Path | None:
     return next((s for s in snapshots if any((s / file).is_file() for file in readable)), None)
 
 
-def _hub_cache(environ: Mapping[str, str]) -> Path:
-    if cache := environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
-    if home := environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface" / "hub"
+def _hub_cache() -> Path:
+    home = os.getenv("HF_HOME") or f"{os.getenv('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return Path(os.getenv("HF_HUB_CACHE") or f"{home}/hub").expanduser()
 
 
 def _of_tokenizer(tokenizer: str | None, vocab_size: int | None, missing: list[str]) -> Vocabulary | None:
@@ -158,21 +151,6 @@ def _of_tokenizer(tokenizer: str | None, vocab_size: int | None, missing: list[s
         raise UsageError(f"--tokenizer {error}") from None
 
 
-def _of_model(model_root: str | None, vocab_size: int | None, missing: list[str]) -> Vocabulary | None:
-    directory = locate(model_root or "")
-    if directory is None:
-        return None
-    try:
-        return from_directory(directory, vocab_size)
-    except UsageError as error:
-        missing.append(str(error))
-        return None
-
-
-def _declared_size(directory: Path | None) -> int | None:
-    return None if directory is None else _size_and_ids(_read_object(directory / "config.json"))[0]
-
-
 def _ordinary(size: int, special: set[int]) -> Int64:
     """The ids of a vocabulary of which only the size and some special ids are known.
 
@@ -184,10 +162,6 @@ def _ordinary(size: int, special: set[int]) -> Int64:
     start = _CONTROL_IDS if end >= DEFAULT_LAST + 1 else 0
     named = [i - start for i in special if start <= i < end]
     return np.delete(np.arange(start, end, dtype=np.int64), named)  # a config may claim ten million ids
-
-
-def _array(ids: set[int]) -> Int64:
-    return np.fromiter(ids, np.int64, len(ids))
 
 
 class _AddedToken(msgspec.Struct):
@@ -214,9 +188,8 @@ def _tokenizer_json(path: Path) -> tuple[dict[str, int], set[int]]:
 
 def _vocab_json(path: Path) -> tuple[dict[str, int], set[int]]:
     added = path.with_name("added_tokens.json")
-    return _read(path, dict[str, int]), set(
-        _read(added, dict[str, int]).values()
-    ) if added.is_file() else set()
+    special = set(_read(added, dict[str, int]).values()) if added.is_file() else set()
+    return _read(path, dict[str, int]), special
 
 
 def _special_of_tokenizer_config(directory: Path, ids: Mapping[str, int]) -> set[int]:

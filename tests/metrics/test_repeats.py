@@ -53,7 +53,8 @@ def test_a_figures_spread_is_the_one_worked_out_by_hand() -> None:
     ttft = by_name([run(98), run(100), run(102)])["mean_ttft_ms"]
     assert (ttft.runs, ttft.mean, ttft.std, ttft.cv) == (3, 100.0, 2.0, 0.02)
     assert ttft.half_width == pytest.approx(4.302653 * 2 / math.sqrt(3))
-    assert (ttft.low, ttft.high) == (100 - ttft.half_width, 100 + ttft.half_width)
+    interval = repeats.json([ttft])["mean_ttft_ms"]["interval"]
+    assert interval == [100 - ttft.half_width, 100 + ttft.half_width]
     assert ttft.reach == pytest.approx(0.0497, abs=1e-4)
     assert ttft.stable
 
