@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 COMPLETION, CHAT = "completion", "chat"
 
@@ -49,10 +49,8 @@ _KNOWN, _KEPT = 4, 0.5  # questions the baseline must answer, and the share of t
 _SHOWN = 24  # characters of an answer as an example
 
 
-class GreedyAnswer(BaseModel):
+class GreedyAnswer(BaseModel, extra="forbid", frozen=True):
     """The server's answer to one prompt at temperature 0."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt: str
     text: str = ""
@@ -66,10 +64,8 @@ class GreedyAnswer(BaseModel):
         return not self.failure and bool(self.text or self.token_ids or not self.cut)
 
 
-class Fingerprint(BaseModel):
+class Fingerprint(BaseModel, extra="forbid", frozen=True):
     """The answers to the set of prompts, which is the same for every checkpoint."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int  # of the set of prompts: only equal ones are compared
     answers: tuple[GreedyAnswer, ...]

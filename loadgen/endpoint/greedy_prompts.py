@@ -84,20 +84,16 @@ class _Reply:
     cut: str = ""
 
 
+@dataclass
 class _PromptRun:
     """The prompts sent to one server: as text, or as token ids if it refuses text."""
 
-    def __init__(
-        self,
-        access: ServerAddress,
-        tls: ssl.SSLContext | None,
-        subject: ModelTarget,
-        plan: Plan,
-        decoder: Decoder,
-    ) -> None:
-        self.access, self.tls, self.subject, self.plan = access, tls, subject, plan
-        self.decoder = decoder
-        self.tokenizer: Tokenizer | None = None
+    access: ServerAddress
+    tls: ssl.SSLContext | None
+    subject: ModelTarget
+    plan: Plan
+    decoder: Decoder
+    tokenizer: Tokenizer | None = None
 
     async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
         """The answers to all prompts, or why there are none."""
@@ -109,7 +105,8 @@ class _PromptRun:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
                 answer, kind = await self._answer(client, prompt.text, share_s)
-                if kind in _REFUSED and not answers and self._may_take_ids():
+                takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
+                if kind in _REFUSED and not answers and takes_ids:
                     if missing := self._load_tokenizer():
                         return Fingerprint.none(f"{answer.failure}; {missing}")
                     answer, kind = await self._answer(client, prompt.text, share_s)
@@ -118,9 +115,6 @@ class _PromptRun:
                     return Fingerprint.none(f"the server is gone: {answer.failure}")
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
-
-    def _may_take_ids(self) -> bool:
-        return self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
 
     def _load_tokenizer(self) -> str:
         """Load a tokenizer for a server that refuses text; "" or the error."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series
 
@@ -18,20 +18,16 @@ _TIMED = ("ttft", "itl", "e2e", "queue")
 _MOST = 100  # models, and reasons to end, that are kept
 
 
-class ServerLatency(BaseModel):
+class ServerLatency(BaseModel, extra="forbid", frozen=True):
     """One of the server's histograms over the run: its mean, and the buckets of its percentiles."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: int
     mean_ms: float  # sum / count
     brackets_ms: dict[str, tuple[float, float | None]]  # "50", "90", "99" → its bucket; None: no bound
 
 
-class ServerSample(BaseModel):
+class ServerSample(BaseModel, extra="forbid", frozen=True):
     """The server's gauges at one moment of the run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at_s: float  # after the run began
     running: float | None = None
@@ -39,10 +35,8 @@ class ServerSample(BaseModel):
     kv_cache_usage: float | None = None  # 0 to 1
 
 
-class ServerWindow(BaseModel):
+class ServerWindow(BaseModel, extra="forbid", frozen=True):
     """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trouble: str = ""  # the error, where there are no figures
     names: str = ""  # which engine's metric names: vllm or sglang
