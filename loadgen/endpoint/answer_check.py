@@ -40,6 +40,7 @@ PROMPTS: Final = (
     Prompt("Once upon a time, there was a little"),
 )
 
+_EXPECTED = {prompt.text: prompt.expects for prompt in PROMPTS}
 _FEWEST = 8  # tokens or characters from which repeating a single one is not by chance
 _PERIOD_TOKENS, _PERIOD_CHARACTERS = 8, 30  # of a loop, at most
 _TURNS = 3  # of a loop, at least, in the answer's second half
@@ -158,11 +159,16 @@ def flaw(answer: GreedyAnswer) -> Flaw | None:
     if not answer.known:
         return None
     text = answer.text.strip()
-    if _all_equal(answer.token_ids) or _all_equal(text) or _not_text(text):
+    no_text = text.count(_REPLACEMENT) > _NO_TEXT * len(text)
+    if no_text or _all_equal(answer.token_ids) or _all_equal(text):
         return Flaw.NOISE
     if not text:
         return Flaw.EMPTY
-    return Flaw.LOOP if _loops(answer) else None
+    if answer.token_ids:
+        loops = _periodic(answer.token_ids, _PERIOD_TOKENS)
+    else:
+        loops = _periodic(answer.text, _PERIOD_CHARACTERS)
+    return Flaw.LOOP if loops else None
 
 
 def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
@@ -181,7 +187,7 @@ def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
 
 def answered_right(own: Fingerprint) -> tuple[int, int]:
     """The number of right answers, and of those with an expected answer."""
-    answers = [answer for answer in own.judged if _expected(answer)]
+    answers = [answer for answer in own.judged if _EXPECTED.get(answer.prompt)]
     return sum(_right(answer) for answer in answers), len(answers)
 
 
@@ -234,12 +240,8 @@ def _forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
     return [f"{len(kept)} right of {len(answers)} plain questions that the baseline answers: {example}"]
 
 
-def _expected(answer: GreedyAnswer) -> str:
-    return next((prompt.expects for prompt in PROMPTS if prompt.text == answer.prompt), "")
-
-
 def _right(answer: GreedyAnswer) -> bool:
-    expects = _expected(answer)
+    expects = _EXPECTED.get(answer.prompt, "")
     return answer.known and bool(expects) and re.search(expects, answer.text) is not None
 
 
@@ -247,18 +249,8 @@ def _all_equal(units: Sequence[object]) -> bool:
     return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
 
 
-def _not_text(text: str) -> bool:
-    return bool(text) and text.count(_REPLACEMENT) > _NO_TEXT * len(text)
-
-
-def _loops(answer: GreedyAnswer) -> bool:
-    """Whether the second half repeats one short piece."""
-    if answer.token_ids:
-        return _periodic(answer.token_ids, _PERIOD_TOKENS)
-    return _periodic(answer.text, _PERIOD_CHARACTERS)
-
-
 def _periodic(units: Sequence[object], longest: int) -> bool:
+    """Whether the second half repeats one piece of at most `longest` units."""
     half = units[len(units) // 2 :]
     longest = min(longest, len(half) // _TURNS)
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))

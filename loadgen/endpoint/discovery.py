@@ -218,22 +218,18 @@ class ServerProbe:
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            await self._until_ready(client, wait_s)
-            return await self._identify(client, model)
-
-    async def _until_ready(self, client: httpx.AsyncClient, wait_s: float) -> None:
-        deadline_ns = clock.now_ns() + int(wait_s * 1e9)
-        while True:
-            async with self.throttle:
-                reason = await self._not_ready(client)
-            if reason is None:
-                return
-            if clock.now_ns() >= deadline_ns:
-                waited = f" after {wait_s:g} s" if wait_s else ""
-                raise MeasureError(
-                    f"{self.access.shown_url} is not ready{waited}: {reason}; "
-                    "check the address, or wait for the server with --ready-check-timeout-sec N"
-                )
+            deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+            while True:
+                async with self.throttle:
+                    reason = await self._not_ready(client)
+                if reason is None:
+                    return await self._identify(client, model)
+                if clock.now_ns() >= deadline_ns:
+                    waited = f" after {wait_s:g} s" if wait_s else ""
+                    raise MeasureError(
+                        f"{self.access.shown_url} is not ready{waited}: {reason}; "
+                        "check the address, or wait for the server with --ready-check-timeout-sec N"
+                    )
 
     async def _not_ready(self, client: httpx.AsyncClient) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""

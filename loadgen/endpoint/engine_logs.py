@@ -123,12 +123,8 @@ _opposite = _switch("off", "on")
 _off_if_true = _switch("off", "")
 
 
-def _on(text: str) -> str:
-    return "on"
-
-
-def _off(text: str) -> str:
-    return "off"
+def _always(word: str) -> Value:
+    return lambda text: word
 
 
 def _graph_mode(text: str) -> str:
@@ -233,11 +229,11 @@ _TABLES = {
         _vllm("dtype", "dtype", _word),
         _Pattern("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
         _vllm("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
-        _Pattern("cuda_graphs", r"(Graph capturing finished) in", _on),
+        _Pattern("cuda_graphs", r"(Graph capturing finished) in", _always("on")),
         _vllm("cuda_graphs", "enforce_eager", _off_if_true),
         _Pattern("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _graph_mode),
         _Pattern("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", _graph_mode),
-        _Pattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _off),
+        _Pattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _always("off")),
         _Pattern("cuda_graph_sizes", rf"cudagraph_capture_sizes{_SIZES}", _sizes),
         _Pattern(
             "speculative",
@@ -277,7 +273,7 @@ _TABLES = {
         _sglang("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
         _Pattern("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", _word),
         _Pattern("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", _word),
-        _Pattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _on, after="Capture "),
+        _Pattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _always("on"), after="Capture "),
         _sglang("cuda_graphs", "disable_cuda_graph", _off_if_true),
         _Pattern(
             "cuda_graph_sizes", r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]", _sizes

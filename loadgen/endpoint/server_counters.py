@@ -85,7 +85,9 @@ def window(
 
     Where the server counts per model and `model` is one of them, the figures of that one only.
     """
-    error = before.error or after.error or _other_engine(before, after)
+    error = before.error or after.error
+    if not error and before.names != after.names:
+        error = f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
     if error:
         return ServerWindow(trouble=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
@@ -105,12 +107,6 @@ def window(
         **edges,
         **({} if reset else _figures(moved, after.names, ours)),
     )
-
-
-def _other_engine(before: MetricsSnapshot, after: MetricsSnapshot) -> str:
-    if before.names == after.names:
-        return ""
-    return f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
 
 
 def _restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
