@@ -179,9 +179,7 @@ def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
     if not pairs:
         return Divergence((), "", "no prompt was answered by both")
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
-    partings = tuple(
-        _parting(a, b, (a.token_ids, b.token_ids) if by_token else (a.text, b.text)) for a, b in pairs
-    )
+    partings = tuple(_parting(a, b, by_token) for a, b in pairs)
     return Divergence(partings, "tokens" if by_token else "characters")
 
 
@@ -256,9 +254,8 @@ def _periodic(units: Sequence[object], longest: int) -> bool:
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
 
 
-def _parting(
-    own: GreedyAnswer, other: GreedyAnswer, units: tuple[Sequence[object], Sequence[object]]
-) -> Parting:
+def _parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
+    units = [answer.token_ids if by_token else answer.text for answer in (own, other)]
     shorter = min(map(len, units))
     equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)
     cut = [len(sequence) for answer, sequence in zip((own, other), units, strict=True) if answer.cut]

@@ -92,7 +92,12 @@ class ServerAddress(msgspec.Struct, frozen=True):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.ca_cert is not None:
-            _trust(context, self.ca_cert)
+            try:
+                context.load_verify_locations(cadata=_pem("--ca-cert", self.ca_cert))
+            except (ssl.SSLError, ValueError):
+                raise UsageError(
+                    f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
+                ) from None
         if self.client_cert is not None:
             _identify_as(context, self.client_cert, self.client_key)
         return context
@@ -138,14 +143,6 @@ class ServerAddress(msgspec.Struct, frozen=True):
             headers=tuple(self.headers.items()),
             tls=tls,
         )
-
-
-def _trust(context: ssl.SSLContext, path: str) -> None:
-    """Trust the authorities in a PEM file; raises UsageError."""
-    try:
-        context.load_verify_locations(cadata=_pem("--ca-cert", path))
-    except (ssl.SSLError, ValueError):
-        raise UsageError(f"--ca-cert {path}: no certificate in it: give a file in PEM format") from None
 
 
 def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:

@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Listen, print the URL as one JSON line, serve until SIGTERM, SIGINT or the end of stdin."""
     options = _parser().parse_args(argv)
     if options.list_presets:
-        _list_presets()
+        for name, row in presets().items():
+            print(f"{name}\n    {row.model}: {row.source}" + (f"\n    note: {row.note}" if row.note else ""))
         return 0
     try:
         chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
@@ -147,13 +148,6 @@ def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
             f"{limits.kv_cache_tokens}: a request could wait forever; lower the first or raise the second"
         )
     return limits
-
-
-def _list_presets() -> None:
-    for name, row in presets().items():
-        print(f"{name}\n    {row.model}: {row.source}")
-        if row.note:
-            print(f"    note: {row.note}")
 
 
 def _serve(engine: Engine, exit_with_stdin: bool) -> int:

@@ -165,11 +165,8 @@ def _environment(directory: str) -> dict[str, str]:
 
 
 def _missing(package: Package, python: str | None) -> LaunchError:
-    if python:
-        return LaunchError(
-            f"no {package.name} for --server-python {python}: with that one, {package.install}"
-        )
-    return LaunchError(
-        f"no {package.name} in the environment of {sys.executable} or on PATH: {package.install},"
-        " or give the interpreter that has it with --server-python"
-    )
+    where, what_to_do = f"for --server-python {python}", f"with that one, {package.install}"
+    if not python:
+        where = f"in the environment of {sys.executable} or on PATH"
+        what_to_do = f"{package.install}, or give the interpreter that has it with --server-python"
+    return LaunchError(f"no {package.name} {where}: {what_to_do}")
