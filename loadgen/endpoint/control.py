@@ -34,7 +34,7 @@ def reset_cache(
         return f"{engine.name} has no way to empty its cache"
     deadline_s = time.monotonic() + busy_s
     while True:
-        answer = _answer(access, tls, ("POST", engine.reset_path), _ANSWER_S)
+        answer = _answer(access, tls, ("POST", engine.reset_path))
         if answer.error:
             return answer.why
         busy = _busy(answer)
@@ -93,14 +93,14 @@ def tracing(
 
 def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     """The server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
-    return _answer(access, tls, ("GET", engine.info_path), _ANSWER_S).object if engine.info_path else {}
+    return _answer(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
 
 
 def _answer(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     request: tuple[str, str],
-    limit_s: float,
+    limit_s: float = _ANSWER_S,
     body: Mapping[str, str] | None = None,
 ) -> ControlAnswer:
     """The answer to one request, given as its method and path."""

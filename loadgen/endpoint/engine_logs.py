@@ -88,8 +88,8 @@ def _kept(field: str, value: object) -> object:
 
 
 def _bounded(values: Mapping[str, object]) -> dict[str, Any]:
-    kept = {field: _kept(field, value) for field, value in values.items()}
-    return {field: value for field, value in kept.items() if not silent(value)}
+    kept = ((field, _kept(field, value)) for field, value in values.items())
+    return {field: value for field, value in kept if not silent(value)}
 
 
 # From the text of a match to the value of the field.
@@ -114,30 +114,20 @@ def _backend(text: str) -> str:
     return {"FLASH_ATTENTION": "FLASH_ATTN"}.get(name, name)
 
 
-def _switch(true: str, false: str) -> Value:
-    return lambda text: {"True": true, "False": false}.get(text, "")
+def _mapped(words: Mapping[str, str], other: str | None = None) -> Value:
+    """Maps some words; any other is `other`, or itself."""
+    return lambda text: words.get(text, text if other is None else other)
 
 
-switch = _switch("on", "off")
-_opposite = _switch("off", "on")
-_off_if_true = _switch("off", "")
-
-
-def _always(word: str) -> Value:
-    return lambda text: word
-
-
-def _graph_mode(text: str) -> str:
-    return "off" if text in ("NONE", "disabled") else text
+switch = _mapped({"True": "on", "False": "off"}, "")
+_opposite, _off_if_true = _mapped({"True": "off", "False": "on"}, ""), _mapped({"True": "off"}, "")
+_on, _off = _mapped({}, "on"), _mapped({}, "off")
+_graph_mode, _chunk = _mapped({"NONE": "off", "disabled": "off"}), _mapped({"-1": "off", "None": "off"})
 
 
 def _sizes(text: str) -> str:
     sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.digits(word)) is not None]
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
-
-
-def _chunk(text: str) -> str:
-    return "off" if text in ("-1", "None") else text
 
 
 def _flags(text: str) -> str:
@@ -229,11 +219,11 @@ _TABLES = {
         _vllm("dtype", "dtype", _word),
         _Pattern("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
         _vllm("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
-        _Pattern("cuda_graphs", r"(Graph capturing finished) in", _always("on")),
+        _Pattern("cuda_graphs", r"(Graph capturing finished) in", _on),
         _vllm("cuda_graphs", "enforce_eager", _off_if_true),
         _Pattern("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _graph_mode),
         _Pattern("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", _graph_mode),
-        _Pattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _always("off")),
+        _Pattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _off),
         _Pattern("cuda_graph_sizes", rf"cudagraph_capture_sizes{_SIZES}", _sizes),
         _Pattern(
             "speculative",
@@ -273,7 +263,7 @@ _TABLES = {
         _sglang("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
         _Pattern("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", _word),
         _Pattern("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", _word),
-        _Pattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _always("on"), after="Capture "),
+        _Pattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _on, after="Capture "),
         _sglang("cuda_graphs", "disable_cuda_graph", _off_if_true),
         _Pattern(
             "cuda_graph_sizes", r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]", _sizes
