@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 COMPLETION, CHAT = "completion", "chat"
 
@@ -40,6 +40,7 @@ PROMPTS: Final = (
     Prompt("Once upon a time, there was a little"),
 )
 
+_EXPECTED = {prompt.text: prompt.expects for prompt in PROMPTS}
 _FEWEST = 8  # tokens or characters from which repeating a single one is not by chance
 _PERIOD_TOKENS, _PERIOD_CHARACTERS = 8, 30  # of a loop, at most
 _TURNS = 3  # of a loop, at least, in the answer's second half
@@ -49,10 +50,8 @@ _KNOWN, _KEPT = 4, 0.5  # questions the baseline must answer, and the share of t
 _SHOWN = 24  # characters of an answer as an example
 
 
-class GreedyAnswer(BaseModel):
+class GreedyAnswer(BaseModel, extra="forbid", frozen=True):
     """The server's answer to one prompt at temperature 0."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt: str
     text: str = ""
@@ -66,10 +65,8 @@ class GreedyAnswer(BaseModel):
         return not self.failure and bool(self.text or self.token_ids or not self.cut)
 
 
-class Fingerprint(BaseModel):
+class Fingerprint(BaseModel, extra="forbid", frozen=True):
     """The answers to the set of prompts, which is the same for every checkpoint."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int  # of the set of prompts: only equal ones are compared
     answers: tuple[GreedyAnswer, ...]
@@ -162,11 +159,16 @@ def flaw(answer: GreedyAnswer) -> Flaw | None:
     if not answer.known:
         return None
     text = answer.text.strip()
-    if _all_equal(answer.token_ids) or _all_equal(text) or _not_text(text):
+    no_text = text.count(_REPLACEMENT) > _NO_TEXT * len(text)
+    if no_text or _all_equal(answer.token_ids) or _all_equal(text):
         return Flaw.NOISE
     if not text:
         return Flaw.EMPTY
-    return Flaw.LOOP if _loops(answer) else None
+    if answer.token_ids:
+        loops = _periodic(answer.token_ids, _PERIOD_TOKENS)
+    else:
+        loops = _periodic(answer.text, _PERIOD_CHARACTERS)
+    return Flaw.LOOP if loops else None
 
 
 def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
@@ -177,15 +179,13 @@ def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
     if not pairs:
         return Divergence((), "", "no prompt was answered by both")
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
-    partings = tuple(
-        _parting(a, b, (a.token_ids, b.token_ids) if by_token else (a.text, b.text)) for a, b in pairs
-    )
+    partings = tuple(_parting(a, b, by_token) for a, b in pairs)
     return Divergence(partings, "tokens" if by_token else "characters")
 
 
 def answered_right(own: Fingerprint) -> tuple[int, int]:
     """The number of right answers, and of those with an expected answer."""
-    answers = [answer for answer in own.judged if _expected(answer)]
+    answers = [answer for answer in own.judged if _EXPECTED.get(answer.prompt)]
     return sum(_right(answer) for answer in answers), len(answers)
 
 
@@ -238,12 +238,8 @@ def _forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
     return [f"{len(kept)} right of {len(answers)} plain questions that the baseline answers: {example}"]
 
 
-def _expected(answer: GreedyAnswer) -> str:
-    return next((prompt.expects for prompt in PROMPTS if prompt.text == answer.prompt), "")
-
-
 def _right(answer: GreedyAnswer) -> bool:
-    expects = _expected(answer)
+    expects = _EXPECTED.get(answer.prompt, "")
     return answer.known and bool(expects) and re.search(expects, answer.text) is not None
 
 
@@ -251,26 +247,15 @@ def _all_equal(units: Sequence[object]) -> bool:
     return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
 
 
-def _not_text(text: str) -> bool:
-    return bool(text) and text.count(_REPLACEMENT) > _NO_TEXT * len(text)
-
-
-def _loops(answer: GreedyAnswer) -> bool:
-    """Whether the second half repeats one short piece."""
-    if answer.token_ids:
-        return _periodic(answer.token_ids, _PERIOD_TOKENS)
-    return _periodic(answer.text, _PERIOD_CHARACTERS)
-
-
 def _periodic(units: Sequence[object], longest: int) -> bool:
+    """Whether the second half repeats one piece of at most `longest` units."""
     half = units[len(units) // 2 :]
     longest = min(longest, len(half) // _TURNS)
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
 
 
-def _parting(
-    own: GreedyAnswer, other: GreedyAnswer, units: tuple[Sequence[object], Sequence[object]]
-) -> Parting:
+def _parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
+    units = [answer.token_ids if by_token else answer.text for answer in (own, other)]
     shorter = min(map(len, units))
     equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)
     cut = [len(sequence) for answer, sequence in zip((own, other), units, strict=True) if answer.cut]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,23 +32,17 @@ def reset_cache(
     """
     if not engine.reset_path:
         return f"{engine.name} has no way to empty its cache"
-    return access.loop.run(_reset(access, tls, engine, busy_s))
-
-
-async def _reset(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, busy_s: float) -> str:
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + busy_s
-    async with access.client(tls, _ANSWER_S) as client:
-        while True:
-            answer = await exchange.ask(client, "POST", engine.reset_path, _ANSWER_S)
-            if answer.error:
-                return answer.why
-            busy = _busy(answer)
-            if not busy:
-                return "" if answer.status == 200 else _refusal(answer, engine, engine.reset_needs)
-            if loop.time() >= deadline_s:
-                return f"{engine.reset_path}: {busy}"
-            await asyncio.sleep(_AGAIN_S)
+    deadline_s = time.monotonic() + busy_s
+    while True:
+        answer = _answer(access, tls, ("POST", engine.reset_path))
+        if answer.error:
+            return answer.why
+        busy = _busy(answer)
+        if not busy:
+            return "" if answer.status == 200 else _refusal(answer, engine, engine.reset_needs)
+        if time.monotonic() >= deadline_s:
+            return f"{engine.reset_path}: {busy}"
+        time.sleep(_AGAIN_S)
 
 
 def _busy(answer: ControlAnswer) -> str:
@@ -99,14 +93,14 @@ def tracing(
 
 def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     """The server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
-    return _answer(access, tls, ("GET", engine.info_path), _ANSWER_S).object if engine.info_path else {}
+    return _answer(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
 
 
 def _answer(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     request: tuple[str, str],
-    limit_s: float,
+    limit_s: float = _ANSWER_S,
     body: Mapping[str, str] | None = None,
 ) -> ControlAnswer:
     """The answer to one request, given as its method and path."""

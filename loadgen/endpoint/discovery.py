@@ -92,7 +92,12 @@ class ServerAddress(msgspec.Struct, frozen=True):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.ca_cert is not None:
-            _trust(context, self.ca_cert)
+            try:
+                context.load_verify_locations(cadata=_pem("--ca-cert", self.ca_cert))
+            except (ssl.SSLError, ValueError):
+                raise UsageError(
+                    f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
+                ) from None
         if self.client_cert is not None:
             _identify_as(context, self.client_cert, self.client_key)
         return context
@@ -138,14 +143,6 @@ class ServerAddress(msgspec.Struct, frozen=True):
             headers=tuple(self.headers.items()),
             tls=tls,
         )
-
-
-def _trust(context: ssl.SSLContext, path: str) -> None:
-    """Trust the authorities in a PEM file; raises UsageError."""
-    try:
-        context.load_verify_locations(cadata=_pem("--ca-cert", path))
-    except (ssl.SSLError, ValueError):
-        raise UsageError(f"--ca-cert {path}: no certificate in it: give a file in PEM format") from None
 
 
 def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
@@ -218,22 +215,18 @@ class ServerProbe:
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            await self._until_ready(client, wait_s)
-            return await self._identify(client, model)
-
-    async def _until_ready(self, client: httpx.AsyncClient, wait_s: float) -> None:
-        deadline_ns = clock.now_ns() + int(wait_s * 1e9)
-        while True:
-            async with self.throttle:
-                reason = await self._not_ready(client)
-            if reason is None:
-                return
-            if clock.now_ns() >= deadline_ns:
-                waited = f" after {wait_s:g} s" if wait_s else ""
-                raise MeasureError(
-                    f"{self.access.shown_url} is not ready{waited}: {reason}; "
-                    "check the address, or wait for the server with --ready-check-timeout-sec N"
-                )
+            deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+            while True:
+                async with self.throttle:
+                    reason = await self._not_ready(client)
+                if reason is None:
+                    return await self._identify(client, model)
+                if clock.now_ns() >= deadline_ns:
+                    waited = f" after {wait_s:g} s" if wait_s else ""
+                    raise MeasureError(
+                        f"{self.access.shown_url} is not ready{waited}: {reason}; "
+                        "check the address, or wait for the server with --ready-check-timeout-sec N"
+                    )
 
     async def _not_ready(self, client: httpx.AsyncClient) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.endpoint import engine_logs
 from loadgen.roofline.checkpoint import Checkpoint
@@ -26,10 +26,8 @@ _RUNS = {
 }
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(BaseModel, extra="forbid", frozen=True):
     """The configuration that an engine reports; "" or None where it reports nothing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: str = ""
     flags: str = ""  # as the engine logs them, without secrets

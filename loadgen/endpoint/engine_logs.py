@@ -88,8 +88,8 @@ def _kept(field: str, value: object) -> object:
 
 
 def _bounded(values: Mapping[str, object]) -> dict[str, Any]:
-    kept = {field: _kept(field, value) for field, value in values.items()}
-    return {field: value for field, value in kept.items() if not silent(value)}
+    kept = ((field, _kept(field, value)) for field, value in values.items())
+    return {field: value for field, value in kept if not silent(value)}
 
 
 # From the text of a match to the value of the field.
@@ -114,34 +114,20 @@ def _backend(text: str) -> str:
     return {"FLASH_ATTENTION": "FLASH_ATTN"}.get(name, name)
 
 
-def _switch(true: str, false: str) -> Value:
-    return lambda text: {"True": true, "False": false}.get(text, "")
+def _mapped(words: Mapping[str, str], other: str | None = None) -> Value:
+    """Maps some words; any other is `other`, or itself."""
+    return lambda text: words.get(text, text if other is None else other)
 
 
-switch = _switch("on", "off")
-_opposite = _switch("off", "on")
-_off_if_true = _switch("off", "")
-
-
-def _on(text: str) -> str:
-    return "on"
-
-
-def _off(text: str) -> str:
-    return "off"
-
-
-def _graph_mode(text: str) -> str:
-    return "off" if text in ("NONE", "disabled") else text
+switch = _mapped({"True": "on", "False": "off"}, "")
+_opposite, _off_if_true = _mapped({"True": "off", "False": "on"}, ""), _mapped({"True": "off"}, "")
+_on, _off = _mapped({}, "on"), _mapped({}, "off")
+_graph_mode, _chunk = _mapped({"NONE": "off", "disabled": "off"}), _mapped({"-1": "off", "None": "off"})
 
 
 def _sizes(text: str) -> str:
     sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.digits(word)) is not None]
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
-
-
-def _chunk(text: str) -> str:
-    return "off" if text in ("-1", "None") else text
 
 
 def _flags(text: str) -> str:

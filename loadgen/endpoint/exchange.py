@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import httpx
@@ -47,9 +46,7 @@ class ControlLoop:
         self._runner = asyncio.Runner()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._runner is not None:
             self._runner.close()
             self._runner = None

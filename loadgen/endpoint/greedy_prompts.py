@@ -35,7 +35,6 @@ from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
 _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
-_SIMULATED = "the embedded engine's answers are made up"
 
 
 class PromptProgress(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ def ask(
     masks the secrets in what the server writes.
     """
     if subject.engine.simulated:
-        return Fingerprint.none(_SIMULATED)
+        return Fingerprint.none("the embedded engine's answers are made up")
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
     return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
 
@@ -84,20 +83,16 @@ class _Reply:
     cut: str = ""
 
 
+@dataclass
 class _PromptRun:
     """The prompts sent to one server: as text, or as token ids if it refuses text."""
 
-    def __init__(
-        self,
-        access: ServerAddress,
-        tls: ssl.SSLContext | None,
-        subject: ModelTarget,
-        plan: Plan,
-        decoder: Decoder,
-    ) -> None:
-        self.access, self.tls, self.subject, self.plan = access, tls, subject, plan
-        self.decoder = decoder
-        self.tokenizer: Tokenizer | None = None
+    access: ServerAddress
+    tls: ssl.SSLContext | None
+    subject: ModelTarget
+    plan: Plan
+    decoder: Decoder
+    tokenizer: Tokenizer | None = None
 
     async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
         """The answers to all prompts, or why there are none."""
@@ -109,7 +104,8 @@ class _PromptRun:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
                 answer, kind = await self._answer(client, prompt.text, share_s)
-                if kind in _REFUSED and not answers and self._may_take_ids():
+                takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
+                if kind in _REFUSED and not answers and takes_ids:
                     if missing := self._load_tokenizer():
                         return Fingerprint.none(f"{answer.failure}; {missing}")
                     answer, kind = await self._answer(client, prompt.text, share_s)
@@ -118,9 +114,6 @@ class _PromptRun:
                     return Fingerprint.none(f"the server is gone: {answer.failure}")
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
-
-    def _may_take_ids(self) -> bool:
-        return self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
 
     def _load_tokenizer(self) -> str:
         """Load a tokenizer for a server that refuses text; "" or the error."""
@@ -138,15 +131,12 @@ class _PromptRun:
 
     def _body(self, text: str) -> bytes:
         dialect, engine = self.plan.dialect, self.subject.engine
-        sampling: dict[str, Any] = {"temperature": 0}
-        more: dict[str, Any] = {}
-        if not isinstance(dialect, Generate):
-            sampling["seed"] = 0
+        openai = not isinstance(dialect, Generate)
+        sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
         if engine.vllm_fields:
             # Else the checkpoint's own generation_config.json has a say, and a quantized one may differ.
             sampling["repetition_penalty"] = 1.0
-            if not isinstance(dialect, Generate):
-                more["return_token_ids"] = True
+        more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
         request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.fields(sampling, self.plan.profile.stream, False)

@@ -136,14 +136,16 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Me
     if not whose:
         return MetricLines(error="/metrics has none of the names of " + " or ".join(ENGINE_METRICS))
     if not text.endswith("\n"):
-        return MetricLines(error=f"/metrics is cut off in {_quote(lines[-1])!r}")
+        return MetricLines(error=f"/metrics is cut off in {lines[-1][:_LONGEST_QUOTE]!r}")
     meanings = ENGINE_METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
     selected = tuple(line for line in lines if _name(line) in meanings)
     longest = max(selected, key=len, default="")
     if len(longest) > _LONGEST_LINE:
-        return MetricLines(error=f"/metrics has a line of {len(longest)} characters: {_quote(longest)!r}")
+        return MetricLines(
+            error=f"/metrics has a line of {len(longest)} characters: {longest[:_LONGEST_QUOTE]!r}"
+        )
     if len(selected) > _MOST_LINES or sum(map(len, selected)) > _MOST_CHARS:
         return MetricLines(error=f"/metrics has {len(selected)} lines of {whose}'s: too many to be read")
     return MetricLines(whose, selected)
@@ -161,21 +163,15 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
         try:  # without a TYPE line each sample is a family of its own name
             (family,) = text_string_to_metric_families(line + "\n")
             (sample,) = family.samples
-        except ValueError:
-            return MetricsSnapshot(error=f"/metrics is malformed in {_quote(line)!r}")
-        meaning = meanings.get(sample.name)
-        if meaning is None:
-            return MetricsSnapshot(error=f"/metrics is malformed in {_quote(line)!r}")
+            meaning = meanings[sample.name]
+        except (KeyError, ValueError):
+            return MetricsSnapshot(error=f"/metrics is malformed in {line[:_LONGEST_QUOTE]!r}")
         repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         part = labels.pop(meaning.label, "") if meaning.label else meaning.part
         if untrusted.number(sample.value) is None or (meaning.label == "le" and not _bounds(part)):
             continue  # not a possible count or bucket
-        series = (
-            untrusted.text(labels.pop("model_name", "")),
-            meaning.quantity,
-            untrusted.text(part),
-        )
+        series = untrusted.text(labels.pop("model_name", "")), meaning.quantity, untrusted.text(part)
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, sample.value), sample.value)
     sums = {series: _together(series[1], list(places.values())) for series, places in rows.items()}
@@ -198,7 +194,3 @@ def _together(quantity: str, values: Sequence[float]) -> float:
 
 def _name(line: str) -> str:
     return line.partition("{")[0].partition(" ")[0]
-
-
-def _quote(line: str) -> str:
-    return line[:_LONGEST_QUOTE]

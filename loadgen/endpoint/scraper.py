@@ -94,18 +94,15 @@ class MetricsScraper:
                 await asyncio.sleep(_FIRST_S)
                 while True:
                     lines = await self._scrape(client, SAMPLED)
-                    self._keep((clock.now_ns() - began_ns) / 1e9, lines)
+                    self.samples.append(((clock.now_ns() - began_ns) / 1e9, lines))
+                    if len(self.samples) > _MOST_SAMPLES:
+                        del self.samples[1::2]
+                        self.every_s *= 2
                     await asyncio.sleep(max(self.every_s, self.least_s / SAMPLING_SHARE))
 
         # If no socket can be opened, the run goes on without samples.
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
-
-    def _keep(self, at_s: float, lines: MetricLines) -> None:
-        self.samples.append((at_s, lines))
-        if len(self.samples) > _MOST_SAMPLES:
-            del self.samples[1::2]
-            self.every_s *= 2
 
     async def _once(self) -> tuple[MetricLines, bool]:
         async with self.access.client(self.tls, _ANSWER_S) as client:

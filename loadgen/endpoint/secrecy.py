@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
@@ -185,16 +185,9 @@ def _in_header(name: str, value: str) -> Iterator[str]:
     if credentials:
         yield credentials.strip()
     if scheme.lower() == "basic":
-        decoded = _decoded(credentials)
-        yield decoded
-        yield decoded.partition(":")[2]
-
-
-def _decoded(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).decode()
-    except ValueError:  # binascii.Error and UnicodeDecodeError are such
-        return ""
+        with suppress(ValueError):  # binascii.Error and UnicodeDecodeError are such
+            decoded = base64.b64decode(credentials, validate=True).decode()
+            yield from (decoded, decoded.partition(":")[2])
 
 
 def _in_table(table: Any, secret: bool = False) -> Iterator[str]:

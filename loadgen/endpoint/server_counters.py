@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series
 
@@ -18,20 +18,16 @@ _TIMED = ("ttft", "itl", "e2e", "queue")
 _MOST = 100  # models, and reasons to end, that are kept
 
 
-class ServerLatency(BaseModel):
+class ServerLatency(BaseModel, extra="forbid", frozen=True):
     """One of the server's histograms over the run: its mean, and the buckets of its percentiles."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: int
     mean_ms: float  # sum / count
     brackets_ms: dict[str, tuple[float, float | None]]  # "50", "90", "99" → its bucket; None: no bound
 
 
-class ServerSample(BaseModel):
+class ServerSample(BaseModel, extra="forbid", frozen=True):
     """The server's gauges at one moment of the run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at_s: float  # after the run began
     running: float | None = None
@@ -39,10 +35,8 @@ class ServerSample(BaseModel):
     kv_cache_usage: float | None = None  # 0 to 1
 
 
-class ServerWindow(BaseModel):
+class ServerWindow(BaseModel, extra="forbid", frozen=True):
     """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     trouble: str = ""  # the error, where there are no figures
     names: str = ""  # which engine's metric names: vllm or sglang
@@ -91,7 +85,9 @@ def window(
 
     Where the server counts per model and `model` is one of them, the figures of that one only.
     """
-    error = before.error or after.error or _other_engine(before, after)
+    error = before.error or after.error
+    if not error and before.names != after.names:
+        error = f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
     if error:
         return ServerWindow(trouble=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
@@ -111,12 +107,6 @@ def window(
         **edges,
         **({} if reset else _figures(moved, after.names, ours)),
     )
-
-
-def _other_engine(before: MetricsSnapshot, after: MetricsSnapshot) -> str:
-    if before.names == after.names:
-        return ""
-    return f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
 
 
 def _restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:

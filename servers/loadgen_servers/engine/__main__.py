@@ -1,7 +1,5 @@
 """`python -m loadgen_servers.engine`."""
 
-from __future__ import annotations
-
 import sys
 
 from loadgen_servers.engine.cli import main

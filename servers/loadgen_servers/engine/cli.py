@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Listen, print the URL as one JSON line, serve until SIGTERM, SIGINT or the end of stdin."""
     options = _parser().parse_args(argv)
     if options.list_presets:
-        _list_presets()
+        for name, row in presets().items():
+            print(f"{name}\n    {row.model}: {row.source}" + (f"\n    note: {row.note}" if row.note else ""))
         return 0
     try:
         chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
@@ -71,13 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")
     add("--max-model-len", type=_positive, help="prompt and output together (default: the preset's)")
     add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed message")
-    add(
-        "--early-eos",
-        type=_fraction,
-        default=0.0,
-        metavar="FRACTION",
-        help="share of the requests without ignore_eos that stop before max_tokens (default: 0)",
-    )
+    share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
+    add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
     add("--exit-with-stdin", action="store_true", help="stop when stdin ends, as when the parent ends")
     _add_kv_cache(parser)
     _add_unsteadiness(parser)
@@ -87,28 +83,18 @@ def _parser() -> argparse.ArgumentParser:
 def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("KV cache").add_argument
     add("--kv-cache-tokens", type=_positive, help="tokens the KV cache holds (default: the preset's)")
-    add(
-        "--block-size", type=_positive, default=16, help="tokens in a block of the prefix cache (default: 16)"
+    size = "tokens in a block of the prefix cache (default: 16)"
+    add("--block-size", type=_positive, default=16, help=size)
+    switch = argparse.BooleanOptionalAction
+    reuse = "reuse the blocks of earlier prompts that are still in the KV cache (default: on)"
+    add("--enable-prefix-caching", dest="prefix_caching", action=switch, default=True, help=reuse)
+    details = "report cached prompt tokens as usage.prompt_tokens_details.cached_tokens (default: off)"
+    add("--enable-prompt-tokens-details", action=switch, default=False, help=details)
+    preempt = (
+        "reserve KV for the prompt alone; when the cache is full, requeue the last request "
+        "(default: reserve KV for prompt and max_tokens, never preempt)"
     )
-    add(
-        "--enable-prefix-caching",
-        dest="prefix_caching",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="reuse the blocks of earlier prompts that are still in the KV cache (default: on)",
-    )
-    add(
-        "--enable-prompt-tokens-details",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="report cached prompt tokens as usage.prompt_tokens_details.cached_tokens (default: off)",
-    )
-    add(
-        "--preempt",
-        action="store_true",
-        help="reserve KV for the prompt alone; when the cache is full, requeue the last request "
-        "(default: reserve KV for prompt and max_tokens, never preempt)",
-    )
+    add("--preempt", action="store_true", help=preempt)
 
 
 def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
@@ -127,13 +113,8 @@ def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="first steps that are cold (default: 16)",
     )
-    add(
-        "--slowdown-per-s",
-        type=_not_negative,
-        default=0.0,
-        metavar="FRACTION",
-        help="every step gets longer by this fraction per second since the first step (default: 0)",
-    )
+    slower = "every step gets longer by this fraction per second since the first step (default: 0)"
+    add("--slowdown-per-s", type=_not_negative, default=0.0, metavar="FRACTION", help=slower)
 
 
 def _number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], float]:
@@ -167,13 +148,6 @@ def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
             f"{limits.kv_cache_tokens}: a request could wait forever; lower the first or raise the second"
         )
     return limits
-
-
-def _list_presets() -> None:
-    for name, row in presets().items():
-        print(f"{name}\n    {row.model}: {row.source}")
-        if row.note:
-            print(f"    note: {row.note}")
 
 
 def _serve(engine: Engine, exit_with_stdin: bool) -> int:

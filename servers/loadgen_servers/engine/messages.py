@@ -49,67 +49,56 @@ class ResponseOptions(msgspec.Struct, frozen=True):
         return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % counts
 
 
-class CompletionChoice:
-    """/v1/completions."""
+class Choice(msgspec.Struct, frozen=True):
+    """How an API words a token, the only difference between the two: templates for `_fields`."""
 
-    kind = whole_kind = b"text_completion"
-    prefix = b"cmpl"
-
-    def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
-        """The choice of a message before the first token, and what follows its usage; None without one."""
-        return None
-
-    def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
-        """The choice of a message of one or more tokens."""
-        return (
-            b'{"index":0,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null,'
-            b'"prompt_token_ids":%s,"token_ids":%s}' % (text, reason, prompt_ids, ids)
-        )
-
-    def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
-        """The choice of an answer that is not streamed, and what follows its usage."""
-        choice = (
-            b'{"index":0,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null,"token_ids":%s,'
-            b'"prompt_logprobs":null,"prompt_token_ids":%s,"routed_experts":null}'
-        )
-        after = b',"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null'
-        return choice % (text, reason, ids, prompt_ids), after
+    prefix: bytes
+    kind: bytes
+    whole_kind: bytes
+    tokens: bytes  # the choice of a message of one or more tokens
+    whole: bytes  # the choice of an answer that is not streamed
+    after_whole: bytes  # and what follows its usage
+    role: bytes = b""  # the choice of a message before the first token; empty without one
+    after_role: bytes = b""
 
 
-class ChatChoice:
-    """/v1/chat/completions: the role has a message of its own, sent just before the first token."""
-
-    kind = b"chat.completion.chunk"
-    whole_kind = b"chat.completion"
-    prefix = b"chatcmpl"
-
-    def role(self, prompt_ids: bytes) -> tuple[bytes, bytes] | None:
-        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-        return choice, b',"prompt_token_ids":%s,"prompt_text":null' % prompt_ids
-
-    def tokens(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> bytes:
-        stop = b"" if reason == b"null" else b'"stop_reason":null,'
-        choice = b'{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":%s,%s"token_ids":%s}'
-        return choice % (text, reason, stop, ids)
-
-    def whole(self, text: bytes, reason: bytes, prompt_ids: bytes, ids: bytes) -> tuple[bytes, bytes]:
-        choice = (
-            b'{"index":0,"message":{"role":"assistant","content":%s,"refusal":null,"annotations":null,'
-            b'"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":%s,'
-            b'"stop_reason":null,"token_ids":%s,"routed_experts":null}'
-        )
-        after = (
-            b',"prompt_logprobs":null,"prompt_token_ids":%s,"prompt_text":null,"kv_transfer_params":null,'
-            b'"ec_transfer_params":null,"metrics":null'
-        )
-        return choice % (text, reason, ids), after % prompt_ids
-
-
-Choice = CompletionChoice | ChatChoice  # how an API words a token: the only difference between the two
-CHOICES: dict[str, Choice] = {
-    "/v1/completions": CompletionChoice(),
-    "/v1/chat/completions": ChatChoice(),
+CHOICES = {
+    "/v1/completions": Choice(
+        prefix=b"cmpl",
+        kind=b"text_completion",
+        whole_kind=b"text_completion",
+        tokens=b'{"index":0,"text":%(text)s,"logprobs":null,"finish_reason":%(reason)s,"stop_reason":null,'
+        b'"prompt_token_ids":%(prompt_ids)s,"token_ids":%(ids)s}',
+        whole=b'{"index":0,"text":%(text)s,"logprobs":null,"finish_reason":%(reason)s,"stop_reason":null,'
+        b'"token_ids":%(ids)s,"prompt_logprobs":null,"prompt_token_ids":%(prompt_ids)s,"routed_experts":null}',
+        after_whole=b',"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null',
+    ),
+    "/v1/chat/completions": Choice(
+        prefix=b"chatcmpl",
+        kind=b"chat.completion.chunk",
+        whole_kind=b"chat.completion",
+        tokens=b'{"index":0,"delta":{"content":%(text)s},"logprobs":null,"finish_reason":%(reason)s,'
+        b'%(stop)s"token_ids":%(ids)s}',
+        whole=b'{"index":0,"message":{"role":"assistant","content":%(text)s,"refusal":null,'
+        b'"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
+        b'"finish_reason":%(reason)s,"stop_reason":null,"token_ids":%(ids)s,"routed_experts":null}',
+        after_whole=b',"prompt_logprobs":null,"prompt_token_ids":%(prompt_ids)s,"prompt_text":null,'
+        b'"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null',
+        role=b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
+        after_role=b',"prompt_token_ids":%(prompt_ids)s,"prompt_text":null',
+    ),
 }
+
+
+def _fields(wanted: ResponseOptions, first: int, end: int, reason: str | None) -> dict[bytes, bytes]:
+    """What a message with tokens first, …, end - 1 fills into the templates of its API."""
+    return {
+        b"text": msgspec.json.encode(text_of(first, end - first)),
+        b"reason": msgspec.json.encode(reason),
+        b"stop": b'"stop_reason":null,' if reason else b"",
+        b"ids": _ids(ids_of(first, end - first)) if wanted.token_ids else b"null",
+        b"prompt_ids": _ids(wanted.prompt_ids) if first == 0 else b"null",
+    }
 
 
 @dataclass
@@ -132,18 +121,14 @@ class Dialect:
 
     def role(self, wanted: ResponseOptions) -> bytes:
         """The message before the first token; empty where the API has none."""
-        parts = self.choice.role(_ids(wanted.prompt_ids))
-        if parts is None:
+        if not self.choice.role:
             return b""
-        choice, after = parts
-        return http_server.event(self._head() + choice + b"]" + _running(wanted, 0) + after + b"}")
+        after = self.choice.after_role % _fields(wanted, 0, 0, None)
+        return http_server.event(self._head() + self.choice.role + b"]" + _running(wanted, 0) + after + b"}")
 
     def tokens(self, wanted: ResponseOptions, first: int, end: int, reason: str | None = None) -> bytes:
         """One message with tokens first, …, end - 1; with a reason it is the last that carries any."""
-        ids = _ids(ids_of(first, end - first)) if wanted.token_ids else b"null"
-        prompt_ids = _ids(wanted.prompt_ids) if first == 0 else b"null"
-        text = msgspec.json.encode(text_of(first, end - first))
-        choice = self.choice.tokens(text, msgspec.json.encode(reason), prompt_ids, ids)
+        choice = self.choice.tokens % _fields(wanted, first, end, reason)
         # Without a usage message to carry it, the fingerprint rides on the last token's.
         fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
         return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
@@ -160,9 +145,8 @@ class Dialect:
 
     def whole(self, wanted: ResponseOptions, produced: int, reason: str, cached: int | None = None) -> bytes:
         """An answer that is not streamed, HTTP head included."""
-        text = msgspec.json.encode(text_of(0, produced))
-        ids = _ids(ids_of(0, produced)) if wanted.token_ids else b"null"
-        choice, after = self.choice.whole(text, msgspec.json.encode(reason), _ids(wanted.prompt_ids), ids)
+        fields = _fields(wanted, 0, produced, reason)
+        choice, after = self.choice.whole % fields, self.choice.after_whole % fields
         details = _DETAILS % (b"null" if cached is None else _CACHED % cached)
         usage = b'],"service_tier":null' + _FINGERPRINT + b',"usage":' + wanted.usage(produced) + details
         return http_server.response(self._head(self.choice.whole_kind) + choice + usage + b"}" + after + b"}")

@@ -74,10 +74,6 @@ _HISTOGRAMS = {
 }
 
 
-def _histograms() -> dict[str, Histogram]:
-    return {name: Histogram(*row) for name, row in _HISTOGRAMS.items()}
-
-
 @dataclass
 class Metrics:
     """Everything since the engine started; per step, not per token, so that counting costs nothing."""
@@ -88,7 +84,9 @@ class Metrics:
     generation_tokens: int = 0
     late_steps: int = 0
     finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_REASONS, 0))
-    histograms: dict[str, Histogram] = field(default_factory=_histograms)
+    histograms: dict[str, Histogram] = field(
+        default_factory=lambda: {name: Histogram(*row) for name, row in _HISTOGRAMS.items()}
+    )
     last_end_ns: int = 0
 
     def record(self, ended: StepOutput, now_ns: int) -> None:
@@ -124,31 +122,32 @@ class Metrics:
         """The exposition, gauges as the scheduler stands now."""
         labels = f"model_name={msgspec.json.encode(self.model).decode()}"
         every = f'{{engine="0",{labels}}}'
-        waiting = scheduler.queued
         limits, cache = scheduler.limits, scheduler.cache
         sources = {
             "local_compute": self.prompt_tokens - self.cached_tokens,
             "local_cache_hit": self.cached_tokens,
             "external_kv_transfer": 0,
         }
-        by_source = {f'{{engine="0",{labels},source="{s}"}}': n for s, n in sources.items()}
-        by_reason = {f'{{engine="0",finished_reason="{r}",{labels}}}': n for r, n in self.finished.items()}
+        by_source: dict[str, float] = {f'{{engine="0",{labels},source="{s}"}}': n for s, n in sources.items()}
+        by_reason: dict[str, float] = {
+            f'{{engine="0",finished_reason="{r}",{labels}}}': n for r, n in self.finished.items()
+        }
         config = (
             f'block_size="{limits.block_size}",enable_prefix_caching="{limits.prefix_caching}",engine="0",'
             f'kv_cache_size_tokens="{limits.kv_cache_tokens}"'
         )
         values: dict[str, dict[str, float]] = {
             "num_requests_running": {every: scheduler.running},
-            "num_requests_waiting": {every: waiting},
+            "num_requests_waiting": {every: scheduler.queued},
             "kv_cache_usage_perc": {every: cache.in_use / limits.kv_cache_tokens},
             "prefix_cache_queries_total": {every: cache.queried},
             "prefix_cache_hits_total": {every: cache.found},
             "num_preemptions_total": {every: scheduler.preemptions},
             "prompt_tokens_total": {every: self.prompt_tokens},
-            "prompt_tokens_by_source_total": dict(by_source),
+            "prompt_tokens_by_source_total": by_source,
             "prompt_tokens_cached_total": {every: self.cached_tokens},
             "generation_tokens_total": {every: self.generation_tokens},
-            "request_success_total": dict(by_reason),
+            "request_success_total": by_reason,
             "cache_config_info": {f"{{{config}}}": 1},
         }
         lines: list[str] = []

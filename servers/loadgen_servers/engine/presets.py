@@ -33,66 +33,49 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p99_itl_ms: float | None = None
 
 
-class Preset(msgspec.Struct, frozen=True):
-    """A machine serving a model: its limits, its step times, and where the constants come from."""
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine serving a model: its limits, its step times, and where the constants come from.
+
+    `constants`, in files `timing`, are of FittedTiming, or of RooflineTiming where they have `dense_ms`.
+    """
 
     name: str
-    model: str
-    source: str
-    note: str
-    max_model_len: int
-    limits: Limits
-    timing: Timing
-    published: tuple[Published, ...]
-
-
-class _Row(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     source: str
     max_model_len: int
     max_num_batched_tokens: int
     kv_cache_tokens: int
-    timing: dict[str, float]
+    constants: dict[str, float] = msgspec.field(name="timing")
     max_num_seqs: int = 256
     note: str = ""
     published: tuple[Published, ...] = ()
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of a batch."""
+        return Limits(self.max_num_seqs, self.max_num_batched_tokens, self.kv_cache_tokens)
 
-class _Given(_Row, forbid_unknown_fields=True, kw_only=True):
-    name: str
+    @property
+    def timing(self) -> Timing:
+        """The step times; raises TypeError for a constant that they do not have."""
+        return (RooflineTiming if "dense_ms" in self.constants else FittedTiming)(**self.constants)
 
 
 def presets() -> dict[str, Preset]:
     """Every preset by name, in the order of the file."""
     text = resources.files(__package__).joinpath("presets.toml").read_text("utf-8")
-    rows = msgspec.convert(tomllib.loads(text), dict[str, _Row])
-    return {name: _preset(name, row) for name, row in rows.items()}
+    rows = tomllib.loads(text).items()
+    return {name: msgspec.convert({"name": name, **row}, Preset) for name, row in rows}
 
 
 def given(text: str) -> Preset:
-    """The preset of a JSON object: a row of presets.toml with its `name`; raises ValueError.
-
-    Its `timing` is of FittedTiming, or of RooflineTiming where it has `dense_ms`.
-    """
+    """The preset of a JSON object: a row of presets.toml with its `name`; raises ValueError."""
     try:
-        row = msgspec.json.decode(text, type=_Given)
-        return _preset(row.name, row)
+        row = msgspec.json.decode(text, type=Preset)
+        _ = row.timing  # raises where a constant is unknown
     except (msgspec.MsgspecError, TypeError) as error:
         raise ValueError(f"--preset-json: {error}") from None
-
-
-def _preset(name: str, row: _Row) -> Preset:
-    kind = RooflineTiming if "dense_ms" in row.timing else FittedTiming
-    return Preset(
-        name=name,
-        model=row.model,
-        source=row.source,
-        note=row.note,
-        max_model_len=row.max_model_len,
-        limits=Limits(row.max_num_seqs, row.max_num_batched_tokens, row.kv_cache_tokens),
-        timing=kind(**row.timing),
-        published=row.published,
-    )
+    return row
 
 
 def preset(name: str) -> Preset:

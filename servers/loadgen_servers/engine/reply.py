@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from loadgen_servers import http_server
 from loadgen_servers.engine.messages import CYCLE, Dialect, ResponseOptions
 
 
-class Reply(Protocol):
-    """Bytes for each moment of an answer; empty where nothing is sent."""
+class Reply(msgspec.Struct):
+    """Bytes for each moment of an answer; empty where nothing is sent, as here, until all of it is."""
+
+    dialect: Dialect
+    wanted: ResponseOptions
 
     def start(self) -> bytes:
         """What is sent as soon as the request is accepted, before any prefill."""
+        return b""
 
     def token(self, n: int) -> bytes:
         """What is sent with the n-th token when more will come."""
+        return b""
 
     def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
         """What is sent when the answer ends after n tokens: those not sent yet, and the end.
 
         `cached` is the number of cached prompt tokens; None if it is not to be reported.
         """
+        return self.dialect.whole(self.wanted, n, reason, cached)
 
 
-class DetailedStream(msgspec.Struct):
+class DetailedStream(Reply):
     """A stream whose messages carry running usage or token ids, formatted one by one.
 
     With a stream interval of N the messages carry 1, N, N, … and the rest, as vLLM's do.
     """
 
-    dialect: Dialect
-    wanted: ResponseOptions
     sent: int = 0
 
     def start(self) -> bytes:
@@ -63,25 +65,9 @@ class PlainStream(DetailedStream):
         return dialect.table[n % CYCLE] if n > 1 else dialect.opening
 
 
-class Whole(msgspec.Struct):
-    """An answer sent at once, at its end."""
-
-    dialect: Dialect
-    wanted: ResponseOptions
-
-    def start(self) -> bytes:
-        return b""
-
-    def token(self, n: int) -> bytes:
-        return b""
-
-    def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
-        return self.dialect.whole(self.wanted, n, reason, cached)
-
-
 def reply_for(dialect: Dialect, wanted: ResponseOptions) -> Reply:
     """The cheapest kind of reply with the requested options."""
     if not wanted.stream:
-        return Whole(dialect, wanted)
+        return Reply(dialect, wanted)
     detailed = wanted.continuous_usage or wanted.token_ids
     return DetailedStream(dialect, wanted) if detailed else PlainStream(dialect, wanted)

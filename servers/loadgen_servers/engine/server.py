@@ -59,7 +59,9 @@ class Engine:
             ("POST", "/ping"): lambda: http_server.response(b""),
             ("GET", "/version"): lambda: _json({"version": VERSION, "engine": "loadgen-engine"}),
             ("GET", "/v1/models"): self._models,
-            ("GET", "/metrics"): self._metrics,
+            ("GET", "/metrics"): lambda: http_server.response(
+                self.metrics.text(self.scheduler), kind=_METRICS_TYPE
+            ),
             ("POST", "/reset_prefix_cache"): lambda: _json({"success": self.scheduler.cache.reset()}),
         }
 
@@ -204,9 +206,6 @@ class Engine:
         if request.path in {path for _, path in self.routes} | self.dialects.keys():
             return _json({"detail": "Method Not Allowed"}, "405 Method Not Allowed")
         return _json({"detail": "Not Found"}, "404 Not Found")
-
-    def _metrics(self) -> bytes:
-        return http_server.response(self.metrics.text(self.scheduler), kind=_METRICS_TYPE)
 
     def _models(self) -> bytes:
         card = {

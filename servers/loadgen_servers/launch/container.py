@@ -42,10 +42,6 @@ _NVIDIA = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # the last is WSL's
 _STOP_S = 10
 
 
-def _new_name() -> str:
-    return f"loadgen-{secrets.token_hex(6)}"
-
-
 class Container(msgspec.Struct, frozen=True):
     """Launches `serves` (an engine's name), or the command line `template`, inside `image`.
 
@@ -59,7 +55,7 @@ class Container(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     template: str | None = None
     exists: Callable[[str], bool] = os.path.exists
-    new_name: Callable[[], str] = _new_name
+    new_name: Callable[[], str] = lambda: f"loadgen-{secrets.token_hex(6)}"
 
     def command(self, spec: ServerSpec) -> Command:
         """`docker run` for `spec`, and the commands that stop, remove and inspect it; raises LaunchError."""

@@ -13,11 +13,10 @@ from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, refuse
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _IN_TEMPLATE = ("model", "port", "host", "arguments", "environment")
-_ADVICE = {
-    name: "write it into the command line"
-    for name in ServerSpec.__struct_fields__
-    if name not in _IN_TEMPLATE
-}
+_ADVICE = dict.fromkeys(
+    (name for name in ServerSpec.__struct_fields__ if name not in _IN_TEMPLATE),
+    "write it into the command line",
+)
 
 
 def command(template: str, spec: ServerSpec) -> Command:

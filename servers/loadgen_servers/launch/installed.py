@@ -59,7 +59,11 @@ def script(package: Package, python: str | None) -> Installation:
 
     Raises LaunchError where it is missing, too old, or lacks a module it needs.
     """
-    places = [_directory(python)] if python else [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
+    places = (
+        [os.path.dirname(_executable(python))]
+        if python
+        else [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
+    )
     path = shutil.which(package.name, path=os.pathsep.join(places))
     if path is None:
         raise _missing(package, python)
@@ -96,10 +100,6 @@ def _executable(python: str) -> str:
         wrong = "has no bin/python" if os.path.isdir(python) else "is not an interpreter"
         raise LaunchError(f"--server-python {python} {wrong}: give an interpreter or a venv's directory")
     return os.path.abspath(path)
-
-
-def _directory(python: str) -> str:
-    return os.path.dirname(_executable(python))
 
 
 def _interpreter_of(path: str) -> str | None:
@@ -165,11 +165,8 @@ def _environment(directory: str) -> dict[str, str]:
 
 
 def _missing(package: Package, python: str | None) -> LaunchError:
-    if python:
-        return LaunchError(
-            f"no {package.name} for --server-python {python}: with that one, {package.install}"
-        )
-    return LaunchError(
-        f"no {package.name} in the environment of {sys.executable} or on PATH: {package.install},"
-        " or give the interpreter that has it with --server-python"
-    )
+    where, what_to_do = f"for --server-python {python}", f"with that one, {package.install}"
+    if not python:
+        where = f"in the environment of {sys.executable} or on PATH"
+        what_to_do = f"{package.install}, or give the interpreter that has it with --server-python"
+    return LaunchError(f"no {package.name} {where}: {what_to_do}")

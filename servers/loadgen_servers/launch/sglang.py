@@ -30,22 +30,14 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         "--tp-size": spec.tensor_parallel,
         "--quantization": spec.quantization,
         "--random-seed": spec.seed,
+        "--skip-tokenizer-init": spec.skip_tokenizer,
+        # Its prefix cache is on by default, and there is no flag for on.
+        "--disable-radix-cache": spec.prefix_caching is False,
+        "--enable-metrics": True,  # without it there is no /metrics
     }
-    tokenizer = ("--skip-tokenizer-init",) if spec.skip_tokenizer else ()
-    # Its prefix cache is on by default, and there is no flag for on.
-    cache = ("--disable-radix-cache",) if spec.prefix_caching is False else ()
     trace = spec.trace_directory
     tracing = {} if trace is None else {"SGLANG_TORCH_PROFILER_DIR": os.path.abspath(trace)}
     return Command(
-        (
-            installation.path,
-            "-m",
-            "sglang.launch_server",
-            *flags(values),
-            *tokenizer,
-            *cache,
-            "--enable-metrics",  # without it there is no /metrics
-            *spec.arguments,
-        ),
+        (installation.path, "-m", "sglang.launch_server", *flags(values), *spec.arguments),
         {**installation.environment, **tracing, **spec.environment},
     )

@@ -59,8 +59,11 @@ Launcher = Callable[[ServerSpec], Command]
 
 
 def flags(values: Mapping[str, object]) -> tuple[str, ...]:
-    """The flags whose value is not None, each followed by its value."""
-    return tuple(word for flag, value in values.items() if value is not None for word in (flag, str(value)))
+    """The flags, each followed by its value; True is a flag without one, None and False no flag."""
+    given = {flag: value for flag, value in values.items() if value is not None and value is not False}
+    return tuple(
+        word for flag, value in given.items() for word in (flag, str(value))[: 1 + (value is not True)]
+    )
 
 
 def check_model(model: str) -> None:

@@ -12,7 +12,6 @@ from loadgen_servers.launch.spec import Command, ServerSpec, check_model, flags
 # The first version whose default engine is V1, with the flags, metrics and prefix cache of today.
 PACKAGE = Package("vllm", (0, 8, 0), "pip install -U vllm")
 _PROFILER_CONFIG = (0, 13)  # before it, an environment variable
-_PREFIX_CACHING = {None: (), True: ("--enable-prefix-caching",), False: ("--no-enable-prefix-caching",)}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -35,23 +34,17 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         "--quantization": spec.quantization,
         "--seed": spec.seed,
         "--profiler-config": trace,
+        "--skip-tokenizer-init": spec.skip_tokenizer,
+        "--enable-prefix-caching": spec.prefix_caching is True,
+        "--no-enable-prefix-caching": spec.prefix_caching is False,
     }
-    tokenizer = ("--skip-tokenizer-init",) if spec.skip_tokenizer else ()
     own = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if spec.host in _LOOPBACK:
         # /reset_prefix_cache, which empties the cache between runs, exists only in dev mode. Dev mode also
         # lets any caller put the server to sleep: only where the server is not reachable from elsewhere.
         own["VLLM_SERVER_DEV_MODE"] = "1"
     return Command(
-        (
-            installation.path,
-            "serve",
-            spec.model,
-            *flags(values),
-            *tokenizer,
-            *_PREFIX_CACHING[spec.prefix_caching],
-            *spec.arguments,
-        ),
+        (installation.path, "serve", spec.model, *flags(values), *spec.arguments),
         {**installation.environment, **own, **tracing, **spec.environment},
     )
 

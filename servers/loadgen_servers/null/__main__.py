@@ -1,7 +1,5 @@
 """`python -m loadgen_servers.null`."""
 
-from __future__ import annotations
-
 import sys
 
 from loadgen_servers.null.server import main

@@ -10,10 +10,12 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen_servers import http_server
 
@@ -47,38 +49,31 @@ class Messages:
     def token(self, tokens: int, last: bool = False) -> Write:
         """A message of some tokens, the last one with a finish reason."""
         choice = self.choice % (b" token" * tokens, b'"length"' if last else b"null")
-        sized = self._event(b'[%s],"sent_ns":%s' % (choice, b"9" * _SENT_WIDTH))
+        sized = self.event(b'[%s],"sent_ns":%s' % (choice, b"9" * _SENT_WIDTH))
         return Write(sized.replace(b"9" * _SENT_WIDTH, _SENT), 1)
 
     def usage(self, prompt_tokens: int, tokens: int) -> bytes:
         """A message with counts and no choice."""
         counts = b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}'
-        return self._event(b'[],"usage":' + counts % (prompt_tokens, prompt_tokens + tokens, tokens))
+        return self.event(b'[],"usage":' + counts % (prompt_tokens, prompt_tokens + tokens, tokens))
 
     def closing(self, prompt_tokens: int, tokens: int) -> bytes:
         """Usage, `[DONE]` and the end of the body."""
         return self.usage(prompt_tokens, tokens) + http_server.event(b"[DONE]") + http_server.STREAM_END
 
-    def role_alone(self) -> bytes:
-        """A message that only has a role."""
-        return self._event(self.role)
-
-    def empty(self) -> bytes:
-        """A message with an empty text, so without a token."""
-        return self._event(b"[%s]" % (self.choice % (b"", b"null")))
-
     def answer(self, prompt_tokens: int, tokens: int, shapes: Sequence[Shape]) -> list[Write]:
         """Every write of an answer, head and end included."""
         writes = [self.single] * (tokens - 1) + [self.last]
         for shape in shapes:
-            writes = shape.reshape(self, writes)
+            writes = shape(self, writes)
         first = writes[0]
         writes[0] = Write(http_server.STREAM_HEAD + first.data, first.messages, first.pause_ns)
         last = writes[-1]
         writes[-1] = Write(last.data + self.closing(prompt_tokens, tokens), last.messages)
         return writes
 
-    def _event(self, choices: bytes) -> bytes:
+    def event(self, choices: bytes) -> bytes:
+        """A message with these choices, and whatever follows them."""
         head = b'{"id":"cmpl-null","object":"%s","created":0,"model":"null","choices":%s}'
         return http_server.event(head % (self.kind, choices))
 
@@ -98,82 +93,51 @@ DIALECTS = {
 }
 
 
-class Shape(Protocol):
-    """One way in which an answer differs from one token per message and one message per write."""
-
-    def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        """A new list, never empty, whose last write has the last message."""
-        ...
-
-
-class TokensPerMessage(msgspec.Struct, frozen=True):
-    """`count` tokens in each message, the rest in the last."""
-
-    count: int
-
-    def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        full, rest = divmod(len(writes) - 1, self.count)
-        return [messages.token(self.count)] * full + [messages.token(rest + 1, last=True)]
-
-
-class Extra(msgspec.Struct, frozen=True):
-    """Before each message with a token, one without, in a write and thus a tick of its own."""
-
-    kind: str
-
-    def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        build = EXTRAS[self.kind]
-        return [part for i, write in enumerate(writes) for part in (Write(build(messages, i)), write)]
-
-
+# One way in which an answer differs from one token per message and one message per write: makes a new list,
+# never empty, whose last write has the last message.
+Shape = Callable[[Messages, list[Write]], list[Write]]
 EXTRAS: dict[str, Callable[[Messages, int], bytes]] = {
-    "role": lambda messages, _: messages.role_alone(),
+    "role": lambda messages, _: messages.event(messages.role),
     "usage": lambda messages, before: messages.usage(1, before),
     "ping": lambda *_: http_server.chunk(b": ping\n\n"),
-    "empty": lambda messages, _: messages.empty(),
+    "empty": lambda messages, _: messages.event(b"[%s]" % (messages.choice % (b"", b"null"))),
 }
 
 
-@dataclass(frozen=True)
-class MessagesPerWrite:
-    """`count` messages in each write."""
-
-    count: int
-
-    def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        groups = [writes[i : i + self.count] for i in range(0, len(writes), self.count)]
-        return [Write(b"".join(w.data for w in group), sum(w.messages for w in group)) for group in groups]
+def _tokens_per_message(count: int, messages: Messages, writes: list[Write]) -> list[Write]:
+    full, rest = divmod(len(writes) - 1, count)
+    return [messages.token(count)] * full + [messages.token(rest + 1, last=True)]
 
 
-class Pieces(msgspec.Struct, frozen=True):
+def _extra(kind: str, messages: Messages, writes: list[Write]) -> list[Write]:
+    """Before each message with a token, one without, in a write and thus a tick of its own."""
+    build = EXTRAS[kind]
+    return [part for i, write in enumerate(writes) for part in (Write(build(messages, i)), write)]
+
+
+def _messages_per_write(count: int, messages: Messages, writes: list[Write]) -> list[Write]:
+    groups = [writes[i : i + count] for i in range(0, len(writes), count)]
+    return [Write(b"".join(w.data for w in group), sum(w.messages for w in group)) for group in groups]
+
+
+def _pieces(count: int, messages: Messages, writes: list[Write]) -> list[Write]:
     """Each write with a token is cut into `count` pieces, a tick apart; the last has the send time."""
-
-    count: int
-
-    def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        return [piece for write in writes for piece in self._cut(write)]
-
-    def _cut(self, write: Write) -> list[Write]:
-        if not write.messages or self.count == 1:
-            return [write]
-        before, cuts = write.data.index(_SENT), self.count - 1
-        edges = [before * i // cuts for i in range(cuts + 1)]
-        pieces = [Write(write.data[a:b]) for a, b in pairwise(edges) if a < b]
-        return [*pieces, Write(write.data[before:], write.messages)]
+    pieces: list[Write] = []
+    for write in writes:
+        sent_at = 0
+        if write.messages and count > 1:
+            sent_at = write.data.index(_SENT)
+            edges = [sent_at * i // (count - 1) for i in range(count)]
+            pieces += [Write(write.data[a:b]) for a, b in pairwise(edges) if a < b]
+        pieces.append(replace(write, data=write.data[sent_at:]))
+    return pieces
 
 
-class Stall(msgspec.Struct, frozen=True):
-    """A pause in the middle of each answer, milliseconds."""
-
-    ms: float
-
-    def reshape(self, messages: Messages, writes: list[Write]) -> list[Write]:
-        if len(writes) < 2:
-            return writes
-        middle = (len(writes) - 1) // 2
-        before = writes[middle]
-        pause = Write(before.data, before.messages, int(self.ms * 1e6))
-        return [*writes[:middle], pause, *writes[middle + 1 :]]
+def _stall(ms: float, messages: Messages, writes: list[Write]) -> list[Write]:
+    if len(writes) < 2:
+        return writes
+    middle = (len(writes) - 1) // 2
+    return [*writes[:middle], replace(writes[middle], pause_ns=int(ms * 1e6)), *writes[middle + 1 :]]
 
 
 def _count(word: str) -> int:
@@ -182,31 +146,34 @@ def _count(word: str) -> int:
     return int(word)
 
 
-def _extra(word: str) -> Extra:
+def _kind(word: str) -> str:
     if word not in EXTRAS:
         raise ArgumentTypeError(f"{word!r} is not one of {', '.join(EXTRAS)}")
-    return Extra(word)
+    return word
 
 
-def _stall(word: str) -> Stall:
+def _milliseconds(word: str) -> float:
     try:
         ms = float(word)
     except ValueError:
         ms = math.nan
     if not 0 <= ms < math.inf:
         raise ArgumentTypeError(f"{word!r} is not a time in milliseconds")
-    return Stall(ms)
+    return ms
+
+
+def _shape(
+    reshape: Callable[[Any, Messages, list[Write]], list[Write]], convert: Callable[[str], Any]
+) -> Callable[[str], Shape]:
+    """Makes a shape of a flag's value."""
+    return lambda word: partial(reshape, convert(word))
 
 
 # By flag, in the order in which they are applied: the shape of the flag's value, the metavar, the help.
 SHAPES: dict[str, tuple[Callable[[str], Shape], str, str]] = {
-    "--tokens-per-message": (
-        lambda word: TokensPerMessage(_count(word)),
-        "K",
-        "the rest in the last message",
-    ),
-    "--extra": (_extra, "KIND", f"a message without a token before each: {', '.join(EXTRAS)}"),
-    "--messages-per-write": (lambda word: MessagesPerWrite(_count(word)), "M", "including extra ones"),
-    "--pieces": (lambda word: Pieces(_count(word)), "P", "cut each message into P writes, a tick apart"),
-    "--stall-ms": (_stall, "MS", "in the middle of each answer"),
+    "--tokens-per-message": (_shape(_tokens_per_message, _count), "K", "the rest in the last message"),
+    "--extra": (_shape(_extra, _kind), "KIND", f"a message without a token before each: {', '.join(EXTRAS)}"),
+    "--messages-per-write": (_shape(_messages_per_write, _count), "M", "including extra ones"),
+    "--pieces": (_shape(_pieces, _count), "P", "cut each message into P writes, a tick apart"),
+    "--stall-ms": (_shape(_stall, _milliseconds), "MS", "in the middle of each answer"),
 }

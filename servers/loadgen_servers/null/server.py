@@ -115,11 +115,8 @@ class NullServer:
             self.streams = [stream for stream in self.streams if not stream.ended]
             self.finished += over
             for stream in over:
-                self._drain(stream.connection)
-
-    def _drain(self, connection: Connection) -> None:
-        while connection.pending and connection.flush():
-            time.sleep(0.0001)
+                while stream.connection.pending and stream.connection.flush():
+                    time.sleep(0.0001)
 
     def gone(self, connection: Connection) -> None:
         """Forget the streams of a client that went away."""

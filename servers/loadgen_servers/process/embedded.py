@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import IO, Self
 
 import msgspec
@@ -70,9 +69,7 @@ class Embedded:
             raise EngineFailed(output or silence)
         return msgspec.json.decode(line, type=Listening)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:

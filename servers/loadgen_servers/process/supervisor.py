@@ -223,22 +223,11 @@ def _tied_to(parent: int) -> Callable[[], None]:
     return tie
 
 
-def _read_line() -> bytes:
-    """The first line of standard input; b"" if it ends before the line does."""
-    line = b""
-    while not line.endswith(b"\n"):
-        more = os.read(0, 1 << 16)
-        if not more:
-            return b""
-        line += more
-    return line
-
-
 def main() -> None:
     """Supervise the server that standard input assigns, until none of its processes is left."""
     events = _Signals()
-    line = _read_line()
-    if not line:
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
         return
     share_cores_evenly()
     if prctl := _prctl():

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen_servers import http_server
 from loadgen_servers.engine.messages import CHOICES, CYCLE, Dialect, ResponseOptions, ids_of, text_of
-from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, Whole, reply_for
+from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, reply_for
 
 RESPONSES = Path(__file__).parents[2] / "data" / "responses" / "vllm-0.32"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -131,7 +131,7 @@ def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
     wanted = ResponseOptions(9, include_usage=True)
     streamed = unchunk(PlainStream(dialect(path), wanted).last(1, "length", 0)).split(b"\n\n")[-3]
     assert msgspec.json.decode(streamed[6:])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
-    whole = Whole(dialect(path), wanted).last(1, "length", 8).partition(b"\r\n\r\n")[2]
+    whole = Reply(dialect(path), wanted).last(1, "length", 8).partition(b"\r\n\r\n")[2]
     usage = msgspec.json.decode(whole)["usage"]
     assert usage["prompt_tokens_details"] == {
         "cached_tokens": 8,
@@ -148,7 +148,7 @@ def test_only_what_asks_for_details_is_formatted() -> None:
     kinds: dict[type[Reply], ResponseOptions] = {
         PlainStream: ResponseOptions(1, include_usage=True),
         DetailedStream: ResponseOptions(1, token_ids=True),
-        Whole: ResponseOptions(1, stream=False),
+        Reply: ResponseOptions(1, stream=False),
     }
     assert [type(reply_for(dialect(CHAT), wanted)) for wanted in kinds.values()] == list(kinds)
 
