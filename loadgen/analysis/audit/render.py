@@ -15,7 +15,7 @@ from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, wr
 from loadgen.protocol.printable import printable
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
-from loadgen.validity.rule import Finding, Severity
+from loadgen.validity.rule import Severity
 from loadgen.validity.verdict import Level
 
 FORMAT = 1
@@ -93,19 +93,15 @@ def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     yield from wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
     yield from wrapped(f"  {printable(run.source)}", "    ")
     for finding in shown:
-        yield from _evidence(finding, explain)
+        short = [f"{finding.rule.code}: {finding.evidence}"]
+        for line in rule.explained(finding) if explain else short:
+            margin = " " * (len(line) - len(line.lstrip()) + 4)
+            yield from wrapped(f"  {printable(line)}", margin)
     if notes:
         yield from wrapped(f"  notes: {', '.join(notes)}", "    ")
     for remark in remarks:
         yield from wrapped(f"  remark: {printable(remark)}", "    ")
     yield ""
-
-
-def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
-    short = [f"{finding.rule.code}: {finding.evidence}"]
-    for line in rule.explained(finding) if explain else short:
-        margin = " " * (len(line) - len(line.lstrip()) + 4)
-        yield from wrapped(f"  {printable(line)}", margin)
 
 
 def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
@@ -120,7 +116,8 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
         yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
     yield from _tallied("no roofline for", (one.no_ceiling for one in findings))
     if explain:
-        yield from _tallied("weights of", map(_assumed, findings))
+        ceilings = (one.ceiling for one in findings if one.ceiling is not None)
+        yield from _tallied("weights of", (f"{ceiling.model}: {ceiling.weights.how}" for ceiling in ceilings))
         return
     yield from _tallied("remark on", (remark for one in findings for remark in one.reported.remarks))
     if any(one.findings for one in findings):
@@ -134,10 +131,6 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield from wrapped(f"{what} {counted(count, 'run')}: {printable(why)}")
     if len(every) > _MOST_REASONS:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
-
-
-def _assumed(one: RunFindings) -> str:
-    return "" if one.ceiling is None else f"{one.ceiling.model}: {one.ceiling.weights.how}"
 
 
 def _run(one: RunFindings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison import comparability, groups, pairs, statistics
+from loadgen.analysis.comparison import groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
 from loadgen.analysis.comparison.model import Comparison, Effect, Figure, Line
@@ -70,7 +70,10 @@ def compare(
     tables += [
         _table(Group(Load(name=name), {}), baseline, lost, ask) for name, lost in _lost(failed, loads).items()
     ]
-    remarks += _twice(repeated)
+    if repeated:
+        named = ", ".join(run.source for run in repeated[:_NAMED])
+        more = f" and {len(repeated) - _NAMED} more" if len(repeated) > _NAMED else ""
+        remarks.append(f"given twice, used once: {named}{more}")
     return [replace(table, remarks=(*remarks, *table.remarks)) for table in _together(tables)]
 
 
@@ -180,7 +183,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
 def _figures(runs: Sequence[Reported]) -> list[Figure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
     figures = [figure for figure in FIGURES if any(value_of(run, figure.key) is not None for run in runs)]
-    formulas = {formula for run in runs if (formula := comparability.formula(run)) is not None}
+    formulas = {run.speed_formula for run in runs if run.speed_formula}
     if len(formulas) > 1 and all(value_of(run, "output_throughput") is not None for run in runs):
         figures = [figure for figure in figures if figure.key != _SPEED]
     return figures
@@ -220,14 +223,6 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
     tested = [line for line in rows if any(effect.units > 1 for effect in line.effects.values())]
     if any(not effect.paired for line in tested for effect in line.effects.values() if effect.units > 1):
         yield "not all runs are paired: with other prompts, or outside a campaign, they vary by prompts too"
-
-
-def _twice(repeated: Sequence[Reported]) -> list[str]:
-    if not repeated:
-        return []
-    named = ", ".join(run.source for run in repeated[:_NAMED])
-    more = f" and {len(repeated) - _NAMED} more" if len(repeated) > _NAMED else ""
-    return [f"given twice, used once: {named}{more}"]
 
 
 def _together(tables: Sequence[Comparison]) -> list[Comparison]:

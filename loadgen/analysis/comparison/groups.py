@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import PurePath
+from typing import TypeVar
 
 import msgspec
 
 from loadgen.analysis.run_summary import Load, Reported
 
 _LENGTH_TOLERANCE = 0.01
+Key = TypeVar("Key", bound=Hashable)
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 
 
@@ -20,6 +22,14 @@ class Group(msgspec.Struct, frozen=True):
 
     load: Load
     rows: dict[str, tuple[Reported, ...]]
+
+
+def grouped(runs: Iterable[Reported], key: Callable[[Reported], Key]) -> dict[Key, list[Reported]]:
+    """The runs by a key, in order of appearance."""
+    runs_by_key: dict[Key, list[Reported]] = {}
+    for run in runs:
+        runs_by_key.setdefault(key(run), []).append(run)
+    return runs_by_key
 
 
 def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
