@@ -131,9 +131,8 @@ def _closed(text: Sequence[str], begin: int) -> bool:
 def _heading(number: int, raw: str, following: str) -> PageLine | None:
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
-        return PageLine(
-            number, raw, Kind.HEADING, len(match[1]), _plain(match[2].rstrip("#").rstrip() or match[2])
-        )
+        name = _plain(match[2].rstrip("#").rstrip() or match[2])
+        return PageLine(number, raw, Kind.HEADING, len(match[1]), name)
     if (match := _HTML.match(bare)) is not None:
         level = int(match[1][1]) if match[1][1:].isdigit() else _BOLD_LEVEL
         return PageLine(number, raw, Kind.HEADING, level, _plain(match[2]))
