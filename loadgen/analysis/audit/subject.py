@@ -42,9 +42,7 @@ class Page:
 
     def audited(self, run: Reported) -> AuditedRun:
         """A run of the page as what another is compared with: without its own page, and computed once."""
-        if id(run) not in self._audited:
-            self._audited[id(run)] = AuditedRun(run)
-        return self._audited[id(run)]
+        return self._audited.setdefault(id(run), AuditedRun(run))
 
     def usual(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
         """The value of more than half of the runs under a load, of at least three; else None."""
@@ -89,8 +87,7 @@ class AuditedRun:
 
     def interval(self, key: str) -> Interval | None:
         """The values that a printed figure may stand for."""
-        value = self.figure(key)
-        if value is None or value < 0:
+        if (value := self.figure(key)) is None or value < 0:
             return None
         return Interval.of(self.reported.figures[key], count=key in COUNTS)
 

@@ -80,10 +80,9 @@ def compare(
 def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
     """The row that the others are compared with, and remarks on the choice."""
     for wanted in filter(None, (ask.baseline, ask.campaign_baseline)):
-        matches = [name for name in checkpoints if name == wanted]
-        matches = matches or [
-            name for name in checkpoints if name.startswith((f"{wanted} on ", f"{wanted} ("))
-        ]
+        begins = f"{wanted} on ", f"{wanted} ("
+        matches = [wanted] if wanted in checkpoints else []
+        matches = matches or [name for name in checkpoints if name.startswith(begins)]
         matches = matches or [name for name in checkpoints if name.lower() == wanted.lower()]
         if matches:
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
@@ -113,14 +112,12 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     if not key:
         return
     if not any(value_of(run, key) is not None for run in runs):
-        keys = dict.fromkeys(
-            name for run in runs for name in run.figures if lines.figure(name).higher_is_faster is not None
+        figures = dict.fromkeys(
+            name for run in runs for name in run.figures if value_of(run, name) is not None
         )
-        reported_keys = ", ".join(
-            name for name in keys if any(value_of(run, name) is not None for run in runs)
-        )
+        keys = [name for name in figures if lines.figure(name).higher_is_faster is not None]
         raise UsageError(
-            f"--headline {key}: no run reports it{nearest(key, keys)}; there are {reported_keys}"
+            f"--headline {key}: no run reports it{nearest(key, keys)}; there are {', '.join(keys)}"
         )
     if lines.figure(key).higher_is_faster is None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
