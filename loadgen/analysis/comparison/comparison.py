@@ -127,9 +127,8 @@ def _failed(failures: Sequence[FailedCell], names: Sequence[str], by_server: boo
     rows = []
     for failure in failures:
         name = failure.cell.arm if by_server else failure.cell.checkpoint
-        rows.append(
-            (next((row for row in names if row == name or row.startswith(f"{name} (")), name), failure)
-        )
+        own = (row for row in names if row == name or row.startswith(f"{name} ("))
+        rows.append((next(own, name), failure))
     return rows
 
 
@@ -157,13 +156,8 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, lines.figure(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
-    reference = BaselineRuns.of(
-        rows[baseline],
-        _asked_output(every),
-        allow_unlike=ask.allow_unlike,
-        margin=ask.margin,
-        alpha=ask.alpha,
-    )
+    asked = _asked_output(every)
+    reference = BaselineRuns.of(rows[baseline], asked, ask.allow_unlike, ask.margin, ask.alpha)
     lines_made = []
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)

@@ -83,11 +83,8 @@ def _plain(run: Reported, by_server: bool) -> str:
 
 
 def _full(name: str, run: Reported, values_of: Sequence[set[str]]) -> str:
-    words = [
-        word
-        for values, apart in zip(values_of, _APART, strict=True)
-        if len(values) > 1 and (word := apart(run))
-    ]
+    several = (apart for values, apart in zip(values_of, _APART, strict=True) if len(values) > 1)
+    words = [word for apart in several if (word := apart(run))]
     return f"{name} ({', '.join(words)})" if words else name
 
 
@@ -110,12 +107,8 @@ def _identity(run: Reported) -> object:
     if run.run is not None:
         facts = run.run.facts
         return facts.started, facts.finished, facts.plan_digest, facts.server.url
-    return (
-        run.name,
-        run.told_by,
-        run.load,
-        tuple(sorted((key, str(value)) for key, value in run.figures.items())),
-    )
+    figures = sorted((key, str(value)) for key, value in run.figures.items())
+    return run.name, run.told_by, run.load, tuple(figures)
 
 
 def _by_load(reported: Sequence[Reported]) -> list[list[int]]:

@@ -32,18 +32,17 @@ def units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -
     Pairs that share a start of a server, on either side, are one unit, where that leaves at least two.
     """
     for key in (_repeat, _plan):
-        own, their = (
-            grouped((run for run in side if figure(run) is not None), key) for side in (row, baseline)
-        )
-        pairs = [(own[unit], runs) for unit, runs in their.items() if unit is not None and unit in own]
+        sides = ((run for run in side if figure(run) is not None) for side in (row, baseline))
+        by_key, others_by_key = (grouped(side, key) for side in sides)
+        shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
+        pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
         if len(pairs) < _LEAST:
             continue
         merged = _merged(pairs)
         groups = merged if len(merged) >= _LEAST else pairs
-        used = sum(len(own_values) + len(their_values) for own_values, their_values in pairs)
-        with_figure = sum(figure(run) is not None for run in (*row, *baseline))
-        own_values, their_values = ([_values(unit[side], figure) for unit in groups] for side in (0, 1))
-        return Units(statistics.units(own_values), statistics.units(their_values), True, with_figure - used)
+        left = len(_values((*row, *baseline), figure)) - sum(len(side) for pair in pairs for side in pair)
+        own, others = (statistics.units([_values(unit[side], figure) for unit in groups]) for side in (0, 1))
+        return Units(own, others, True, left)
     return Units(alone(row, figure), alone(baseline, figure), False)
 
 

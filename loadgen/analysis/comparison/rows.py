@@ -49,17 +49,15 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         cls,
         runs: Sequence[Reported],
         asked_output: float | None,
-        *,
         allow_unlike: bool,
         margin: float,
         alpha: float,
     ) -> BaselineRuns:
         """Those of the baseline's runs that are not INVALID and are like the first of them."""
         valid = [run for run in runs if run.level != _INVALID]
-        missing = (
-            "" if valid else "the baseline's runs are INVALID" if runs else "the baseline has no run here"
-        )
-        baseline = cls((), valid[0] if valid else None, asked_output, allow_unlike, margin, alpha, missing)
+        none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
+        like, missing = (valid[0], "") if valid else (None, none)
+        baseline = cls((), like, asked_output, allow_unlike, margin, alpha, missing)
         return replace(baseline, runs=tuple(run for run in valid if baseline.takes(run)))
 
     def takes(self, run: Reported) -> bool:

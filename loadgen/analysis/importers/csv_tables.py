@@ -131,8 +131,7 @@ def _value(text: str, sign: str, source: str) -> float | str | None:
 
 def _with_formula(row: SpeedRow) -> SpeedRow:
     """The row of a published page with its formula, which its file does not have; any other unchanged."""
-    published = (one for one in speed_rows.shipped() if replace(one, formula=row.formula) == row)
-    return next(published, row)
+    return next((each for each in speed_rows.shipped() if replace(each, formula=row.formula) == row), row)
 
 
 def _speed(row: SpeedRow, source: str) -> Reported:
