@@ -26,7 +26,7 @@ OURS = "loadgen"
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What was asked of the server; what is not told is None."""
+    """The load as requested; None where unknown."""
 
     name: str = ""  # high-load, low, "input 6144"
     requests: int | None = None  # asked for
@@ -36,13 +36,13 @@ class Load(msgspec.Struct, frozen=True):
     max_concurrency: int | None = None
     request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
     asked_input_len: int | None = None
-    seed: int | None = None  # of the prompts, where it is told
+    seed: int | None = None  # of the prompts, if known
 
 
 class Reported(msgspec.Struct, frozen=True):
     """One run's figures under vLLM's result keys (milliseconds, seconds, tokens per second).
 
-    A figure that the source does not tell is absent; a key of ours is `speed_tok_s`, of a speed table.
+    A figure that the source does not have is absent; a key of ours is `speed_tok_s`, of a speed table.
     """
 
     name: str  # of the checkpoint, as the source has it: base model and quantization
@@ -62,7 +62,9 @@ class Reported(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...] = ()  # their names, the grave ones
     simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
     speed_formula: str = ""  # what a speed table's tokens per second are over
-    remarks: tuple[str, ...] = ()  # where a figure is not what its key says, and what could not be read
+    remarks: tuple[
+        str, ...
+    ] = ()  # where a figure differs from its key's definition, and what could not be read
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
     file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
@@ -193,9 +195,9 @@ def named(facts: Facts) -> str:
 
 
 def full_name(base: str, quantization: str) -> str:
-    """A checkpoint's name with its quantization behind it, where it has one and the name does not say it."""
-    said = quantization.rpartition("-")[2].lower() in base.lower()
-    return base if said or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
+    """A checkpoint's name, followed by its quantization unless the name contains it."""
+    named = quantization.rpartition("-")[2].lower() in base.lower()
+    return base if named or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
 
 
 def short_name(model: str) -> str:
@@ -228,7 +230,7 @@ def simulation(preset: str) -> str:
 
 
 def _remarks(facts: Facts) -> Iterator[str]:
-    """Where what is told is not what it seems to be."""
+    """Where a reported figure is not what it seems to be."""
     if facts.server.simulated:
         yield simulation(facts.server.simulated)
     if facts.partial:

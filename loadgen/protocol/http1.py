@@ -38,35 +38,29 @@ class Reads(Protocol):
         ...
 
 
-class Framing(Protocol):
+class Framing(msgspec.Struct, kw_only=True):
     """Tells from the reads of a response whether it is whole."""
 
-    @property
-    def tail(self) -> bytes:
-        """No read ends the response that does not end so, or is shorter."""
-        ...
+    tail: ClassVar[bytes] = b""  # no read ends the response that does not end so, or is shorter
+    broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
 
-    @property
-    def broken(self) -> bool:
-        """Whether the bytes are not of this framing: the connection cannot be used again."""
-        ...
-
-    def done(self, reads: Reads) -> bool: ...
+    def done(self, reads: Reads) -> bool:
+        """Whether the last read ended the response."""
+        return False
 
     def begins_well(self, rest: bytes) -> bool:
         """Whether the first bytes of the body can be of this framing."""
-        ...
+        return True
 
     def checked(self, reads: Reads) -> bool:
-        """Have the parser look at what it has not seen; whether the response is over, or broken."""
-        ...
+        """Have the parser read what it has not seen; whether the response is over, or broken."""
+        return False
 
 
-class Chunked(msgspec.Struct):
+class Chunked(Framing):
     """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
 
     tail: ClassVar[bytes] = HEAD_END  # whatever the last chunk looks like, an empty line is its end
-    broken: bool = False
     _ended: bool = False
     _fed: int = 0  # reads
     _parser: httptools.HttpResponseParser | None = None
@@ -101,12 +95,10 @@ class Chunked(msgspec.Struct):
         self._ended = self._parser is not None and self._parser.get_status_code() >= 200
 
 
-class ContentLength(msgspec.Struct):
+class ContentLength(Framing):
     """Ends after a number of bytes known from the head."""
 
     total: int  # head and body
-    tail: ClassVar[bytes] = b""
-    broken: ClassVar[bool] = False
     _counted: int = 0  # reads
     _received: int = 0  # their bytes
 
@@ -115,43 +107,18 @@ class ContentLength(msgspec.Struct):
         self._counted = len(reads)
         return self._received >= self.total
 
-    def begins_well(self, rest: bytes) -> bool:
-        return True
 
-    def checked(self, reads: Reads) -> bool:
-        return False
-
-
-class UntilClose(msgspec.Struct, frozen=True):
+class UntilClose(Framing):
     """Ends when the server closes the connection."""
 
     tail: ClassVar[bytes] = bytes(LONGEST_TAIL)  # text never ends so
-    broken: ClassVar[bool] = False
-
-    def done(self, reads: Reads) -> bool:
-        return False
-
-    def begins_well(self, rest: bytes) -> bool:
-        return True
-
-    def checked(self, reads: Reads) -> bool:
-        return False
 
 
-class NoBody(msgspec.Struct, frozen=True):
+class NoBody(Framing):
     """Ends with the head."""
 
-    tail: ClassVar[bytes] = b""
-    broken: ClassVar[bool] = False
-
     def done(self, reads: Reads) -> bool:
         return True
-
-    def begins_well(self, rest: bytes) -> bool:
-        return True
-
-    def checked(self, reads: Reads) -> bool:
-        return False
 
 
 class ResponseHead(msgspec.Struct):

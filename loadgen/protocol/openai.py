@@ -220,7 +220,15 @@ class ChatMessage(Message, gc=False):
     choices: list[ChatChoice] | None = None
 
 
-class Dialect(Protocol):
+class Decodes(Protocol):
+    """A decoder of an API's messages."""
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
+        ...
+
+
+class Dialect(Decodes, Protocol):
     """One API: the path, the fields of a request that are its own, and its messages."""
 
     @property
@@ -234,16 +242,35 @@ class Dialect(Protocol):
         """What every request says beside; a table of both is merged. Sampling is spelled as in vLLM."""
         ...
 
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
-        ...
-
     def token_seen(self, tail: bytes) -> bool:
         """Whether some message that may carry a token lies whole in bytes cut out of a response."""
         ...
 
 
-class Completions(msgspec.Struct, frozen=True):
+class _OpenAI(msgspec.Struct, frozen=True):
+    """What both of OpenAI's APIs share."""
+
+    path: str
+    limit_field: str
+    _messages: ClassVar[Any]
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        fields: dict[str, Any] = {**sampling, "stream": stream}
+        if stream:
+            fields["stream_options"] = {"include_usage": True}
+            if running_usage:
+                fields["stream_options"]["continuous_usage_stats"] = True
+        return fields
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        found: Sequence[Message] = self._messages.decode_lines(lines)
+        return found
+
+    def token_seen(self, tail: bytes) -> bool:
+        return token_seen(self, tail)
+
+
+class Completions(_OpenAI, frozen=True):
     """`/v1/completions`: token ids or text in, text out."""
 
     path: str = "/v1/completions"
@@ -253,17 +280,8 @@ class Completions(msgspec.Struct, frozen=True):
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
 
-    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        return _fields(sampling, stream, running_usage)
 
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        return self._messages.decode_lines(lines)
-
-    def token_seen(self, tail: bytes) -> bool:
-        return token_seen(self, tail)
-
-
-class Chat(msgspec.Struct, frozen=True):
+class Chat(_OpenAI, frozen=True):
     """`/v1/chat/completions`: text in, content, reasoning and tool calls out."""
 
     path: str = "/v1/chat/completions"
@@ -278,29 +296,11 @@ class Chat(msgspec.Struct, frozen=True):
         messages = [{"role": "user", "content": prompt}]
         return {"model": model, "messages": messages, self.limit_field: output_tokens}
 
-    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        return _fields(sampling, stream, running_usage)
-
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        return self._messages.decode_lines(lines)
-
-    def token_seen(self, tail: bytes) -> bool:
-        return token_seen(self, tail)
-
 
 DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
 
 
-def _fields(sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {**sampling, "stream": stream}
-    if stream:
-        fields["stream_options"] = {"include_usage": True}
-        if running_usage:
-            fields["stream_options"]["continuous_usage_stats"] = True
-    return fields
-
-
-def token_seen(dialect: Dialect, tail: bytes) -> bool:
+def token_seen(dialect: Decodes, tail: bytes) -> bool:
     """`Dialect.token_seen` for messages that are the data of server-sent events."""
     for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
         try:

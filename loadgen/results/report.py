@@ -42,7 +42,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def render(result: Result, explain: bool = False, layout: str | None = None) -> str:
-    """The whole report: what was asked of whom, the block, the verdict, and what there is to say of it.
+    """The whole report: the server and the workload, the block, the verdict, and remarks.
 
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
@@ -52,7 +52,7 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
 
 
 def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
-    """The lines of a section, or the one that says why there are none."""
+    """The lines of a section, or one line with the reason that there are none."""
     broken: list[Broken] = []
     none: list[str] = []
 
@@ -61,7 +61,7 @@ def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
         return [part for line in lines for part in (wrapped(line) if section.wrapped else [line])]
 
     lines = guarded(section.name, make, none, broken)
-    failures = (f"section {one.name} failed: {one.why}; please report it" for one in broken)
+    failures = (f"section {failure.name} failed: {failure.why}; please report it" for failure in broken)
     return lines + [part for line in failures for part in wrapped(line)]
 
 
@@ -71,8 +71,8 @@ def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    told = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
-    yield result_block.render({**told, **vllm_keys.figures(metrics, facts)}, layout)
+    sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
+    yield result_block.render({**sglang, **vllm_keys.figures(metrics, facts)}, layout)
 
 
 def _judged(result: Result, wanted: ReportOptions) -> list[str]:
@@ -106,7 +106,7 @@ def _workload(result: Result, wanted: ReportOptions) -> Iterator[str]:
 
 
 def _launched(result: Result, wanted: ReportOptions) -> Iterator[str]:
-    """How the server came to be, and what it says that it runs."""
+    """How the server was started, and what it reports that it runs."""
     facts = result.facts
     if facts.launched is not None:
         known = facts.launched
@@ -129,16 +129,16 @@ def _prompts(facts: Facts) -> str:
 
 def _requests(facts: Facts) -> str:
     profile = facts.profile
-    said = [*(f"{name} {value}" for name, value in profile.sampling.items())]
+    parts = [*(f"{name} {value}" for name, value in profile.sampling.items())]
     if profile.ignore_eos and not facts.ignore_eos_refused:
-        said.append("ignore_eos")
-    said.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")
+        parts.append("ignore_eos")
+    parts.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")
     if facts.warmups:
         warmed = f"{facts.warmups} warm-up requests before, with prompts of their own"
-        said.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
+        parts.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
     else:
-        said.append("no warm-up")
-    return ", ".join(said)
+        parts.append("no warm-up")
+    return ", ".join(parts)
 
 
 def _failures(result: Result, wanted: ReportOptions) -> Iterator[str]:

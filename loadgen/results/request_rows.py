@@ -53,7 +53,7 @@ COLUMNS = {
     "error": "string",  # "": it succeeded
     "resends": "int64",
 }
-# What is said of a failure that says nothing itself: the error of a failed request is never blank.
+# The error of a failure without details: that of a failed request is never blank.
 WORDS = {
     FailureKind.CONNECT: "no connection, or one that was lost before the request was sent",
     FailureKind.TIMEOUT: "--request-timeout passed",

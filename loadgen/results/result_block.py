@@ -24,7 +24,7 @@ class BlockRow(msgspec.Struct, frozen=True):
     spec: str = ""
     positive: bool = False
     text: bool = False
-    none: str = ""  # printed where the figure is told to be none
+    none: str = ""  # printed if the figure is there and null
     rule: str = ""  # the header above it
 
 
@@ -159,12 +159,12 @@ LAYOUTS = {
 
 def layout(name: str | None) -> Layout:
     """The layout of that name, None being the default; raises UsageError with the nearest."""
-    found = LAYOUTS.get(name or DEFAULT_LAYOUT)
-    if found is None:
+    layout = LAYOUTS.get(name or DEFAULT_LAYOUT)
+    if layout is None:
         raise UsageError(
             f"--layout {name}: no such layout{nearest(str(name), LAYOUTS)}; there are {', '.join(LAYOUTS)}"
         )
-    return found
+    return layout
 
 
 def render(figures: Figures, layout: Layout = _VLLM_0_32) -> str:
@@ -194,7 +194,7 @@ def _section_lines(figures: Figures, layout: Layout, section: BlockSection) -> l
         return []
     statistics = [("Mean", f"mean_{section.key}_ms"), ("Median", f"median_{section.key}_ms")]
     pattern = re.compile(rf"p([\d.]+)_{section.key}_ms")
-    ranks = [(found[1], key) for key in figures if (found := pattern.fullmatch(key))]
+    ranks = [(match[1], key) for key in figures if (match := pattern.fullmatch(key))]
     allowed = section.percentiles
     statistics += [(f"P{rank}", key) for rank, key in ranks if allowed is None or rank in allowed]
     statistics += [("Max", f"max_{section.key}_ms")] * section.most

@@ -1,4 +1,4 @@
-"""Result: a run on disk, and everything about it that its records do not say."""
+"""Result: a run on disk, and everything about it that is not in its records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from loadgen.validity.verdict import Verdict
 
 _LONGEST_DETAIL = 200
 _LARGEST_RESULT = 1 << 30
-_OWN = 0o700  # a run may hold somebody's prompts and answers
+_OWN = 0o700  # a run may hold a user's prompts and answers
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 JOURNAL = "journal.bin"  # while a run goes on, and for good where its result could not be written
 
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
-        """Our figures beside the server's own."""
+        """Our figures next to the server-reported ones."""
         window = self.facts.window
         return [] if window is None else reconcile.rows(window, self.metrics, self.records)
 
@@ -88,7 +88,7 @@ class Result:
             metadata=parse_metadata(facts.metadata),
             save_detailed=detailed,
             ours=facts.model_dump(mode="json"),
-            # What follows from the facts is computed again by whoever reads the file.
+            # What follows from the facts is computed again when the file is read.
             derived={
                 "verdict": lambda: verdict.json(self.verdict),
                 "steady_state": lambda: steady_state.json(self.steady),
@@ -155,8 +155,8 @@ def load(directory: Path) -> Result:
             f"{directory} is not a run directory: {error.filename or directory}: {error.strerror}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        said = " ".join(str(error).split())[:_LONGEST_DETAIL]
-        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {said}") from None
+        detail = " ".join(str(error).split())[:_LONGEST_DETAIL]
+        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {detail}") from None
 
 
 def _stored(path: Path) -> dict[str, Any]:
@@ -185,13 +185,14 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
 def _recovered(directory: Path) -> Result:
     """What the journal of a run that was never finished holds."""
     path = directory / JOURNAL
-    found = journal.read(path)
-    if not found.facts:
+    contents = journal.read(path)
+    if not contents.facts:
         raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
-    known = _facts(directory, json.loads(found.facts))
+    known = _facts(directory, json.loads(contents.facts))
     spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
     records = Records.joined(journal.parts(path), spill)
-    where = f"its journal, which ends after {len(records)} requests, at byte {found.end} of {found.size}"
+    end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
+    where = f"its journal, which ends after {end}"
     late: LateFacts = {"requests": max(known.requests, len(records)), "under_way": False}
     if known.under_way:
         late["recovered"] = f"the client was killed during the run; read from {where}"

@@ -32,7 +32,7 @@ _PLACE = (
 
 
 def row(run: Result, formula: str) -> SpeedRow:
-    """The speed of one rung, tokens and seconds summed over its repeats; without one, the note says why.
+    """The speed of one rung, tokens and seconds summed over its repeats; else the note has the reason.
 
     A request's time is from its first byte sent to the last received, prefill included.
     """
@@ -71,7 +71,7 @@ def throughput_row(run: Result) -> ThroughputRow:
 
 
 def name(facts: Facts) -> tuple[str, str]:
-    """The model's base name and its quantization: the name's own, else what its files say, else unknown."""
+    """The model's base name and its quantization: by its name, else by its files, else unknown."""
     root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
     return named(root or facts.server.model, facts.checkpoint)
 
@@ -101,7 +101,7 @@ def setting(facts: Facts) -> Setting | None:
 
 
 def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:
-    """The flags of a command: with their value, True where they have none, False where they say no."""
+    """The flags of a command: their values, True without one, False for --no-."""
     for position, word in enumerate(argv):
         if not word.startswith("--"):
             continue
@@ -117,10 +117,10 @@ def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _gpus(facts: Facts) -> int | None:
-    """GPUs that shared the model: as the engine says, or was told; None where there is none to be seen."""
-    told = facts.launched.settings.tensor_parallel if facts.launched is not None else None
-    said = facts.as_run.tensor_parallel if facts.as_run is not None else None
-    return told or said or 1 if "gpu" in facts.environment else None
+    """GPUs that shared the model: as the engine was started, or reports; None without a visible GPU."""
+    given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
+    reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
+    return given or reported or 1 if "gpu" in facts.environment else None
 
 
 def _memory(facts: Facts) -> Memory | None:

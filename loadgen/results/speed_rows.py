@@ -37,7 +37,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, count: int, unit: str) -> Memory:
-        """So many bytes in a unit, rounded as the pages round: whole MB, hundredths of GB."""
+        """A count of bytes in a unit, rounded as the pages round: whole MB, hundredths of GB."""
         return cls((Decimal(count) / UNIT_BYTES[unit]).quantize(_QUANTUM[unit]), unit)
 
     def printed(self, unit: str) -> str:
@@ -90,7 +90,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 class SpeedRow(msgspec.Struct, frozen=True):
-    """One model at one input length; a row that did not fit has no speed, and its note says why."""
+    """One model at one input length; a row that did not fit has no speed, and its note has the reason."""
 
     model: str  # without its quantization
     backend: str

@@ -1,6 +1,6 @@
 """Tables: rows as text in the shapes of the Qwen pages, and in three of our own.
 
-A row becomes cells by key, a shape says which keys stand under which titles, a renderer draws them.
+A row becomes cells by key, a shape has the keys and titles of its columns, a renderer draws them.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape = THR
 def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
     """Our rows next to the published ones, for a terminal; "" where none was published.
 
-    A published speed of the other formula is computed anew, for the 2048 tokens it was measured with.
+    A published speed of the other formula is converted, for the 2048 tokens it was measured with.
     """
     cells, notes = [], dict.fromkeys(f"Speed = {row.formula}" for row in rows)
     found = False

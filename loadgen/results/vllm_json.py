@@ -27,7 +27,7 @@ OURS = "loadgen"
 
 
 class ResultFacts(msgspec.Struct, frozen=True):
-    """What the result file says beside the figures."""
+    """What the result file has besides the figures."""
 
     finished: datetime  # local time
     backend: str
@@ -106,7 +106,7 @@ def _ours(metrics: Metrics, records: Records, facts: ResultFacts) -> dict[str, A
         parts["per_request"] = lambda: _each(records, facts.request_id_prefix)
     broken: list[Broken] = []
     made = {name: guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
-    failed = {"failed_parts": {one.name: one.why for one in broken}} if broken else {}
+    failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
     # A fact is read again as what it was: NaN, a number to pydantic, as its name.
     return {
         "definitions_version": DEFINITIONS_VERSION,
@@ -186,11 +186,11 @@ def _strict(value: Any, nan: str | None = None) -> Any:
         value = asdict(value)
     if isinstance(value, dict):
         return {
-            key if isinstance(key, str) else percentile_name(key): _strict(one, nan)
-            for key, one in value.items()
+            key if isinstance(key, str) else percentile_name(key): _strict(item, nan)
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_strict(one, nan) for one in value]
+        return [_strict(item, nan) for item in value]
     if isinstance(value, float) and math.isnan(value):
         return nan
     if isinstance(value, float) and math.isinf(value):

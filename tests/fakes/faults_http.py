@@ -32,7 +32,7 @@ UNANSWERED = fails(K.TRUNCATED, "without a byte of an answer")
 CUT = fails(K.TRUNCATED, r"without a finish reason or \[DONE\], after \d+ messages|closed connection|reset")
 NO_HTTP = fails(K.MALFORMED, r"\w{3}")
 CUT_SHORT = fails(K.MALFORMED, "truncated")
-TOO_LONG = fails(K.MALFORMED, "more than")
+TOO_LONG = fails(K.MALFORMED, "larger than")
 COMPRESSED = fails(K.MALFORMED, "compressed|coding")
 CHUNKED = "transfer-encoding: chunked"
 

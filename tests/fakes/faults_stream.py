@@ -113,7 +113,7 @@ ENDS = [
     ended("abort", "abort", STOPPED),
     ended("an end of error", "error", STOPPED),
     ended("content_filter", "content_filter", STOPPED),
-    ended("an end of 10 MB", "stop" * (10 * MIB // 4), succeeds(reason="stop" * 8)),
+    ended("an end of 10 MB", "stop" * (10 * MIB // 4), succeeds(reason="stop" * 7 + "sto…")),
     ended("an end with NUL", "st\0op", succeeds(reason="st\ufffdop")),
     ended("an end with escapes", "st\x1b[2Jop", succeeds(reason="st\ufffd[2Jop")),
     ended("an end that is a number", 7, NO_JSON),

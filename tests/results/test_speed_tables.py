@@ -302,7 +302,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
         SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
     ]
     assert speed_tables.beside(ours) == (
-        "   Input  Quantization       Speed   Published  Ratio  Published of\n"
+        "   Input  Quantization       Speed   Published  Ratio  Published on\n"
         "  Length                (tokens/s)  (tokens/s)\n"
         "  ------  ------------  ----------  ----------  -----  -------------------\n"
         "Qwen3-8B\n"
@@ -319,7 +319,7 @@ def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be(
     assert ours[0].formula == OUTPUT
     assert "447.18      223.59   2.00" in drawn  # 3577.42 × 2048 / (30720 + 2048)
     assert "Published as (prompt+output)/time, converted to output/time" in drawn
-    assert "Published of 2048 generated tokens, ours of 256" in drawn
+    assert "Published with 2048 generated tokens, ours with 256" in drawn
 
 
 def test_nothing_stands_beside_a_model_that_nobody_published() -> None:

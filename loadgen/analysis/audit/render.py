@@ -15,7 +15,7 @@ from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, wr
 from loadgen.protocol.printable import printable
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
-from loadgen.validity.rule import Severity
+from loadgen.validity.rule import Finding, Severity
 from loadgen.validity.verdict import Level
 
 FORMAT = 1
@@ -28,12 +28,12 @@ _SPEEDS = ("output_throughput", "speed_tok_s")
 
 def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     """A table of all runs, what was found in each, and what could not be looked for; by checkpoint."""
-    names = {name: at for at, name in enumerate(dict.fromkeys(one.reported.name for one in findings))}
-    ordered = sorted(findings, key=lambda one: names[one.reported.name])
-    said = [*_table(ordered), ""]
-    for one in ordered:
-        said += _told(one, explain)
-    return "\n".join([*said, *_end(ordered, explain), ""])
+    names = {name: at for at, name in enumerate(dict.fromkeys(audited.reported.name for audited in findings))}
+    ordered = sorted(findings, key=lambda audited: names[audited.reported.name])
+    lines = [*_table(ordered), ""]
+    for audited in ordered:
+        lines += _told(audited, explain)
+    return "\n".join([*lines, *_end(ordered, explain), ""])
 
 
 def json(
@@ -43,8 +43,8 @@ def json(
     return {
         "format": FORMAT,
         "machine": None if machine is None else machine.model_dump(mode="json"),
-        "runs": [_run(one) for one in findings],
-        "levels": {level.value: sum(one.level is level for one in findings) for level in Level},
+        "runs": [_run(audited) for audited in findings],
+        "levels": {level.value: sum(audited.level is level for audited in findings) for level in Level},
         "looked_for": [check.code for check in CHECKS],
         "troubles": list(troubles),
         "failed_cells": list(failures),
@@ -55,22 +55,22 @@ def _table(findings: Sequence[RunFindings]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level", "worst doubt"), _WIDTHS)
     name = None
-    for one in findings:
-        if one.reported.name != name:
-            name = one.reported.name
+    for audited in findings:
+        if audited.reported.name != name:
+            name = audited.reported.name
             yield cut(printable(name) or "(no name)", WIDTH)
-        yield _row(one)
+        yield _row(audited)
 
 
-def _row(one: RunFindings) -> str:
-    run, share = one.reported, one.roofline
+def _row(audited: RunFindings) -> str:
+    run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     cells = [_number(value) for value in (speed, run.figure("mean_ttft_ms"), run.figure("mean_tpot_ms"))]
     roof = "-" if share is None else f"{100 * share:.0f} %"
-    worst = one.findings[0].rule if one.findings else None
+    worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
     load = f"  {cut(printable(run.load.name) or '-', _LOAD)}"
-    return aligned((load, *cells, roof, f"  {one.level.value}", named), _WIDTHS)
+    return aligned((load, *cells, roof, f"  {audited.level.value}", named), _WIDTHS)
 
 
 def _number(value: float | None) -> str:
@@ -79,24 +79,21 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
-def _told(one: RunFindings, explain: bool) -> Iterator[str]:
+def _told(audited: RunFindings, explain: bool) -> Iterator[str]:
     """What was found in a run; nothing where nothing was."""
-    shown = [finding for finding in one.findings if explain or finding.rule.severity is not Severity.NOTE]
-    notes = [finding.rule.code for finding in one.findings if finding not in shown]
-    remarks = one.reported.remarks if explain else ()
+    shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
+    notes = [finding.rule.code for finding in audited.findings if finding not in shown]
+    remarks = audited.reported.remarks if explain else ()
     if not shown and not notes and not remarks:
         return
-    run = one.reported
+    run = audited.reported
     title = ", ".join(
         middle_cut(printable(word), _LONGEST_NAME) for word in (run.name, run.load.name) if word
     )
-    yield from wrapped(f"{title or '(no name)'}: {one.level.value}", "  ")
+    yield from wrapped(f"{title or '(no name)'}: {audited.level.value}", "  ")
     yield from wrapped(f"  {printable(run.source)}", "    ")
     for finding in shown:
-        short = [f"{finding.rule.code}: {finding.evidence}"]
-        for line in rule.explained(finding) if explain else short:
-            margin = " " * (len(line) - len(line.lstrip()) + 4)
-            yield from wrapped(f"  {printable(line)}", margin)
+        yield from _evidence(finding, explain)
     if notes:
         yield from wrapped(f"  notes: {', '.join(notes)}", "    ")
     for remark in remarks:
@@ -104,23 +101,30 @@ def _told(one: RunFindings, explain: bool) -> Iterator[str]:
     yield ""
 
 
+def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
+    short = [f"{finding.rule.code}: {finding.evidence}"]
+    for line in rule.explained(finding) if explain else short:
+        margin = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from wrapped(f"  {printable(line)}", margin)
+
+
 def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
-    levels = Counter(one.level for one in findings)
+    levels = Counter(audited.level for audited in findings)
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = counted(len(findings), "run")
     yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts checked (docs/audit.md)")
-    machines = {one.ceiling.machine.name: one.ceiling.machine for one in findings if one.ceiling is not None}
+    ceilings = (audited.ceiling for audited in findings if audited.ceiling is not None)
+    machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
         rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
         yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
-    yield from _tallied("no roofline for", (one.no_ceiling for one in findings))
+    yield from _tallied("no roofline for", (audited.no_ceiling for audited in findings))
     if explain:
-        ceilings = (one.ceiling for one in findings if one.ceiling is not None)
-        yield from _tallied("weights of", (f"{ceiling.model}: {ceiling.weights.how}" for ceiling in ceilings))
+        yield from _tallied("weights of", map(_assumed, findings))
         return
-    yield from _tallied("remark on", (remark for one in findings for remark in one.reported.remarks))
-    if any(one.findings for one in findings):
+    yield from _tallied("remark on", (remark for audited in findings for remark in audited.reported.remarks))
+    if any(audited.findings for audited in findings):
         yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
 
 
@@ -133,8 +137,12 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 
 
-def _run(one: RunFindings) -> dict[str, Any]:
-    run, ceiling = one.reported, one.ceiling
+def _assumed(audited: RunFindings) -> str:
+    return "" if audited.ceiling is None else f"{audited.ceiling.model}: {audited.ceiling.weights.how}"
+
+
+def _run(audited: RunFindings) -> dict[str, Any]:
+    run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,
         "load": {key: _finite(value) for key, value in asdict(run.load).items()},
@@ -143,11 +151,11 @@ def _run(one: RunFindings) -> dict[str, Any]:
         "engine": run.engine,
         "machine": run.machine,
         "figures": {key: _finite(run.figures[key]) for key in run.figures},
-        "level": one.level.value,
-        "roofline": one.roofline if one.roofline is None or math.isfinite(one.roofline) else None,
+        "level": audited.level.value,
+        "roofline": audited.roofline if audited.roofline is None or math.isfinite(audited.roofline) else None,
         "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
-        "no_roofline": one.no_ceiling or None,
-        "doubts": [rule.as_json(finding) for finding in one.findings],
+        "no_roofline": audited.no_ceiling or None,
+        "doubts": [rule.as_json(finding) for finding in audited.findings],
         "remarks": list(run.remarks),
     }
 

@@ -19,7 +19,7 @@ _LABELS = {"speed_tok_s": "tok/s"}  # as the pages have it
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What a checkpoint's name tells: base model, parameters in 1e9, how its weights are stored."""
+    """What a checkpoint's name contains: base model, parameters in 1e9, how its weights are stored."""
 
     base: str
     quantization: str  # "" where the name has none: as trained, in 16 bits
@@ -32,13 +32,13 @@ class Model(msgspec.Struct, frozen=True):
         stored, found = models.suffix(name), models.find(name)
         base = re.sub(rf"-{re.escape(stored)}$", "", name, flags=re.IGNORECASE) if stored else name
         size, active = _PARAMETERS.search(name), _ACTIVE.search(name)
-        told = float(size[1]) if size else None
-        told_active = float(active[1]) if active else None
+        size_b = float(size[1]) if size else None
+        active_size_b = float(active[1]) if active else None
         if found is not None:
             row = models.rows()[found.key]
-            told = told or row.parameters_b
-            told_active = told_active or row.active_b or None
-        return cls(base, stored, told, told_active)
+            size_b = size_b or row.parameters_b
+            active_size_b = active_size_b or row.active_b or None
+        return cls(base, stored, size_b, active_size_b)
 
     @property
     def params(self) -> str:
@@ -54,50 +54,55 @@ class Model(msgspec.Struct, frozen=True):
         return f"{'MoE' if self.active_b else 'Dense'} {self.quantization or 'BF16'}"
 
 
-def ranking(one: Comparison) -> Table:
+def ranking(comparison: Comparison) -> Table:
     """The rows of one load by their headline figure, the fastest first, as the RTX PRO 6000 page has them."""
-    head = figure(one.headline)
+    head = figure(comparison.headline)
     ranked = sorted(
-        (line for line in one.lines if one.headline in line.summaries),
-        key=lambda line: line.summaries[one.headline].mean,
+        (line for line in comparison.lines if comparison.headline in line.summaries),
+        key=lambda line: line.summaries[comparison.headline].mean,
         reverse=head.higher_is_faster is not False,
     )
     body = []
     for rank, line in enumerate(ranked, 1):
         model = Model.named(checkpoint(line))
-        star = UNLIKE * unlike(one, line)
-        body.append((str(rank), f"{line.name}{star}", model.params, model.type, _shown(line, one.headline)))
+        star = UNLIKE * unlike(comparison, line)
+        body.append(
+            (str(rank), f"{line.name}{star}", model.params, model.type, _shown(line, comparison.headline))
+        )
     columns = [Column(key, key) for key in ("rank", "model", "params", "type")]
     starred = any(row[1].endswith(UNLIKE) for row in body)
-    notes = (f"{UNLIKE} unlike {one.baseline}, the baseline: its rank is of another load",) * starred
+    notes = (f"{UNLIKE} unlike {comparison.baseline}, the baseline: its rank is of another load",) * starred
     return Table(
-        (*columns, Column(one.headline, _LABELS.get(one.headline, head.label))), tuple(body), notes=notes
+        (*columns, Column(comparison.headline, _LABELS.get(comparison.headline, head.label))),
+        tuple(body),
+        notes=notes,
     )
 
 
-def effects(one: Comparison) -> Table:
+def effects(comparison: Comparison) -> Table:
     """Base models × quantizations: the headline figure and how many times the same model's in BF16 that is.
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
     """
-    head = figure(one.headline)
+    head = figure(comparison.headline)
     cells: dict[tuple[float, str, str], dict[str, Line]] = {}
-    for line in one.lines:
-        if one.headline in line.summaries and not unlike(one, line):
+    for line in comparison.lines:
+        if comparison.headline in line.summaries and not unlike(comparison, line):
             model = Model.named(checkpoint(line))
             kind = "BF16" if model.quantization.upper() in _PLAIN else model.quantization
             where = line.name.removeprefix(checkpoint(line))  # on which server, by whom
             base = model.parameters_b or 0.0, model.params, f"{model.base}{where}"
             cells.setdefault(base, {})[kind] = line
     kinds = sorted(
-        {kind for known in cells.values() for kind in known}, key=lambda kind: (kind != "BF16", kind)
+        {kind for by_kind in cells.values() for kind in by_kind}, key=lambda kind: (kind != "BF16", kind)
     )
     body = []
-    for (_, size, name), known in sorted(cells.items(), key=lambda cell: cell[0]):
-        shown = (_beside(known.get(kind), known.get("BF16"), one.headline) for kind in kinds)
+    for (_, size, name), by_kind in sorted(cells.items(), key=lambda cell: cell[0]):
+        shown = (_beside(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
         body.append((size, name, *shown))
     columns = (Column("size", "size"), Column("model", "model"), *(Column(kind, kind) for kind in kinds))
-    notes = (f"{_LABELS.get(one.headline, head.label)}; × that of the same model in BF16, where it is there",)
+    label = _LABELS.get(comparison.headline, head.label)
+    notes = (f"{label}; × relative to the same model in BF16, if it was run",)
     return Table(columns, tuple(body), notes=notes)
 
 
@@ -109,24 +114,24 @@ def checkpoint(line: Line) -> str:
     return line.runs[0].name or line.name if cell is None else cell.checkpoint
 
 
-def unlike(one: Comparison, line: Line) -> bool:
+def unlike(comparison: Comparison, line: Line) -> bool:
     """Whether a row was refused: its load or machine was another."""
-    effect = line.effects.get(one.headline)
+    effect = line.effects.get(comparison.headline)
     return effect is not None and effect.unlike
 
 
 def _beside(line: Line | None, plain: Line | None, key: str) -> str:
     if line is None:
         return "-"
-    said = _shown(line, key)
+    text = _shown(line, key)
     if plain is None or plain is line:
-        return said
+        return text
     ratio = line.summaries[key].mean / plain.summaries[key].mean
     times = ratio if figure(key).higher_is_faster else 1 / ratio
-    return f"{said} ({times:.2f}×)"
+    return f"{text} ({times:.2f}×)"
 
 
 def _shown(line: Line, key: str) -> str:
-    """With the digits of its source where one run tells it; else two."""
+    """With the digits of its source if it is from one run; else two."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"

@@ -24,35 +24,35 @@ _MARK = "  "
 
 
 def text(comparisons: Sequence[Comparison]) -> str:
-    """Every load's table and what there is to say of it, in 80 columns."""
-    return "\n\n".join("\n".join(_load_lines(one)) for one in comparisons) + "\n"
+    """Every load's table and its notes, in 80 columns."""
+    return "\n\n".join("\n".join(_load_lines(comparison)) for comparison in comparisons) + "\n"
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
     """The same as Markdown: a table a load, its remarks and marks as a list."""
-    titles = [speed_tables.markdown_text(described(one.load)) for one in comparisons]
-    drawn = [speed_tables.markdown(_table(one)) for one in comparisons]
+    titles = [speed_tables.markdown_text(described(comparison.load)) for comparison in comparisons]
+    drawn = [speed_tables.markdown(_table(comparison)) for comparison in comparisons]
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
 def described(load: Load) -> str:
-    """A load in one line: its name, lengths, requests and concurrency, where they are told."""
+    """A load in one line: its name, lengths, requests and concurrency, as far as known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
     lengths = [
         f"{_count(tokens)} {way}"
         for tokens, way in ((load.input_len, "in"), (asked, "out"))
         if tokens is not None
     ]
-    said = [" / ".join(lengths)] if lengths else []
+    parts = [" / ".join(lengths)] if lengths else []
     if load.requests is not None:
-        said.append(counted(load.requests, "request"))
+        parts.append(counted(load.requests, "request"))
     if load.max_concurrency is not None:
-        said.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
+        parts.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
     if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
-        said.append(f"{load.request_rate_per_s:g} requests/s")
-    if not said:
+        parts.append(f"{load.request_rate_per_s:g} requests/s")
+    if not parts:
         return load.name or UNTOLD
-    return f"{load.name}: {', '.join(said)}" if load.name else ", ".join(said)
+    return f"{load.name}: {', '.join(parts)}" if load.name else ", ".join(parts)
 
 
 def speed_up(effect: Effect | None, higher_is_faster: bool | None) -> tuple[float, float, float]:
@@ -64,80 +64,84 @@ def speed_up(effect: Effect | None, higher_is_faster: bool | None) -> tuple[floa
     return effect.ratio, effect.low, effect.high
 
 
-def _load_lines(one: Comparison) -> Iterator[str]:
-    yield from _wrapped(f"{described(one.load)}")
+def _load_lines(comparison: Comparison) -> Iterator[str]:
+    yield from _wrapped(f"{described(comparison.load)}")
     yield "=" * WIDTH
-    yield _header(one)
-    for line in one.lines:
-        yield from _row(one, line)
+    yield _header(comparison)
+    for line in comparison.lines:
+        yield from _row(comparison, line)
     yield "=" * WIDTH
-    yield from _wrapped(_legend(one))
-    for remark in one.remarks:
+    yield from _wrapped(_legend(comparison))
+    for remark in comparison.remarks:
         yield from _wrapped(remark)
-    for title, said in _notes(one):
+    for title, sentences in _notes(comparison):
         yield f"{title}:"
-        yield from (row for sentence in said for row in _wrapped(f"{_MARK}{sentence}", _MARK * 2))
+        yield from (row for sentence in sentences for row in _wrapped(f"{_MARK}{sentence}", _MARK * 2))
 
 
-def _columns(one: Comparison) -> list[Figure]:
+def _columns(comparison: Comparison) -> list[Figure]:
     """The headline first, then the other figures with a verdict, as many as fit."""
-    judged = [figure for figure in one.figures if figure.key not in _MEASURED]
-    return sorted(judged, key=lambda figure: figure.key != one.headline)[:_MOST_FIGURES]
+    judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
+    return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
 
-def _measured(one: Comparison) -> list[Figure]:
-    return [figure for figure in one.figures if figure.key in _MEASURED]
+def _measured(comparison: Comparison) -> list[Figure]:
+    return [figure for figure in comparison.figures if figure.key in _MEASURED]
 
 
-def _rooflines(one: Comparison) -> bool:
-    return any(line.roofline is not None for line in one.lines)
+def _rooflines(comparison: Comparison) -> bool:
+    return any(line.roofline is not None for line in comparison.lines)
 
 
-def _header(one: Comparison) -> str:
-    cells = [f"{figure.label}  " for figure in _columns(one)]
-    cells += [{"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured(one)]
-    return _cells(one, [*cells, *["roof"] * _rooflines(one)])
+def _header(comparison: Comparison) -> str:
+    cells = [f"{figure.label}  " for figure in _columns(comparison)]
+    cells += [{"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured(comparison)]
+    return _cells(comparison, [*cells, *["roof"] * _rooflines(comparison)])
 
 
-def _cells(one: Comparison, cells: Sequence[str]) -> str:
-    widths = [_FIGURE] * len(_columns(one)) + [_MEASURED[figure.key] for figure in _measured(one)]
-    return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(one)], gap=" ")
+def _cells(comparison: Comparison, cells: Sequence[str]) -> str:
+    widths = [_FIGURE] * len(_columns(comparison)) + [
+        _MEASURED[figure.key] for figure in _measured(comparison)
+    ]
+    return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
 
 
-def _row(one: Comparison, line: Line) -> Iterator[str]:
+def _row(comparison: Comparison, line: Line) -> Iterator[str]:
     """The name with its speed-up and verdict; the figures below."""
-    yield _beside(middle_cut(line.name, _LONGEST_NAME), _verdict(one, line))
+    yield _beside(middle_cut(line.name, _LONGEST_NAME), _verdict(comparison, line))
     cells = []
-    for figure in _columns(one):
+    for figure in _columns(comparison):
         effect = line.effects.get(figure.key)
         sign = SIGNS[effect.call] if effect is not None else " "
         cells.append(f"{spread(figure, line.summaries.get(figure.key))} {sign}")
-    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured(one)]
-    cells += [_percent(line.roofline)] * _rooflines(one)
+    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured(comparison)]
+    cells += [_percent(line.roofline)] * _rooflines(comparison)
     if line.runs:
-        yield _cells(one, cells)
+        yield _cells(comparison, cells)
 
 
 def _beside(left: str, right: str) -> str:
     return f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
 
 
-def _verdict(one: Comparison, line: Line) -> str:
+def _verdict(comparison: Comparison, line: Line) -> str:
     """The headline figure's: 3.61× (3.55–3.68)      faster."""
-    if line.name == one.baseline:
+    if line.name == comparison.baseline:
         return "baseline"
     if not line.runs:
         return "failed"
-    effect = line.effects.get(one.headline)
-    times = multiplied(one, line)
+    effect = line.effects.get(comparison.headline)
+    times = multiplied(comparison, line)
     call = "" if effect is None else str(effect.call)
     return f"{times}  {call:>10}"
 
 
-def multiplied(one: Comparison, line: Line) -> str:
-    """The speed-up with its interval, as 3.61× (3.55–3.68); "" where there is none."""
-    higher = next((figure.higher_is_faster for figure in one.figures if figure.key == one.headline), True)
-    ratio, low, high = speed_up(line.effects.get(one.headline), higher)
+def multiplied(comparison: Comparison, line: Line) -> str:
+    """The speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
+    higher = next(
+        (figure.higher_is_faster for figure in comparison.figures if figure.key == comparison.headline), True
+    )
+    ratio, low, high = speed_up(line.effects.get(comparison.headline), higher)
     if not math.isfinite(ratio):
         return ""
     digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
@@ -146,7 +150,7 @@ def multiplied(one: Comparison, line: Line) -> str:
 
 
 def spread(figure: Figure, summary: Summary | None) -> str:
-    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" of none."""
+    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value."""
     if summary is None:
         return "-"
     half = (summary.high - summary.low) / 2 / _scale(figure)
@@ -183,48 +187,53 @@ def _count(tokens: float) -> str:
     return f"{tokens:.0f}" if tokens == round(tokens) else f"{tokens:.1f}"
 
 
-def _legend(one: Comparison, signs: bool = True) -> str:
-    said = []
-    if any(summary.units > 1 for line in one.lines for summary in line.summaries.values()):
-        said.append("± half of the mean's 95 % confidence interval")
-    if any(effect.call is not Call.NONE for line in one.lines for effect in line.effects.values()):
-        alike = f"within ± {100 * one.margin:g} %"
-        said.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
-    if any(line.effects for line in one.lines):
-        label = next((figure.label for figure in one.figures if figure.key == one.headline), one.headline)
-        said.append(f"verdict by {label}, × relative to the baseline")
-    if _rooflines(one):
-        said.append("roof: of the memory-bandwidth roofline")
-    return "; ".join(said)
+def _legend(comparison: Comparison, signs: bool = True) -> str:
+    parts = []
+    if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
+        parts.append("± half of the mean's 95 % confidence interval")
+    if any(effect.call is not Call.NONE for line in comparison.lines for effect in line.effects.values()):
+        alike = f"within ± {100 * comparison.margin:g} %"
+        parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
+    if any(line.effects for line in comparison.lines):
+        label = next(
+            (figure.label for figure in comparison.figures if figure.key == comparison.headline),
+            comparison.headline,
+        )
+        parts.append(f"verdict by {label}, × relative to the baseline")
+    if _rooflines(comparison):
+        parts.append("roof: of the memory-bandwidth roofline")
+    return "; ".join(parts)
 
 
-def _notes(one: Comparison) -> Iterator[tuple[str, list[str]]]:
+def _notes(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
     """What stands under a table, by kind: what is not decided, marks, answers, failures."""
     for title, pairs in (
-        ("no verdict", _without(one)),
-        ("undecided", _undecided(one)),
-        ("marks", [(line.name, mark) for line in one.lines for mark in line.marks]),
-        ("answers", [(line.name, line.answers) for line in one.lines if line.answers]),
-        ("failed", [(line.name, why) for line in one.lines for why in line.failures]),
+        ("no verdict", _without(comparison)),
+        ("undecided", _undecided(comparison)),
+        ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
+        ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
+        ("failed", [(line.name, why) for line in comparison.lines for why in line.failures]),
     ):
         if pairs:
-            yield title, list(_gathered(pairs, len(one.lines)))
+            yield title, list(_gathered(pairs, len(comparison.lines)))
 
 
-def _without(one: Comparison) -> list[tuple[str, str]]:
+def _without(comparison: Comparison) -> list[tuple[str, str]]:
     return [
         (line.name, effect.why)
-        for line in one.lines
-        if (effect := line.effects.get(one.headline)) is not None and effect.call is Call.NONE and effect.why
+        for line in comparison.lines
+        if (effect := line.effects.get(comparison.headline)) is not None
+        and effect.call is Call.NONE
+        and effect.why
     ]
 
 
-def _undecided(one: Comparison) -> list[tuple[str, str]]:
-    """What each undecided row's runs could have found and how many more it takes; then why, where told."""
+def _undecided(comparison: Comparison) -> list[tuple[str, str]]:
+    """What each undecided row's runs could have found and how many more it takes; then why, if known."""
     still = [
         (line.name, effect)
-        for line in one.lines
-        if (effect := line.effects.get(one.headline)) is not None and effect.call is Call.UNDECIDED
+        for line in comparison.lines
+        if (effect := line.effects.get(comparison.headline)) is not None and effect.call is Call.UNDECIDED
     ]
     found = [(name, undecided(effect)) for name, effect in still]
     return found + [(name, effect.why) for name, effect in still if effect.why]
@@ -234,14 +243,14 @@ def undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = 100 * effect.detectable
-    said = f"{of} detect a difference of {least:.{0 if least >= 10 else 1}f} % (power 80 %)"
+    power = f"{of} detect a difference of {least:.{0 if least >= 10 else 1}f} % (power 80 %)"
     if effect.more_runs is None:
-        return said
-    return f"{said}; about {counted(effect.more_runs, 'more run')} per side would decide it"
+        return power
+    return f"{power}; about {counted(effect.more_runs, 'more run')} per side would decide it"
 
 
 def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:
-    """Each sentence once, behind the names of the rows that it is said of."""
+    """Each sentence once, after the names of the rows that it is about."""
     names: dict[str, list[str]] = {}
     for name, sentence in pairs:
         names.setdefault(sentence, []).append(name)
@@ -250,24 +259,24 @@ def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:
         yield f"{'all' if len(of) == rows > 1 else ', '.join(of)}: {sentence}"
 
 
-def _wrapped(said: str, indent: str = _MARK) -> list[str]:
-    return wrapped(printable(said), indent)
+def _wrapped(text: str, indent: str = _MARK) -> list[str]:
+    return wrapped(printable(text), indent)
 
 
-def _table(one: Comparison) -> Table:
-    figures = [*_columns(one), *_measured(one)]
+def _table(comparison: Comparison) -> Table:
+    figures = [*_columns(comparison), *_measured(comparison)]
     columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
-    columns += [Column("roofline", "% of roofline")] * _rooflines(one)
+    columns += [Column("roofline", "% of roofline")] * _rooflines(comparison)
     columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
     body = []
-    for line in one.lines:
+    for line in comparison.lines:
         cells = [line.name, *(_cell(figure, line) for figure in figures)]
-        cells += [_percent(line.roofline)] * _rooflines(one)
-        effect = line.effects.get(one.headline)
-        call = "baseline" if line.name == one.baseline else "failed" if not line.runs else ""
-        body.append((*cells, multiplied(one, line), call or (str(effect.call) if effect else "")))
-    notes = [said for said in (_legend(one, signs=False), *one.remarks) if said]
-    notes += [f"{title}: {sentence}" for title, said in _notes(one) for sentence in said]
+        cells += [_percent(line.roofline)] * _rooflines(comparison)
+        effect = line.effects.get(comparison.headline)
+        call = "baseline" if line.name == comparison.baseline else "failed" if not line.runs else ""
+        body.append((*cells, multiplied(comparison, line), call or (str(effect.call) if effect else "")))
+    notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
+    notes += [f"{title}: {sentence}" for title, sentences in _notes(comparison) for sentence in sentences]
     return Table(
         tuple(columns), tuple(tuple(map(printable, row)) for row in body), notes=tuple(map(printable, notes))
     )

@@ -1,4 +1,4 @@
-"""Charts: what there is to draw of several runs: bars beside the roofline, sweeps, lengths of input."""
+"""Charts: what is drawn of several runs: bars with the roofline, sweeps, lengths of input."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def comparison(found: Comparison) -> Iterator[Panel]:
 
 def _bar(line: Line, figure: Figure) -> Bar:
     summary, effect = line.summaries[figure.key], line.effects.get(figure.key)
-    said = formatting.written(figure, summary.mean)
+    text = formatting.written(figure, summary.mean)
     if effect is not None and effect.ratio == effect.ratio:
-        said += f" · {formatting.ratio(effect.ratio)} {formatting.SYMBOLS[effect.call]}".removesuffix(" –")
+        text += f" · {formatting.ratio(effect.ratio)} {formatting.SYMBOLS[effect.call]}".removesuffix(" –")
     best = NAN
     if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
         best = summary.mean * line.roofline
     mean, low, high = (formatting.scaled(figure, one) for one in (summary.mean, summary.low, summary.high))
-    return Bar(line.name, mean, said, low, high, best)
+    return Bar(line.name, mean, text, low, high, best)
 
 
 def _better(figure: Figure) -> str:
@@ -60,18 +60,18 @@ def _better(figure: Figure) -> str:
 
 
 def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
-    said = [better]
+    sentences = [better]
     if any(bar.low == bar.low for bar in bars):
-        said.append("The thin line is the 95 % confidence interval of the mean.")
+        sentences.append("The thin line is the 95 % confidence interval of the mean.")
     if any(bar.best == bar.best for bar in bars):
-        said.append("The dashed mark is the roofline.")
+        sentences.append("The dashed mark is the roofline.")
     rows = tuple((bar.name, bar.text, _interval(bar)) for bar in bars)
     return Panel(
         key=key,
         title=title,
         x_label="",
         bars=bars,
-        caption=" ".join(said),
+        caption=" ".join(sentences),
         numbers=TextAlternative(("", "mean", "95 % interval"), rows),
     )
 
@@ -107,20 +107,20 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
         if not points:
             continue
         named = dict(list(points.items())[:MOST_CURVES])
-        said = f"{_lengths(shape)}; labels are the concurrency, or requests/s."
+        caption = f"{_lengths(shape)}; labels are the concurrency, or requests/s."
         if len(points) > len(named):
-            said += f" {len(named)} of {len(points)} checkpoints are drawn."
+            caption += f" {len(named)} of {len(points)} checkpoints are drawn."
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
         ttft = _sweep(f"sweep-ttft-{stem}", named, lambda point: point.ttft_ms, falling=True)
         yield replace(
-            ttft, title="TTFT against throughput", y_label="mean TTFT, ms", caption=said + ttft.caption
+            ttft, title="TTFT against throughput", y_label="mean TTFT, ms", caption=caption + ttft.caption
         )
         speed = _sweep(f"sweep-speed-{stem}", named, lambda point: point.speed, falling=False)
         yield replace(
             speed,
             title="Tokens/s per request against throughput",
             y_label="tokens/s per request",
-            caption=said + speed.caption,
+            caption=caption + speed.caption,
         )
 
 

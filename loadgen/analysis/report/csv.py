@@ -19,7 +19,7 @@ _LEFT = (
 
 
 def render(reported: Sequence[Reported]) -> str:
-    """A header and a row a run; figures under vLLM's keys, in full precision, empty where not told."""
+    """A header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
     rows = [_row(run) for run in reported]
     return csv_table(list(dict.fromkeys((*_LEFT, *(key for row in rows for key in row)))), rows)
 

@@ -1,4 +1,4 @@
-"""Document: what the report says of all that it was given, before it has a form."""
+"""Document: the contents of the report, before it has a form."""
 
 from __future__ import annotations
 
@@ -56,21 +56,23 @@ def document(
     failures: Sequence[FailedCell] = (),
     errors: Sequence[str] = (),
 ) -> Document:
-    """The report on these runs; a comparison of a single row is none."""
+    """The report on these runs; a comparison of a single row is left out."""
     reported = _ordered(reported, comparisons)
     drawn = _drawn(reported)
     accounts = tuple(
         account(one, f"run-{number}", draw=number in drawn) for number, one in enumerate(reported, 1)
     )
     met = [
-        found for found in comparisons if len(found.lines) > 1 or any(line.failures for line in found.lines)
+        comparison
+        for comparison in comparisons
+        if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     levels = Counter(one.level for one in reported if one.level)
     return Document(
         title=_title(reported),
         subtitle=_subtitle(reported),
-        compared=tuple(_compared(found, number) for number, found in enumerate(met, 1)),
-        fits=memory_fit.fits(met) if any(len(found.lines) > 1 for found in met) else None,
+        compared=tuple(_compared(comparison, number) for number, comparison in enumerate(met, 1)),
+        fits=memory_fit.fits(met) if any(len(comparison.lines) > 1 for comparison in met) else None,
         sweeps=(*comparison_charts.sweeps(reported), *comparison_charts.ladders(reported)),
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
@@ -81,24 +83,24 @@ def document(
 
 def _ordered(reported: Sequence[Reported], comparisons: Sequence[Comparison]) -> list[Reported]:
     """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
-    rows = [one for found in comparisons for line in found.lines for one in line.runs]
+    rows = [one for comparison in comparisons for line in comparison.lines for one in line.runs]
     places = {id(one): place for place, one in enumerate(rows)}
     return sorted(reported, key=lambda one: places.get(id(one), len(rows)))
 
 
-def _compared(found: Comparison, number: int) -> Compared:
+def _compared(comparison: Comparison, number: int) -> Compared:
     return Compared(
         anchor=f"load-{number}",
-        title=described(found.load),
-        comparison=found,
-        tables=tuple(_tables(found)),
-        bars=tuple(comparison_charts.comparison(found)),
-        distributions=tuple(comparison_charts.distributions(found)),
+        title=described(comparison.load),
+        comparison=comparison,
+        tables=tuple(_tables(comparison)),
+        bars=tuple(comparison_charts.comparison(comparison)),
+        distributions=tuple(comparison_charts.distributions(comparison)),
     )
 
 
-def _tables(found: Comparison) -> Iterator[tuple[str, Table]]:
-    ranking, effects = rankings.ranking(found), rankings.effects(found)
+def _tables(comparison: Comparison) -> Iterator[tuple[str, Table]]:
+    ranking, effects = rankings.ranking(comparison), rankings.effects(comparison)
     if len(ranking.body) > 1:
         yield "Ranking", ranking
     if len(effects.columns) > 3:  # more than one quantization
@@ -129,16 +131,16 @@ def _title(reported: Sequence[Reported]) -> str:
 
 
 def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
-    said = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
+    parts = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
     for values in (
         dict.fromkeys(one.engine for one in reported if one.engine),
         dict.fromkeys(one.machine for one in reported if one.machine),
     ):
         if values:
             first, *others = values
-            said.append(first + (f" and {len(others)} more" if others else ""))
+            parts.append(first + (f" and {len(others)} more" if others else ""))
     times = sorted(one.started for one in reported if one.started is not None)
     if times:
         days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (times[0], times[-1]))
-        said.append(" to ".join(days))
-    return tuple(said)
+        parts.append(" to ".join(days))
+    return tuple(parts)

@@ -98,7 +98,7 @@ def draw(panel: Panel, titled: bool = False) -> Drawing:
 
 
 def linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
-    """At most so many round values between two, and one more; `whole` ones where nothing is between them."""
+    """Round values between two, `most` and one more at most; whole numbers if asked for."""
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     steps = (part * power for part in (1.0, 2.0, 2.5, 5.0, 10.0))

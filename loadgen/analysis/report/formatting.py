@@ -25,7 +25,7 @@ class Number(msgspec.Struct, frozen=True):
 
 
 def number(key: str, value: object, digits: int = 2, unit: str = "") -> Number | str:
-    """A number with thousands apart; a dash for what is none."""
+    """A number with thousands apart; a dash without a value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return "–" if value is None or value != value else str(value)
     said = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
@@ -49,7 +49,7 @@ def written(figure: Figure, value: float) -> str:
 
 
 def spread(figure: Figure, summary: Summary) -> str:
-    """Half of a mean's interval, "" where there is none."""
+    """Half of a mean's interval, "" without one."""
     half = scaled(figure, (summary.high - summary.low) / 2)
     return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
 
@@ -60,7 +60,7 @@ def ratio(value: float) -> str:
 
 
 def interval(effect: Effect) -> str:
-    """The ratio's 95 % interval, "" where there is none."""
+    """The ratio's 95 % interval, "" without one."""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return ""
     return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
@@ -84,7 +84,7 @@ def lead(found: Comparison, line: Line) -> str:
 
 
 def common(found: Comparison) -> dict[str, str]:
-    """What is said of three rows or more beside the baseline, or of both of two: it is told once."""
+    """What holds for three rows or more next to the baseline, or for both of two: written once."""
     others = [line for line in found.lines if line.name != found.baseline]
     names: dict[str, list[str]] = {}
     for line in others:
@@ -98,7 +98,7 @@ def common(found: Comparison) -> dict[str, str]:
 
 
 def marks(found: Comparison, line: Line) -> tuple[str, ...]:
-    """What is said of this row and hardly of another."""
+    """The marks of this row that hardly another has."""
     once = common(found)
     return tuple(mark for mark in line.marks if mark not in once)
 

@@ -70,7 +70,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class TextAlternative(msgspec.Struct, frozen=True):
-    """The same in words, for who does not see it."""
+    """The same as a table of numbers, for readers who cannot see it."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -1,4 +1,4 @@
-"""Account: what the page says of one run: its figures, its verdict, its machine, and how to run it again."""
+"""Run section: what the page has of one run: figures, verdict, machine, and how to run it again."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ShownDoubt(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """Everything said of one run; `drawn` is what there is to draw of it."""
+    """Everything shown of one run; `drawn` are its plots."""
 
     anchor: str
     reported: Reported
@@ -101,7 +101,7 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def turn(self) -> str:
-        """What tells it from the other runs of its load."""
+        """What distinguishes it from the other runs of its load."""
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""
@@ -113,7 +113,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def account(reported: Reported, anchor: str, draw: bool) -> Account:
-    """All that is said of a run; without `draw` its pictures are left out."""
+    """All that is shown of a run; without `draw` its pictures are left out."""
     known = _of_ours(reported.run, draw) if reported.run is not None else _of_others(reported)
     return Account(
         anchor=anchor,

@@ -25,7 +25,7 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-
 
 def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
     """TTFT and ITL as distributions, tokens over time of each run; `plain`: ASCII without colours."""
-    ours = [(one.name, one.run) for one in reported if one.run is not None]
+    ours = [(summary.name, summary.run) for summary in reported if summary.run is not None]
     parts = [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
     if not parts:
         return "nothing to plot: the sources have no request times\n"
@@ -37,7 +37,7 @@ def _panels(runs: Sequence[tuple[str, Result]]) -> Iterator[Panel]:
     groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
     for panel in (
         *run_charts.distributions(groups),
-        *(one for _, run in runs for one in run_charts.over_time(run)),
+        *(panel for _, run in runs for panel in run_charts.over_time(run)),
     ):
         if panel.key in _SHOWN:
             yield panel
@@ -66,8 +66,8 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
     figure.title(f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}")
     if panel.x_log:
         _set_log_ticks(figure.ruler("x"), panel)
-    said = figure.build().string(plain)
-    lines = [line.rstrip() for line in str(said).translate(_ASCII if plain else {}).splitlines()]
+    built = figure.build().string(plain)
+    lines = [line.rstrip() for line in str(built).translate(_ASCII if plain else {}).splitlines()]
     return "\n".join(lines) + "\n"
 
 
