@@ -54,7 +54,7 @@ class Arm(msgspec.Struct, frozen=True):
 
     def command(self, repeats: int, seed: int | None) -> str:
         """The command line that would measure the same, secrets hidden."""
-        words = keys.words(self.flags, bench_parser(), self.name)
+        words = keys.words(self.flags, bench_parser())
         words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
         words += ["--fingerprint"] if self.options.fingerprint else []
         words += ["--repeat", str(repeats)] if repeats > 1 else []
@@ -91,8 +91,10 @@ def _of(row: CheckpointTable, file: File, path: Path, trust: Trust) -> Iterator[
         if file.hardware is not None:
             flags.setdefault("hardware", file.hardware)
         asked = Variables(trust.reads)
-        flags = keys.filled(flags, asked)
-        arm = _arm(row, file, path, server, (flags, origin))
+        try:
+            arm = _arm(row, file, path, server, keys.filled(flags, asked))
+        except UsageError as error:
+            raise UsageError(f"{origin}: {error}") from None
         yield replace(
             arm,
             options=trust.with_key(arm.options),
@@ -101,28 +103,20 @@ def _of(row: CheckpointTable, file: File, path: Path, trust: Trust) -> Iterator[
         )
 
 
-def _arm(
-    row: CheckpointTable, file: File, path: Path, server: str, resolved: tuple[dict[str, Any], str]
-) -> Arm:
-    flags, origin = resolved
-    words = keys.words(flags, bench_parser(), origin)
-    names = file.profiles if row.profiles is None else row.profiles
-    try:
-        options = replace(parse(words), fingerprint=file.fingerprint)
-        bench.check(options)
-        places = [_place(name, path) for name in names]
-        profiles = tuple(profile.load(place, options.overrides) for place in places)
-        for workload in profiles:
-            run_metadata.check(workload)
-        server_settings = settings(options, profiles)
-    except UsageError as error:
-        raise UsageError(f"{origin}: {error}") from None
+def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[str, Any]) -> Arm:
+    options = replace(parse(keys.words(flags, bench_parser())), fingerprint=file.fingerprint)
+    bench.check(options)
+    places = [_place(name, path) for name in (file.profiles if row.profiles is None else row.profiles)]
+    profiles = tuple(profile.load(place, options.overrides) for place in places)
+    for workload in profiles:
+        run_metadata.check(workload)
+    server_settings = settings(options, profiles)
     profile_names = [workload.name for workload in profiles]
     if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):
-        raise UsageError(f"{origin}: profile {twice} is listed twice: set `repeats` to run it several times")
+        raise UsageError(f"profile {twice} is listed twice: set `repeats` to run it several times")
     launch = options.launching
     if launch.wanted and launch.command is None and options.model is None:
-        raise UsageError(f"{origin}: no model: give a directory, or a name on the Hugging Face hub")
+        raise UsageError("no model: give a directory, or a name on the Hugging Face hub")
     server_name = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
     located = dict(zip(profile_names, places, strict=True))
     return Arm(row.name, server or server_name, flags, options, profiles, located, server_settings)

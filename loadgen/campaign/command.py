@@ -65,7 +65,10 @@ def main(argv: Sequence[str]) -> int:
     wanted.trust.check(wanted.path, wanted.arms)
     for line in wanted.trust.key_lines(wanted.arms):
         printed(f"loadgen: {line}", sys.stderr)
-    return _run(wanted, kept or _new(given, wanted), given)
+    if kept is None:
+        name, now = wanted.file.name, run_directory.now()
+        kept = Store(run_directory.create_directory(Path(given.run_dir), name, now))
+    return _run(wanted, kept, given)
 
 
 def campaign_parser() -> argparse.ArgumentParser:
@@ -97,10 +100,8 @@ def campaign_parser() -> argparse.ArgumentParser:
 def _list() -> None:
     for name, path in file.shipped().items():
         printed(f"{name:<20} {file.load(path).description}", sys.stdout)
-    printed(
-        "loadgen campaign NAME --dry-run shows one; a file of your own: loadgen campaign FILE.toml",
-        sys.stdout,
-    )
+    own = "loadgen campaign FILE.toml"
+    printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
 
 
 def _kept(given: argparse.Namespace) -> Store | None:
@@ -146,22 +147,17 @@ def _starts(found: File, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
     return matrix.starts(found.name, chosen, found.repeats, found.starts == ONCE)
 
 
-def _new(given: argparse.Namespace, wanted: CampaignRequest) -> Store:
-    base = Path(given.run_dir)
-    return Store(run_directory.create_directory(base, wanted.file.name, run_directory.now()))
-
-
 def _done(kept: Store, retry_failed: bool) -> set[str]:
     """Cells that are not measured again."""
     return kept.finished() | (set() if retry_failed else kept.failed())
 
 
 def _preview(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> Preview:
-    if kept is None:
-        return Preview(wanted.file, wanted.arms, wanted.starts, set(), Pace(), wanted.file.seed, wanted.trust)
-    done, seed = _done(kept, retry_failed), kept.record.seed
-    _record(wanted, kept, retry_failed)
-    return Preview(wanted.file, wanted.arms, wanted.starts, done, Pace.of(kept), seed, wanted.trust)
+    done, pace, seed = set[str](), Pace(), wanted.file.seed
+    if kept is not None:
+        done, pace, seed = _done(kept, retry_failed), Pace.of(kept), kept.record.seed
+        _record(wanted, kept, retry_failed)
+    return Preview(wanted.file, wanted.arms, wanted.starts, done, pace, seed, wanted.trust)
 
 
 def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> record.CampaignRecord:
@@ -219,11 +215,9 @@ def _execution(
 
 
 def _state(wanted: CampaignRequest, kept: Store) -> str:
-    every = {planned.id for start in wanted.starts for planned in start.planned}
-    failed = len(every & kept.failed())
-    return f"{len(every & kept.finished())} of {len(every)} cells are finished" + (
-        f", {failed} failed" if failed else ""
-    )
+    every = {planned.id for planned in matrix.cells_of(wanted.starts)}
+    failed = f", {count} failed" if (count := len(every & kept.failed())) else ""
+    return f"{len(every & kept.finished())} of {len(every)} cells are finished{failed}"
 
 
 def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.campaign.cooling import Cooling
-from loadgen.campaign.matrix import Planned, Start
+from loadgen.campaign.matrix import Planned, Start, cells_of
 from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
 from loadgen.campaign.time_estimate import Pace
 from loadgen.endpoint.secrecy import hide
@@ -87,11 +87,9 @@ class Execution:
                     self.say(f"{name} {arm.name}: starting the server")
                 session = attach(options, arm.settings, left[0].workload, stack)
                 self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
-            except LoadgenError as error:
-                self._all_fail(left, name, error)
-                return
             except Exception as error:
-                self._all_fail(left, name, _own_fault(error))
+                fault = error if isinstance(error, LoadgenError) else _own_fault(error)
+                self._all_fail(left, name, fault)
                 return
             try:
                 while left and self._measured(session, left, name):
@@ -162,16 +160,15 @@ class Execution:
             place.mkdir(mode=0o700)
             climb = Climb(planned.workload, place, quiet=self.quiet)
         try:
-            climb.on(
-                _inside(session, planned, climb.directory), replace(self.seed, repeat=planned.cell.repeat)
-            )
+            seed = replace(self.seed, repeat=planned.cell.repeat)
+            climb.on(_inside(session, planned, climb.directory), seed)
         except MeasureError as error:
             _complain(str(session.hidden(error)))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
-                return False
-            self._climbed(planned, climb)
+            else:
+                self._climbed(planned, climb)
             return False
         except LoadgenError as error:
             _stop_where_full(error)
@@ -200,7 +197,7 @@ class Execution:
     def _tell(self, planned: Planned, said: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
-        every = [one.id for start in self.starts for one in start.planned]
+        every = [cell.id for cell in cells_of(self.starts)]
         over = len(self.done & set(every))
         left = self.pace.left(self.starts, self.done)
         later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""

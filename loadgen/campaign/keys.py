@@ -16,27 +16,21 @@ from loadgen.endpoint.secrecy import HIDDEN, Secrets
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
 
-_WORKLOAD = "belongs in a profile: all checkpoints get the same requests"
-_WHOLE = "applies to the whole campaign: write it above the tables"
-_ELSEWHERE = "cannot be used in a campaign"
-_NOT_HERE = {
-    **dict.fromkeys(("dataset_name", "input_len", "output_len", "range_ratio", "prefix_len"), _WORKLOAD),
-    **dict.fromkeys(("num_prompts", "max_concurrency", "request_rate", "burstiness"), _WORKLOAD),
-    **dict.fromkeys(("duration", "num_warmups", "warmup", "cooldown", "goodput"), _WORKLOAD),
-    **dict.fromkeys(("percentile_metrics", "metric_percentiles"), _WORKLOAD),
-    **dict.fromkeys(("seed", "fingerprint"), _WHOLE),
-    "profile": 'is written profiles = ["high-load", …]',
-    "repeat": "is written repeats = N, above the tables",
-    "run_dir": "is a flag of `loadgen campaign`",
-    "dry_run": "is a flag of `loadgen campaign`",
-    "quiet": "is a flag of `loadgen campaign`",
-    **dict.fromkeys(
-        ("api_key_env", "api_key_file"), "is a flag of `loadgen campaign`: a file cannot hold keys"
+# Why flags of `loadgen bench` are no keys of a campaign's tables.
+_REASONS = {
+    "belongs in a profile: all checkpoints get the same requests": (
+        "dataset_name input_len output_len range_ratio prefix_len num_prompts max_concurrency request_rate "
+        "burstiness duration num_warmups warmup cooldown goodput percentile_metrics metric_percentiles"
     ),
-    **dict.fromkeys(("disable_tqdm", "print_request", "strict", "explain", "selftest", "help"), _ELSEWHERE),
-    **dict.fromkeys(("save_result", "save_detailed", "append_result"), _ELSEWHERE),
-    **dict.fromkeys(("result_dir", "result_filename"), _ELSEWHERE),
+    "applies to the whole campaign: write it above the tables": "seed fingerprint",
+    'is written profiles = ["high-load", …]': "profile",
+    "is written repeats = N, above the tables": "repeat",
+    "is a flag of `loadgen campaign`": "run_dir dry_run quiet",
+    "is a flag of `loadgen campaign`: a file cannot hold keys": "api_key_env api_key_file",
+    "cannot be used in a campaign": "disable_tqdm print_request strict explain selftest help save_result "
+    "save_detailed append_result result_dir result_filename",
 }
+_NOT_HERE = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 _PATHS = ("model", "tokenizer", "model_config", "server_python")
 _MERGED = ("server_env", "header")  # tables of which a checkpoint gives some more
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -78,7 +72,7 @@ def filled(flags: Flags, variables: Variables) -> dict[str, Any]:
 
     A variable that is not set, or may not be read, stays as it is written, and is noted.
     """
-    flags_filled = {key: _filled(value, variables) for key, value in flags.items()}
+    flags_filled: dict[str, Any] = _filled(dict(flags), variables)
     for key in _PATHS:
         if isinstance(flags_filled.get(key), str):
             flags_filled[key] = os.path.expanduser(flags_filled[key])
@@ -93,7 +87,7 @@ def _filled(value: Any, variables: Variables) -> Any:
     return _VARIABLE.sub(variables.value, value) if isinstance(value, str) else value
 
 
-def words(flags: Flags, parser: argparse.ArgumentParser, origin: str) -> list[str]:
+def words(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
     """The command line that these keys make; raises UsageError that names the key and the nearest known."""
     options = {
         option[2:].replace("-", "_"): (option, action)
@@ -105,11 +99,11 @@ def words(flags: Flags, parser: argparse.ArgumentParser, origin: str) -> list[st
     arguments: list[str] = []
     for key, value in flags.items():
         if key not in options:
-            raise UsageError(f"{origin}: unknown key {key!r}{nearest(key, own)}")
+            raise UsageError(f"unknown key {key!r}{nearest(key, own)}")
         option, action = options[key]
         if reason := _NOT_HERE.get(action.dest):
-            raise UsageError(f"{origin}: {key} {reason}")
-        arguments += _word(option, action, value, f"{origin}: {key} = {value!r}")
+            raise UsageError(f"{key} {reason}")
+        arguments += _word(option, action, value, f"{key} = {value!r}")
     return arguments
 
 

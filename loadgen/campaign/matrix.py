@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -49,7 +49,7 @@ def starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False)
             for arm in (arms if repeat % 2 == 0 else arms[::-1])
         ]
     cells: dict[str, Cell] = {}
-    for planned in (planned_cell for start in ordered for planned_cell in start.planned):
+    for planned in cells_of(ordered):
         if (other := cells.setdefault(planned.id, planned.cell)) is not planned.cell:
             names = [f"{cell.arm}, {cell.profile}" for cell in (other, planned.cell)]
             raise UsageError(
@@ -62,12 +62,13 @@ def starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False)
     return tuple(ordered)
 
 
+def cells_of(starts: Iterable[Start]) -> list[Planned]:
+    """Every cell of these starts, in order."""
+    return [planned for start in starts for planned in start.planned]
+
+
 def _start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
-    start_name = ATTACHED if arm.attached else name
-    return Start(arm, start_name, tuple(_planned(campaign, arm, repeats, start_name)))
-
-
-def _planned(campaign: str, arm: Arm, repeats: range, start: str) -> Iterator[Planned]:
+    start, planned = ATTACHED if arm.attached else name, []
     for repeat in repeats:
         for workload in arm.profiles if repeat % 2 == 0 else arm.profiles[::-1]:
             cell = Cell(
@@ -78,7 +79,8 @@ def _planned(campaign: str, arm: Arm, repeats: range, start: str) -> Iterator[Pl
                 repeat=repeat,
                 start=start,
             )
-            yield Planned(cell, workload, identity(cell))
+            planned.append(Planned(cell, workload, identity(cell)))
+    return Start(arm, start, tuple(planned))
 
 
 def identity(cell: Cell) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.file import File
-from loadgen.campaign.matrix import ONCE, Start
+from loadgen.campaign.matrix import ONCE, Start, cells_of
 from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import hide
@@ -38,7 +38,7 @@ class Preview(msgspec.Struct, frozen=True):
     def _matrix(self) -> Iterator[str]:
         title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
         yield from wrapped(title)
-        cells = [planned for start in self.starts for planned in start.planned]
+        cells = cells_of(self.starts)
         started = sum(not start.arm.attached for start in self.starts)
         arms, repeats = counted(len(self.arms), "arm"), counted(self.file.repeats, "repeat")
         starts = counted(started, "start")
@@ -48,8 +48,10 @@ class Preview(msgspec.Struct, frozen=True):
         widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
             yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
-            if _is_not_there(arm):
-                yield f"    {arm.options.model} does not exist: its cells would fail"
+            model = arm.options.model or ""
+            is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
+            if is_path and not os.path.exists(model):
+                yield f"    {model} does not exist: its cells would fail"
         if unset := sorted({name for arm in self.arms for name in arm.missing}):
             yield f"environment variables to set first: {', '.join(unset)}"
 
@@ -109,9 +111,3 @@ def _server(arm: Arm) -> str:
         return dry_run(arm.options, arm.settings)
     except UsageError as error:
         return f"cannot be started here: {error}"
-
-
-def _is_not_there(arm: Arm) -> bool:
-    model = arm.options.model or ""
-    whole = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
-    return whole and not os.path.exists(model)

@@ -14,7 +14,7 @@ from loadgen import __version__
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.file import CampaignOptions, File
 from loadgen.campaign.keys import without_secrets
-from loadgen.campaign.matrix import Start
+from loadgen.campaign.matrix import Start, cells_of
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.validity.campaign_cell import Cell
@@ -84,7 +84,7 @@ def made(
             for arm in arms
         ),
         profiles={name: _written(place) for name, place in profiles.items()},
-        order=tuple(planned.id for start in starts for planned in start.planned),
+        order=tuple(planned.id for planned in cells_of(starts)),
     )
 
 

@@ -23,7 +23,7 @@ from loadgen.results import run_directory
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import Cell
 
-RECORD, LOCK, LADDER = "campaign.json", "campaign.lock", "ladder.json"
+RECORD, LOCK = "campaign.json", "campaign.lock"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
 INTERRUPTED = "interrupted"
 
@@ -150,8 +150,8 @@ class Store:
 
     def drop(self) -> None:
         """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
-        for place in _paths(self.directory / UNFINISHED):
-            self._set_aside(place)
+        for name in sorted(_names(self.directory / UNFINISHED)):
+            self._set_aside(self.directory / UNFINISHED / name)
         shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
 
     def _set_aside(self, place: Path) -> None:
@@ -193,15 +193,10 @@ def latest(base: Path, name: str) -> Store:
     raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
 
 
-def _paths(directory: Path) -> list[Path]:
-    return [directory / name for name in sorted(_names(directory))]
-
-
 def _names(directory: Path, suffix: str = "") -> set[str]:
-    try:
+    with contextlib.suppress(OSError):
         return {name for name in os.listdir(directory) if name.endswith(suffix)}
-    except OSError:
-        return set()
+    return set()
 
 
 def _replace(path: Path, value: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from loadgen.campaign.arms import Arm
-from loadgen.campaign.matrix import Planned, Start
+from loadgen.campaign.matrix import Start
 from loadgen.campaign.store import Store
 from loadgen.errors import UsageError
 from loadgen.roofline.ceiling import Ceiling
@@ -68,29 +68,27 @@ class Pace:
         """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
         total, at_best = 0.0, False
         for start in starts:
-            planned = [planned_cell for planned_cell in start.planned if planned_cell.id not in done]
-            total += self._start_s(start.arm) if planned else 0.0
-            for planned_cell in planned:
-                seconds = self._cell_s(planned_cell)
+            left = [planned for planned in start.planned if planned.id not in done]
+            total += self._start_s(start.arm) if left else 0.0
+            for planned in left:
+                seconds = self._cell_s(planned.cell)
                 if seconds is None:
-                    seconds, at_best = at_best_s(start.arm, planned_cell.workload), True
+                    seconds, at_best = at_best_s(start.arm, planned.workload), True
                 if seconds is None:
                     return Left(None)
                 total += seconds
         return Left(total, at_best)
 
-    def _cell_s(self, planned_cell: Planned) -> float | None:
-        same = self.cells.get((planned_cell.cell.arm, planned_cell.cell.profile), [])
-        alike = [
-            s for (_, name), took in self.cells.items() if name == planned_cell.cell.profile for s in took
-        ]
-        return median(same or alike) if same or alike else None
+    def _cell_s(self, cell: Cell) -> float | None:
+        same = self.cells.get((cell.arm, cell.profile))
+        times = same or [s for (_, name), took in self.cells.items() if name == cell.profile for s in took]
+        return median(times) if times else None
 
     def _start_s(self, arm: Arm) -> float:
         if arm.attached:
             return 0.0
-        start_times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
-        return median(start_times) if start_times else 0.0
+        times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
+        return median(times) if times else 0.0
 
 
 def _took_s(run: Mapping[str, Any]) -> float:

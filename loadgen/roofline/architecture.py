@@ -154,11 +154,8 @@ def parse(config: Mapping[str, Any], source: str) -> Architecture:
     """The architecture that a config declares; raises UsageError where it is not supported."""
     keys = _Keys(config, source)
     keys.refuse_foreign()
-    layers, hidden, heads = (
-        keys.whole("num_hidden_layers", "num_layers"),
-        keys.whole("hidden_size"),
-        keys.heads,
-    )
+    layers, hidden = keys.whole("num_hidden_layers", "num_layers"), keys.whole("hidden_size")
+    heads = keys.whole("num_attention_heads", "n_head")
     experts = keys.count("num_experts", "n_routed_experts", "num_local_experts")
     window_layers = keys.window_layers(layers)
     return Architecture(
@@ -203,10 +200,6 @@ class _Keys:
                 f"{self.source} does not have {names[0]}: give the config.json of a language model"
             )
         return value
-
-    @property
-    def heads(self) -> int:
-        return self.whole("num_attention_heads", "n_head")
 
     @property
     def tied(self) -> bool:

@@ -26,19 +26,14 @@ _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
 class Loaded(Protocol):
-    """What was requested of the server; `loadgen.analysis.run_summary.Load` is one."""
+    """What was requested of the server, lengths as means; `loadgen.analysis.run_summary.Load` is one."""
 
     @property
-    def input_len(self) -> float | None:
-        """Tokens of a prompt, mean."""
-
+    def input_len(self) -> float | None: ...
     @property
-    def output_len(self) -> float | None:
-        """Tokens of an answer, mean."""
-
+    def output_len(self) -> float | None: ...
     @property
-    def max_concurrency(self) -> int | None:
-        """Requests under way at most."""
+    def max_concurrency(self) -> int | None: ...
 
 
 class Lengths(msgspec.Struct, frozen=True):

@@ -30,40 +30,35 @@ def ceiling(
     How the weights are stored is from `quantization`, else the files, else the end of the name, else that
     config, else BF16. Raises UsageError that says what to pass, or what is broken.
     """
-    files = _files(checkpoint_path or model)
-    shape = _shape(model, config, files)
+    place = checkpoint_path or model
+    files = checkpoint.read(place) if place else None
+    directory = Path(os.path.expanduser(place)) if files is not None else None
+    shape = _shape(model, config, directory)
     word, group = _stored_as(model, quantization, config, files)
-    known_scheme = _scheme(word, group)
-    directory = Path(os.path.expanduser(files.path)) if files is not None else None
-    peaks = machine.peak_flop_per_s
-    weights_read: Weights | None = None
+    known, peaks = _scheme(word, group), machine.peak_flop_per_s
+    read: Weights | None = None
     if directory is not None and (gguf := _gguf(directory)):
-        weights_read = weights.of_gguf(gguf, shape, known_scheme or Scheme("GGUF", 16.0), kv_dtype, peaks)
+        read = weights.of_gguf(gguf, shape, known or Scheme("GGUF", 16.0), kv_dtype, peaks)
     elif directory is not None:
-        weights_read = weights.of_files(directory, shape, known_scheme or Scheme(word, 16.0), kv_dtype, peaks)
-    if weights_read is None:
-        if known_scheme is None:
+        read = weights.of_files(directory, shape, known or Scheme(word, 16.0), kv_dtype, peaks)
+    if read is None:
+        if known is None:
             raise UsageError(
                 f"unknown bit width of {word} ({model}): the model's files are needed for a roofline"
             )
-        weights_read = weights.of_shape(shape, known_scheme, kv_dtype, peaks)
-    return Ceiling(machine=machine, model=model, weights=weights_read)
+        read = weights.of_shape(shape, known, kv_dtype, peaks)
+    return Ceiling(machine=machine, model=model, weights=read)
 
 
-def _files(place: str) -> Checkpoint | None:
-    """The checkpoint at a path of this machine; None of a mere name. Raises UsageError."""
-    return checkpoint.read(place) if place and os.path.exists(os.path.expanduser(place)) else None
-
-
-def _shape(model: str, config: Path | None, files: Checkpoint | None) -> Architecture:
+def _shape(model: str, config: Path | None, directory: Path | None) -> Architecture:
+    if config is None and directory is not None and (directory / "config.json").is_file():
+        config = directory
     if config is not None:
         return architecture.read(config)
-    if files is not None and (file := Path(os.path.expanduser(files.path)) / "config.json").is_file():
-        return architecture.read(file)
-    for name in (model, "" if files is None else files.path):
-        if name and (shape := models.named(name)) is not None:
-            return shape
-    raise UsageError(f"the shape of {model} is unknown: pass --model-config, its config.json")
+    shapes = (models.named(name) for name in (model, str(directory or "")) if name)
+    if (shape := next(filter(None, shapes), None)) is None:
+        raise UsageError(f"the shape of {model} is unknown: pass --model-config, its config.json")
+    return shape
 
 
 def _stored_as(

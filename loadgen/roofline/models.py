@@ -6,6 +6,7 @@ import re
 import tomllib
 from functools import cache
 from importlib import resources
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -71,12 +72,8 @@ def suffix(model: str) -> str:
     if (match := find(model)) is not None:
         return match.quantization
     base, quantization = split_name(model)
-    words = []
-    for word in reversed(base.split("-")):
-        if not _STORED.fullmatch(word):
-            break
-        words.append(word)
-    return "-".join(filter(None, [*reversed(words), quantization]))
+    words = [*takewhile(_STORED.fullmatch, reversed(base.split("-")))][::-1]
+    return "-".join(filter(None, [*words, quantization]))
 
 
 @cache

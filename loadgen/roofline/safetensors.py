@@ -124,9 +124,7 @@ def _numbers(value: object) -> list[int] | None:
     """A list of whole numbers from 0 up; None of anything else."""
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return None
-    if not all(type(number) is int and number >= 0 for number in value):
-        return None
-    return value
+    return value if all(type(number) is int and number >= 0 for number in value) else None
 
 
 def _files(directory: Path) -> list[Path]:

@@ -26,14 +26,14 @@ def of_files(
         return None
     shrunk = 2 if scheme.word == "FP32" else 1
     assumed = f", {scheme.assumed}" if shrunk > 1 else ""
-    return Weights(
+    return _weights(
+        shape,
+        scheme.computes_on(peaks),
+        kv_dtype,
         how=f"safetensors headers of {directory}{assumed}",
         total_bytes=stored_bytes.total_bytes // shrunk,
         dense_bytes=stored_bytes.dense_bytes // shrunk,
         expert_bytes=stored_bytes.routed_bytes // shape.experts // shrunk if shape.experts else 0,
-        computes=scheme.computes_on(peaks),
-        **_arithmetic(shape),
-        **_keys_and_values(shape, kv_dtype),
     )
 
 
@@ -57,37 +57,36 @@ def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[
     expert = shape.expert * scheme.bits
     apart = 0 if shape.tied else shape.embedding * other
     assumed = f", {scheme.assumed}" if scheme.assumed else ""
-    return Weights(
+    return _weights(
+        shape,
+        scheme.computes_on(peaks),
+        kv_dtype,
         how=f"computed from the config of {shape.source} as {scheme.word} ({scheme.bits:.4g} bits{assumed})",
         total_bytes=round((read + apart + shape.experts * expert) / 8),
         dense_bytes=round(read / 8),
         expert_bytes=round(expert / 8),
-        computes=scheme.computes_on(peaks),
-        **_arithmetic(shape),
-        **_keys_and_values(shape, kv_dtype),
     )
 
 
-def _arithmetic(shape: Architecture) -> dict[str, Any]:
-    """2 FLOP a parameter and token; of the head, for a prompt's last token and every token of an answer."""
-    full = shape.layers - shape.window_layers
-    return {
-        "experts": shape.experts,
-        "experts_per_token": shape.experts_per_token,
-        "flop_per_token": 2.0 * (shape.dense + shape.routers + shape.experts_per_token * shape.expert),
-        "head_flop": 2.0 * shape.embedding,
-        "pair_flop": float(shape.pair_flop(full)),
-        "window": shape.window,
-        "window_pair_flop": float(shape.pair_flop(shape.window_layers)),
-    }
+def _weights(shape: Architecture, computes: str, kv_dtype: str, **stored: Any) -> Weights:
+    """The weights stored in these bytes, with their arithmetic and the bytes of a token of context.
 
-
-def _keys_and_values(shape: Architecture, kv_dtype: str) -> dict[str, Any]:
-    """Bytes of context, 16 bits a number unless the engine stores them in fewer."""
+    2 FLOP a parameter and token, of the head for a prompt's last token and every token of an answer; 16 bits
+    a cached number unless the engine stores it in fewer.
+    """
     word = kv_dtype.lower().removeprefix("torch.")
-    size = next((size for name, size in _KV_BYTES.items() if word.startswith(name)), 2.0)
-    full = shape.layers - shape.window_layers
-    return {
-        "kv_bytes_per_token": round(size * shape.kv_values(full)),
-        "window_kv_bytes_per_token": round(size * shape.kv_values(shape.window_layers)),
-    }
+    kv_size = next((size for name, size in _KV_BYTES.items() if word.startswith(name)), 2.0)
+    full, local = shape.layers - shape.window_layers, shape.window_layers
+    return Weights(
+        **stored,
+        computes=computes,
+        experts=shape.experts,
+        experts_per_token=shape.experts_per_token,
+        flop_per_token=2.0 * (shape.dense + shape.routers + shape.experts_per_token * shape.expert),
+        head_flop=2.0 * shape.embedding,
+        pair_flop=float(shape.pair_flop(full)),
+        window=shape.window,
+        window_pair_flop=float(shape.pair_flop(local)),
+        kv_bytes_per_token=round(kv_size * shape.kv_values(full)),
+        window_kv_bytes_per_token=round(kv_size * shape.kv_values(local)),
+    )

@@ -183,7 +183,7 @@ WORDS: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("flags", "line"), WORDS)
 def test_a_key_is_the_flag_of_that_name(flags: dict[str, Any], line: list[str]) -> None:
-    assert words(flags, bench_parser(), "x") == line
+    assert words(flags, bench_parser()) == line
     bench_parser().parse_args(line)
 
 

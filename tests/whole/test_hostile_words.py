@@ -16,7 +16,7 @@ import pytest
 from loadgen.endpoint import engine_logs
 from loadgen.endpoint.engine_config import EngineConfig, from_server_info, parse, render
 from loadgen.errors import UsageError
-from loadgen.roofline import checkpoint, estimate, gguf, safetensors
+from loadgen.roofline import checkpoint, gguf, safetensors
 from loadgen.session import attach
 from loadgen.workload import vocabulary
 
@@ -208,7 +208,6 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
     assert vocabulary.find_vocabulary(None, name, None).allowed[0] == 1000
     if "kmsg" not in name:
         assert checkpoint.read(name) is None
-        assert estimate._files(name) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -64,7 +64,10 @@ def audit(
 def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
     """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
     run = audited.reported.run
-    own = list(_by_verdict(audited.reported))
+    if run is not None:
+        own = list(run.verdict.findings)
+    else:
+        own = [Finding(doubt, _BY_VERDICT) for doubt in DOUBTS if doubt.code in audited.reported.doubts]
     codes = {finding.rule.code for finding in own}
     no_roofline = run is None or run.facts.ceiling is None
     checks = (
@@ -74,14 +77,6 @@ def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
         and not {check.code, SAME_AS.get(check.code)} & codes
     )
     return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))
-
-
-def _by_verdict(reported: Reported) -> Iterator[Finding]:
-    """The doubts of our own verdict: with their figures where the arrivals are there, else by code."""
-    if reported.run is not None:
-        yield from reported.run.verdict.findings
-        return
-    yield from (Finding(doubt, _BY_VERDICT) for doubt in DOUBTS if doubt.code in reported.doubts)
 
 
 def _base(name: str) -> str:

@@ -23,7 +23,7 @@ _CLIENTS = {
     "mid-2025": "vLLM of May to August 2025 (0.9 to 0.10.1)",
     "september-2025": "vLLM of August and September 2025",
 }
-_SEED, _TOKENIZER = 0, "Qwen 2 to 3"
+SEED, TOKENIZER = 0, "Qwen 2 to 3"
 
 Missing = Mapping[int, int]  # index of a prompt → tokens that it lacks
 
@@ -36,8 +36,6 @@ class Workload(msgspec.Struct, frozen=True):
     requests: int
     short: int  # prompts that lack tokens
     total_input_tokens: int
-    seed: int = _SEED
-    tokenizer: str = _TOKENIZER
 
     def shares(self, other: Workload) -> int:
         """How many prompts this run and another have in common."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from loadgen.analysis.audit.known_prompts import LEAST_MISSING
+from loadgen.analysis.audit.known_prompts import LEAST_MISSING, SEED, TOKENIZER
 from loadgen.analysis.audit.subject import AuditedRun, fractions
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
@@ -33,10 +33,10 @@ def duplicate(run: AuditedRun) -> Evidence | None:
     own = fractions(run.reported)
     if len(own) < ALIKE_FIGURES:
         return None
-    twins = [twin for twin in run.page.alike.get(own, ()) if twin is not run.reported]
-    if not twins:
-        return None
+    twins = (twin for twin in run.page.alike.get(own, ()) if twin is not run.reported)
     named = list(dict.fromkeys(f"{twin.name} {twin.load.name}".strip() for twin in twins))
+    if not named:
+        return None
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{len(own)} figures equal those of {', '.join(named[:_NAMED])}{more} to the digit"
 
@@ -70,15 +70,14 @@ concurrency_differs = suspect(
 )
 def prompts_differ(run: AuditedRun) -> Evidence | None:
     """The others under this load had prompts of another length."""
-    own, others = run.reported.input_len, run.page.usual(run.reported.load.name, _prompt)
+    own, others = run.reported.input_len, run.page.usual(run.reported.load.name, _whole_prompt)
     if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
         return None
     return f"{own:.1f} tokens per prompt, the others under this load {others}"
 
 
-def _prompt(reported: Reported) -> int | None:
-    length = reported.input_len
-    return None if length is None else round(length)
+def _whole_prompt(reported: Reported) -> int | None:
+    return None if reported.input_len is None else round(reported.input_len)
 
 
 @suspect(
@@ -141,8 +140,8 @@ def known_prompts(run: AuditedRun) -> Evidence | None:
         return None
     return (
         f"{workload.total_input_tokens} input tokens, not {workload.requests} × {workload.input_len}: "
-        f"{workload.short} prompts came out short, as those of seed {workload.seed} do in {workload.client} "
-        f"with the tokenizer of {workload.tokenizer}"
+        f"{workload.short} prompts came out short, as those of seed {SEED} do in {workload.client} "
+        f"with the tokenizer of {TOKENIZER}"
     )
 
 
@@ -181,7 +180,7 @@ def _sent_before(run: AuditedRun, other: AuditedRun) -> Evidence | None:
         return None
     which = "are those of" if its.requests == own.requests else f"are the first {own.requests} of"
     those = f"{of} ({its.requests} prompts, {its.total_input_tokens} tokens)"
-    return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {own.seed}"
+    return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {SEED}"
 
 
 def _same(run: AuditedRun, other: AuditedRun) -> str | None:
@@ -226,8 +225,6 @@ def _below_peak(run: AuditedRun) -> Evidence | None:
     if run.ceiling is None:
         return None
     prefill = bound.prefill(run.ceiling, run.reported.figures, run.reported.load)
-    if prefill is None or prefill.share is None or prefill.least_ms is None:
-        return None
-    if prefill.share <= bound.TOLERANCE:
+    if prefill is None or not prefill.share or prefill.share <= bound.TOLERANCE:
         return None
     return f"its arithmetic takes {prefill.least_ms:.0f} ms at the machine's peak"

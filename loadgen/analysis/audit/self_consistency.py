@@ -145,9 +145,9 @@ def concurrency_not_held(run: AuditedRun) -> Evidence | None:
 )
 def nothing_measured(run: AuditedRun) -> Evidence | None:
     """No request, no time, or a latency of nothing."""
-    zero = [key for key in ("completed", "duration", "total_output_tokens") if run.figure(key) == 0]
-    for key in ("ttft", "e2el"):
-        zero += [f"{name}_{key}_ms" for name in ("mean", "median") if run.figure(f"{name}_{key}_ms") == 0]
+    latencies = ("mean_ttft_ms", "median_ttft_ms", "mean_e2el_ms", "median_e2el_ms")
+    keys = ("completed", "duration", "total_output_tokens", *latencies)
+    zero = [key for key in keys if run.figure(key) == 0]
     return f"{', '.join(zero)}: 0" if zero else None
 
 
@@ -200,9 +200,7 @@ def single_request(run: AuditedRun) -> Evidence | None:
 
 
 @note(
-    "thin-percentiles",
-    "a percentile q of fewer requests than 1 / (1 − q)",
-    "read it as the slowest request",
+    "thin-percentiles", "a percentile q of fewer requests than 1 / (1 − q)", "read it as the slowest request"
 )
 def thin_percentiles(run: AuditedRun) -> Evidence | None:
     """A percentile of too few requests is its largest value."""
@@ -250,22 +248,14 @@ def peak_over_limit(run: AuditedRun) -> Evidence | None:
     return f"{peak:.0f} at once reported, {limit} allowed: the client counts by whole seconds"
 
 
-@note(
-    "gaps-are-not-tokens",
-    "vLLM's client: mean ITL and mean TPOT are more than 10 % apart",
-    "read TPOT",
-)
+@note("gaps-are-not-tokens", "vLLM's client: mean ITL and mean TPOT are more than 10 % apart", "read TPOT")
 def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
     """ITL is of messages, and those do not carry a token each."""
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
     if not itl or not tpot or run.one_token_a_message or run.reported.told_by not in ("vllm", "page"):
         return None
-    why = (
-        "some of them carry several tokens"
-        if itl > tpot
-        else "some of them carry none, or answers differ in length"
-    )
-    return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of messages, and {why}"
+    why = "several tokens" if itl > tpot else "none, or answers differ in length"
+    return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of messages, and some of them carry {why}"
 
 
 @note(

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from loadgen.analysis.audit.known_prompts import Workload, recognise
 from loadgen.analysis.audit.rounding import COUNTS, Interval
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline.ceiling import Ceiling
 
 Value = TypeVar("Value", bound=Hashable)
-Key = TypeVar("Key", bound=Hashable)
 _MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
 SATURATED = 0.85  # of the requested concurrency
@@ -29,8 +29,8 @@ class Page:
         self.runs = tuple(runs)
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
         self._audited: dict[int, AuditedRun] = {}
-        self._names = _grouped(runs, lambda run: run.name)
-        self._loads = _grouped(runs, lambda run: run.load.name)
+        self._names = grouped(runs, lambda run: run.name)
+        self._loads = grouped(runs, lambda run: run.load.name)
 
     def of_name(self, name: str) -> Sequence[Reported]:
         """The runs of a checkpoint."""
@@ -42,9 +42,7 @@ class Page:
 
     def audited(self, run: Reported) -> AuditedRun:
         """A run of the page as what another is compared with: without its own page, and computed once."""
-        if id(run) not in self._audited:
-            self._audited[id(run)] = AuditedRun(run)
-        return self._audited[id(run)]
+        return self._audited.setdefault(id(run), AuditedRun(run))
 
     def usual(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
         """The value of more than half of the runs under a load, of at least three; else None."""
@@ -54,9 +52,9 @@ class Page:
         return most
 
     @cached_property
-    def alike(self) -> dict[Hashable, list[Reported]]:
+    def alike(self) -> dict[tuple[tuple[str, float], ...], list[Reported]]:
         """The runs by the figures that chance would not give twice."""
-        return _grouped(self.runs, fractions)
+        return grouped(self.runs, fractions)
 
 
 def usual(values: Iterable[Value | None]) -> Value | None:
@@ -75,13 +73,6 @@ def fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
     return tuple((key, value) for key, value in figures if value)
 
 
-def _grouped(runs: Iterable[Reported], by: Callable[[Reported], Key]) -> dict[Key, list[Reported]]:
-    groups: dict[Key, list[Reported]] = {}
-    for run in runs:
-        groups.setdefault(by(run), []).append(run)
-    return groups
-
-
 @dataclass(frozen=True)
 class AuditedRun:
     """One run, the page it is on, and what its machine could do at best."""
@@ -96,8 +87,7 @@ class AuditedRun:
 
     def interval(self, key: str) -> Interval | None:
         """The values that a printed figure may stand for."""
-        value = self.figure(key)
-        if value is None or value < 0:
+        if (value := self.figure(key)) is None or value < 0:
             return None
         return Interval.of(self.reported.figures[key], count=key in COUNTS)
 
@@ -189,11 +179,11 @@ class AuditedRun:
 
 def pages(reported: Sequence[Reported]) -> list[Page]:
     """The page of each run; runs that have a file each are a page together."""
-    files = [run.file or run.source for run in reported]
-    count = Counter(files)
-    keys = [file if count[file] > 1 else "" for file in files]
-    runs: dict[str, list[Reported]] = {}
-    for run, key in zip(reported, keys, strict=True):
-        runs.setdefault(key, []).append(run)
-    pages = {key: Page(page) for key, page in runs.items()}
-    return [pages[key] for key in keys]
+    count = Counter(run.file or run.source for run in reported)
+
+    def file(run: Reported) -> str:
+        name = run.file or run.source
+        return name if count[name] > 1 else ""
+
+    pages = {name: Page(runs) for name, runs in grouped(reported, file).items()}
+    return [pages[file(run)] for run in reported]

@@ -27,17 +27,16 @@ from loadgen.spelling import Parser, refuse_unknown
 from loadgen.workload.paths import place
 
 _MOST_TROUBLES = 10  # that are told one by one
-_TEXT, _MARKDOWN, _CSV = "text", "markdown", "csv"
-_FORMS: dict[str, Callable[[Sequence[Comparison]], str]] = {
-    _TEXT: render.text,
-    _MARKDOWN: render.markdown,
-    _CSV: export.csv,
-}
-_DRAWN: dict[str, Callable[[Table], str]] = {
-    _TEXT: speed_tables.text,
-    _MARKDOWN: speed_tables.markdown,
-    _CSV: speed_tables.csv,
-}
+_Form = tuple[
+    Callable[[Sequence[Comparison]], str], Callable[[Table], str], Callable[[str], str]
+]  # how a comparison, another table and its title are written
+_TEXT: _Form = render.text, speed_tables.text, lambda title: "\n".join(wrapped(title, "")) + "\n"
+_MARKDOWN: _Form = (
+    render.markdown,
+    speed_tables.markdown,
+    lambda title: f"### {speed_tables.markdown_text(title)}\n\n",
+)
+_CSV: _Form = export.csv, speed_tables.csv, lambda title: ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -152,19 +151,10 @@ def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:
         told: dict[str, Any] = export.json(found)
         told |= {name: _json(table) for name, _, table in drawn}
         return json_text(told, indent=1) + "\n"
-    form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
+    comparisons, other, titled = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
     if not drawn:
-        return _FORMS[form](found)
-    titled = form != _CSV
-    return "\n".join(
-        (f"{_title(title, form)}\n" if titled else "") + _DRAWN[form](table) for _, title, table in drawn
-    )
-
-
-def _title(title: str, form: str) -> str:
-    return (
-        f"### {speed_tables.markdown_text(title)}\n" if form == _MARKDOWN else "\n".join(wrapped(title, ""))
-    )
+        return comparisons(found)
+    return "\n".join(titled(title) + other(table) for _, title, table in drawn)
 
 
 def _drawn(found: Sequence[Comparison], given: argparse.Namespace) -> list[tuple[str, str, Table]]:

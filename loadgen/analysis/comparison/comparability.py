@@ -69,11 +69,6 @@ def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
 
 
-def formula(run: Reported) -> str | None:
-    """A speed table's formula; None where none is reported."""
-    return run.speed_formula or None
-
-
 def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
     """Two reported values that differ, by more than a share of the baseline's where they are numbers."""
 
@@ -93,11 +88,6 @@ def _ours(value: Callable[[Facts], Value]) -> Callable[[Reported], Value]:
     return lambda run: None if run.run is None else value(run.run.facts)
 
 
-def _number(value: Callable[[Reported], float | None]) -> Callable[[Reported], Value]:
-    """A count as the number that a tolerance can be applied to."""
-    return lambda run: None if (count := value(run)) is None else float(count)
-
-
 def _requests(run: Reported) -> Value:
     if run.run is not None and run.run.facts.profile.duration is not None:
         return None  # sent for a time: a faster server gets more of them
@@ -106,14 +96,12 @@ def _requests(run: Reported) -> Value:
 
 def _rate(run: Reported) -> Value:
     rate = run.load.request_rate_per_s
-    return None if rate is None else ("inf" if math.isinf(rate) else float(rate))
+    return "inf" if rate == math.inf else rate
 
 
 def _concurrency(run: Reported) -> Value:
-    most = run.load.max_concurrency
-    if most is not None:
-        return float(most)
-    return "no limit" if run.run is not None else None  # a page without a limit may mean either
+    unknown = "no limit" if run.run is not None else None  # a page without a limit may mean either
+    return unknown if run.load.max_concurrency is None else run.load.max_concurrency
 
 
 def _shape(facts: Facts) -> Value:
@@ -130,7 +118,7 @@ def _simulated(run: Reported) -> Value:
 
 _much_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
 _any_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
-_formulas = _differ(formula, "speed = {}")
+_formulas = _differ(lambda run: run.speed_formula, "speed = {}")
 
 
 def _somewhat_shorter(pair: Pair) -> Evidence | None:
@@ -145,11 +133,8 @@ def _speeds(pair: Pair) -> Evidence | None:
 
 def _request(pair: Pair) -> Evidence | None:
     """Keys of the profile that make a request another one."""
-    profiles = [
-        run.run.facts.profile.model_dump(exclude=_OF_THEIR_OWN)
-        for run in (pair.run, pair.baseline)
-        if run.run
-    ]
+    runs = [run.run for run in (pair.run, pair.baseline) if run.run is not None]
+    profiles = [run.facts.profile.model_dump(exclude=_OF_THEIR_OWN) for run in runs]
     return _listed(*profiles) if len(profiles) == 2 else None
 
 
@@ -187,7 +172,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         _differ(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)
     ),
     refused("output asked for", "the requested answer lengths differ", _SAME_LOAD)(
-        _differ(_number(lambda run: run.load.asked_output_len), "{} tokens requested per answer")
+        _differ(lambda run: run.load.asked_output_len, "{} tokens requested per answer")
     ),
     refused(
         "output length, much",

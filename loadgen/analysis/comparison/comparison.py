@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison import comparability, groups, pairs, statistics
+from loadgen.analysis.comparison import groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
 from loadgen.analysis.comparison.model import Comparison, Effect, Figure, Line
@@ -70,17 +70,19 @@ def compare(
     tables += [
         _table(Group(Load(name=name), {}), baseline, lost, ask) for name, lost in _lost(failed, loads).items()
     ]
-    remarks += _twice(repeated)
+    if repeated:
+        named = ", ".join(run.source for run in repeated[:_NAMED])
+        more = f" and {len(repeated) - _NAMED} more" if len(repeated) > _NAMED else ""
+        remarks.append(f"given twice, used once: {named}{more}")
     return [replace(table, remarks=(*remarks, *table.remarks)) for table in _together(tables)]
 
 
 def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
     """The row that the others are compared with, and remarks on the choice."""
     for wanted in filter(None, (ask.baseline, ask.campaign_baseline)):
-        matches = [name for name in checkpoints if name == wanted]
-        matches = matches or [
-            name for name in checkpoints if name.startswith((f"{wanted} on ", f"{wanted} ("))
-        ]
+        begins = f"{wanted} on ", f"{wanted} ("
+        matches = [wanted] if wanted in checkpoints else []
+        matches = matches or [name for name in checkpoints if name.startswith(begins)]
         matches = matches or [name for name in checkpoints if name.lower() == wanted.lower()]
         if matches:
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
@@ -110,14 +112,12 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     if not key:
         return
     if not any(value_of(run, key) is not None for run in runs):
-        keys = dict.fromkeys(
-            name for run in runs for name in run.figures if lines.figure(name).higher_is_faster is not None
+        figures = dict.fromkeys(
+            name for run in runs for name in run.figures if value_of(run, name) is not None
         )
-        reported_keys = ", ".join(
-            name for name in keys if any(value_of(run, name) is not None for run in runs)
-        )
+        keys = [name for name in figures if lines.figure(name).higher_is_faster is not None]
         raise UsageError(
-            f"--headline {key}: no run reports it{nearest(key, keys)}; there are {reported_keys}"
+            f"--headline {key}: no run reports it{nearest(key, keys)}; there are {', '.join(keys)}"
         )
     if lines.figure(key).higher_is_faster is None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
@@ -127,9 +127,8 @@ def _failed(failures: Sequence[FailedCell], names: Sequence[str], by_server: boo
     rows = []
     for failure in failures:
         name = failure.cell.arm if by_server else failure.cell.checkpoint
-        rows.append(
-            (next((row for row in names if row == name or row.startswith(f"{name} (")), name), failure)
-        )
+        own = (row for row in names if row == name or row.startswith(f"{name} ("))
+        rows.append((next(own, name), failure))
     return rows
 
 
@@ -157,13 +156,8 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, lines.figure(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
-    reference = BaselineRuns.of(
-        rows[baseline],
-        _asked_output(every),
-        allow_unlike=ask.allow_unlike,
-        margin=ask.margin,
-        alpha=ask.alpha,
-    )
+    asked = _asked_output(every)
+    reference = BaselineRuns.of(rows[baseline], asked, ask.allow_unlike, ask.margin, ask.alpha)
     lines_made = []
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)
@@ -180,7 +174,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
 def _figures(runs: Sequence[Reported]) -> list[Figure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
     figures = [figure for figure in FIGURES if any(value_of(run, figure.key) is not None for run in runs)]
-    formulas = {formula for run in runs if (formula := comparability.formula(run)) is not None}
+    formulas = {run.speed_formula for run in runs if run.speed_formula}
     if len(formulas) > 1 and all(value_of(run, "output_throughput") is not None for run in runs):
         figures = [figure for figure in figures if figure.key != _SPEED]
     return figures
@@ -220,14 +214,6 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
     tested = [line for line in rows if any(effect.units > 1 for effect in line.effects.values())]
     if any(not effect.paired for line in tested for effect in line.effects.values() if effect.units > 1):
         yield "not all runs are paired: with other prompts, or outside a campaign, they vary by prompts too"
-
-
-def _twice(repeated: Sequence[Reported]) -> list[str]:
-    if not repeated:
-        return []
-    named = ", ".join(run.source for run in repeated[:_NAMED])
-    more = f" and {len(repeated) - _NAMED} more" if len(repeated) > _NAMED else ""
-    return [f"given twice, used once: {named}{more}"]
 
 
 def _together(tables: Sequence[Comparison]) -> list[Comparison]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import product
 from pathlib import PurePath
+from typing import Any, TypeVar
 
 import msgspec
 
 from loadgen.analysis.run_summary import Load, Reported
 
 _LENGTH_TOLERANCE = 0.01
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 
 
@@ -20,6 +24,14 @@ class Group(msgspec.Struct, frozen=True):
 
     load: Load
     rows: dict[str, tuple[Reported, ...]]
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by a key, in order of appearance."""
+    items_by_key: dict[Key, list[Item]] = {}
+    for item in items:
+        items_by_key.setdefault(key(item), []).append(item)
+    return items_by_key
 
 
 def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
@@ -44,11 +56,9 @@ def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool
     by_load = []
     loads: list[Sequence[int]] = [range(len(reported))] if one_load else [*_by_load(reported)]
     for members in loads:
-        rows: dict[str, list[Reported]] = {}
-        for at in members:
-            rows.setdefault(names[at], []).append(reported[at])
+        rows = grouped(members, lambda at: names[at])
         load = _described([reported[at].load for at in members])
-        by_load.append(Group(load, {name: tuple(runs) for name, runs in rows.items()}))
+        by_load.append(Group(load, {name: tuple(reported[at] for at in row) for name, row in rows.items()}))
     return by_load
 
 
@@ -73,11 +83,8 @@ def _plain(run: Reported, by_server: bool) -> str:
 
 
 def _full(name: str, run: Reported, values_of: Sequence[set[str]]) -> str:
-    words = [
-        word
-        for values, apart in zip(values_of, _APART, strict=True)
-        if len(values) > 1 and (word := apart(run))
-    ]
+    several = (apart for values, apart in zip(values_of, _APART, strict=True) if len(values) > 1)
+    words = [word for apart in several if (word := apart(run))]
     return f"{name} ({', '.join(words)})" if words else name
 
 
@@ -100,33 +107,26 @@ def _identity(run: Reported) -> object:
     if run.run is not None:
         facts = run.run.facts
         return facts.started, facts.finished, facts.plan_digest, facts.server.url
-    return (
-        run.name,
-        run.told_by,
-        run.load,
-        tuple(sorted((key, str(value)) for key, value in run.figures.items())),
-    )
+    figures = sorted((key, str(value)) for key, value in run.figures.items())
+    return run.name, run.told_by, run.load, tuple(figures)
 
 
 def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
     """Places of the runs under each load: named ones by name, then the others where their facts agree."""
     loads = [run.load for run in reported]
-    by_key: dict[object, list[int]] = {}
-    for at, run in enumerate(reported):
-        by_key.setdefault(_key(run), []).append(at)
+    by_key = grouped(range(len(reported)), lambda at: _key(reported[at]))
     kept: list[list[int]] = []
     for members in sorted(by_key.values(), key=lambda members: not loads[members[0]].name):
-        joined = None
-        if not loads[members[0]].name:
-            joined = next((group for group in kept if _alike(loads[group[0]], loads[members[0]])), None)
-        if joined is None:
+        own = loads[members[0]]
+        alike = (group for group in kept if not own.name and _alike(loads[group[0]], own))
+        if (joined := next(alike, None)) is None:
             kept.append(members)
         else:
             joined += members
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
 
 
-def _key(run: Reported) -> object:
+def _key(run: Reported) -> Hashable:
     """Every fact of a load, or its name; of a ladder with the length of the rung."""
     if not run.load.name:
         return run.load
@@ -155,10 +155,9 @@ def _alike(own_load: Load, other: Load) -> bool:
 
 def _described(loads: Sequence[Load]) -> Load:
     """The facts of the load, each from the first run that reports it."""
-    names = ("name", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency")
-    keys = (*names, "request_rate_per_s")
-    facts = {
-        key: next((value for load in loads if (value := getattr(load, key)) not in (None, "")), None)
-        for key in keys
-    }
-    return Load(**{key: value for key, value in facts.items() if value is not None})
+    keys = ("name", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency")
+    facts: dict[str, Any] = {}
+    for key, load in product((*keys, "request_rate_per_s"), loads):
+        if (value := getattr(load, key)) not in (None, ""):
+            facts.setdefault(key, value)
+    return Load(**facts)

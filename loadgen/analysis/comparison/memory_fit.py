@@ -35,9 +35,8 @@ def fits(comparisons: Iterable[Comparison], context: int = CONTEXT) -> Table:
     tokens + 1 GiB.
     """
     rows: dict[str, list[Reported]] = {}
-    for line in (line for comparison in comparisons for line in comparison.lines):
-        if line.runs:
-            rows.setdefault(checkpoint(line), []).extend(line.runs)
+    for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
+        rows.setdefault(checkpoint(line), []).extend(line.runs)
     body = []
     for name, runs in rows.items():
         need = needed(name, runs, context)
@@ -67,9 +66,8 @@ def needed(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
 def _takes_what_it_needs(run: Reported) -> bool:
     """Whether the engine's peak is what the model needs; False of an unknown engine."""
     engine = run.engine.lower()
-    profile = next(
-        (known for known in engines.ENGINES if engine.startswith(known.name.lower())), engines.UNKNOWN
-    )
+    known = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
+    profile = next(known, engines.UNKNOWN)
     return bool(engine) and not profile.takes_all_memory and not profile.simulated
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import msgspec
 
 from loadgen.analysis.comparison import statistics
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.run_summary import Reported
 
 Tell = Callable[[Reported], float | None]  # a figure of a run
@@ -31,23 +32,23 @@ def units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -
     Pairs that share a start of a server, on either side, are one unit, where that leaves at least two.
     """
     for key in (_repeat, _plan):
-        pairs = _pairs(
-            *(_by((run for run in side if figure(run) is not None), key) for side in (row, baseline))
-        )
+        sides = ((run for run in side if figure(run) is not None) for side in (row, baseline))
+        by_key, others_by_key = (grouped(side, key) for side in sides)
+        shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
+        pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
         if len(pairs) < _LEAST:
             continue
         merged = _merged(pairs)
         groups = merged if len(merged) >= _LEAST else pairs
-        used = sum(len(own_values) + len(their_values) for own_values, their_values in pairs)
-        with_figure = sum(figure(run) is not None for run in (*row, *baseline))
-        own_values, their_values = ([_values(unit[side], figure) for unit in groups] for side in (0, 1))
-        return Units(statistics.units(own_values), statistics.units(their_values), True, with_figure - used)
+        left = len(_values((*row, *baseline), figure)) - sum(len(side) for pair in pairs for side in pair)
+        own, others = (statistics.units([_values(unit[side], figure) for unit in groups]) for side in (0, 1))
+        return Units(own, others, True, left)
     return Units(alone(row, figure), alone(baseline, figure), False)
 
 
 def alone(runs: Sequence[Reported], figure: Tell) -> list[float]:
     """One side's units: where there are several, starts of the server, geometric means of runs; else runs."""
-    starts = _by((run for run in runs if figure(run) is not None), _start)
+    starts = grouped((run for run in runs if figure(run) is not None), _start)
     if None in starts or len(starts) < _LEAST:
         return _values(runs, figure)
     return statistics.units([_values(of_start, figure) for of_start in starts.values()])
@@ -65,11 +66,6 @@ def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:
     return [value for run in runs if (value := figure(run)) is not None]
 
 
-def _pairs(row: dict[Hashable, list[Reported]], baseline: dict[Hashable, list[Reported]]) -> list[Pair]:
-    """What both sides have of a key, in the order of the baseline's."""
-    return [(row[key], their) for key, their in baseline.items() if key is not None and key in row]
-
-
 def _merged(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs that are tied by a start which they share, as one."""
     groups: list[tuple[set[Hashable], Pair]] = []
@@ -83,13 +79,6 @@ def _merged(pairs: Sequence[Pair]) -> list[Pair]:
                 merged[side].extend(other[side])
         groups.append((starts.union(*(group[0] for group in tied)), merged))
     return [pair for _, pair in groups]
-
-
-def _by(runs: Iterable[Reported], key: Callable[[Reported], Hashable]) -> dict[Hashable, list[Reported]]:
-    runs_by_key: dict[Hashable, list[Reported]] = {}
-    for run in runs:
-        runs_by_key.setdefault(key(run), []).append(run)
-    return runs_by_key
 
 
 def _repeat(run: Reported) -> Hashable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -30,7 +31,6 @@ FIGURES = (
 BROKEN = "fast because broken?"
 UNLIKE_BASELINE = "unlike the baseline"
 _INVALID, _SUSPECT = "INVALID", "SUSPECT"
-_NAN = float("nan")
 
 
 class BaselineRuns(msgspec.Struct, frozen=True):
@@ -49,17 +49,15 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         cls,
         runs: Sequence[Reported],
         asked_output: float | None,
-        *,
         allow_unlike: bool,
         margin: float,
         alpha: float,
     ) -> BaselineRuns:
         """Those of the baseline's runs that are not INVALID and are like the first of them."""
         valid = [run for run in runs if run.level != _INVALID]
-        missing = (
-            "" if valid else "the baseline's runs are INVALID" if runs else "the baseline has no run here"
-        )
-        baseline = cls((), valid[0] if valid else None, asked_output, allow_unlike, margin, alpha, missing)
+        none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
+        like, missing = (valid[0], "") if valid else (None, none)
+        baseline = cls((), like, asked_output, allow_unlike, margin, alpha, missing)
         return replace(baseline, runs=tuple(run for run in valid if baseline.takes(run)))
 
     def takes(self, run: Reported) -> bool:
@@ -91,12 +89,14 @@ def line(
     valid = [run for run in runs if run.level != _INVALID]
     used = [run for run in valid if reference.takes(run)]
     shown = used or valid or list(runs)
-    why = _why_not(runs, valid, used, reference)
     unlike = bool(valid and not used and not reference.missing)
+    why = reference.missing or (UNLIKE_BASELINE if unlike else "")
+    if not why and not valid:
+        why = "its runs are INVALID" if runs else "it has no run here"
     effects = {}
     for column in () if is_baseline else figures:
         if any(value_of(run, column.key) is not None for run in shown):
-            none = Effect(Call.NONE, _NAN, unlike=unlike, why=why)
+            none = Effect(Call.NONE, math.nan, unlike=unlike, why=why)
             effects[column.key] = none if why else _effect(used, reference, column)
     return Line(
         name,
@@ -110,19 +110,16 @@ def line(
 
 def answered(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
     """The row with marks from its answers, compared with the baseline's: is it fast because broken?"""
-    own, others = _fingerprints(row), _fingerprints(baseline) if baseline is not None else []
-    like = others[0] if others else None
-    problems = dict.fromkeys(
-        problem for own_answers in own for problem in answer_check.judge(own_answers, like)
-    )
+    own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
+    problems = dict.fromkeys(problem for answers in own for problem in answer_check.judge(answers, like))
     parted = answer_check.divergence(own[0], like).line(baseline.name) if own and like and baseline else ""
     begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), headline, margin) else ""
     marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
     return replace(row, marks=marks, answers=parted)
 
 
-def _fingerprints(line: Line) -> list[Fingerprint]:
-    return [run.fingerprint for run in line.runs if run.fingerprint is not None]
+def _fingerprints(line: Line | None) -> list[Fingerprint]:
+    return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
 
 
 def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
@@ -136,17 +133,6 @@ def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
 def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]:
     findings = comparability.differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
-
-
-def _why_not(
-    runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
-) -> str:
-    """Why there is nothing to compare; "" where there is."""
-    if reference.missing:
-        return reference.missing
-    if not valid:
-        return "its runs are INVALID" if runs else "it has no run here"
-    return "" if used else UNLIKE_BASELINE
 
 
 def _effect(used: Sequence[Reported], reference: BaselineRuns, column: Figure) -> Effect:
@@ -184,46 +170,28 @@ def _marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
     """What a reader of the row must know, the gravest first."""
-    bad = [run for run in runs if run.level == _INVALID]
-    if bad:
+    if bad := [run for run in runs if run.level == _INVALID]:
         yield f"{_share(len(bad), len(runs))}{_INVALID}, left out: {_names(bad)}"
     if reference.like is not None:
-        like = reference.like
         refused = UNLIKE_BASELINE if reference.allow_unlike else "not compared"
-        yield from _counted(
-            (
-                f"{refused}: {sentence}"
-                for run in valid
-                for sentence in _differences(run, like, Severity.REFUSED)
-            ),
-            len(valid),
-        )
-        yield from _counted(
-            (sentence for run in valid for sentence in _differences(run, like, Severity.MARKED)), len(valid)
-        )
-    yield from _counted(
-        (sentence for run in valid if (sentence := comparability.shorter(run, reference.asked_output))),
-        len(valid),
-    )
+        for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):
+            apart = (_differences(run, reference.like, severity) for run in valid)
+            yield from _counted((f"{begin}{text}" for texts in apart for text in texts), len(valid))
+    yield from _counted((comparability.shorter(run, reference.asked_output) for run in valid), len(valid))
     yield from _against_the_machine(valid)
-    suspect = [run for run in valid if run.level == _SUSPECT]
-    if suspect:
+    if suspect := [run for run in valid if run.level == _SUSPECT]:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
-    yield from _counted((sentence for run in valid if (sentence := _failed(run))), len(valid))
+    yield from _counted(map(_failed, valid), len(valid))
     whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _counted(remarks, len(valid))
-    left = pairs.units(used, reference.runs, lambda run: 1.0).left if used and reference.runs else 0
-    if left:
+    if used and reference.runs and (left := pairs.units(used, reference.runs, lambda run: 1.0).left):
         yield f"{left} run{'s' * (left > 1)} without a partner, not paired"
 
 
-def _counted(sentences: Iterable[str], of: int) -> Iterator[str]:
+def _counted(sentences: Iterable[str | None], of: int) -> Iterator[str]:
     """Each different sentence once, with how many of the runs it is true of where it is not all."""
-    times: dict[str, int] = {}
-    for sentence in sentences:
-        times[sentence] = times.get(sentence, 0) + 1
-    for sentence, count in times.items():
+    for sentence, count in Counter(filter(None, sentences)).items():
         yield f"{_share(count, of)}{sentence}"
 
 
@@ -238,9 +206,8 @@ def _names(runs: Sequence[Reported]) -> str:
 def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
     """Runs against their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
     for kind, judge in (("impossible", bound.impossible), ("a fallback kernel is likely", bound.fallback)):
-        verdicts = [judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None]
-        failed = [verdict for verdict in verdicts if verdict]
-        if failed:
+        verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
+        if failed := [*filter(None, verdicts)]:
             yield f"{_share(len(failed), len(runs))}{kind}{', for one' * (len(failed) > 1)}: {failed[0]}"
 
 

@@ -66,9 +66,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         values = (json_fields.number(inside(metrics, name, "avg")) for name in names)
         figures_read[key] = next((value for value in values if value is not None), None)
     figures_read |= {key: int(figures_read[key]) for key in _COUNTS if figures_read[key] is not None}
-    figures_read["max_concurrent_requests"] = json_fields.count(
-        inside(metrics, "effective_concurrency", "max")
-    )
+    most = inside(metrics, "effective_concurrency", "max")
+    figures_read["max_concurrent_requests"] = json_fields.count(most)
     figures_read["duration"], remarks = _duration(metrics, figures_read)
     figures, empty = json_fields.checked(figures_read, source)
     load = _phase(document)
@@ -87,7 +86,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         ),
         source=source,
         told_by=CLIENT,
-        started=_started(document.get("start_time")),
+        started=json_fields.local_time(datetime.fromisoformat, document.get("start_time")),
         remarks=(*([_TPOT] if "mean_tpot_ms" in figures else []), *remarks, *empty),
     )
 
@@ -112,22 +111,15 @@ def _duration(metrics: Mapping[str, Any], figures: Mapping[str, Any]) -> tuple[f
 def _model(document: Mapping[str, Any]) -> str:
     items = listed(inside(document, "input_config", "models", "items"))
     old = listed(inside(document, "input_config", "endpoint", "model_names"))
-    names = [json_fields.word(inside(item, "name")) for item in items] + [
-        json_fields.word(item) for item in old
-    ]
+    names = map(json_fields.word, [*(inside(item, "name") for item in items), *old])
     return short_name(next(filter(None, names), ""))
 
 
 def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked of the server in the measured phase."""
     phases = listed(inside(document, "input_config", "phases"))
-    named = [
-        phase
-        for phase in phases
-        if inside(phase, "name") == "profiling" or inside(phase, "kind") == "profiling"
-    ]
-    old = inside(document, "input_config", "loadgen")
-    return mapping(named[0] if named else old)
+    named = (each for each in phases if "profiling" in (inside(each, "name"), inside(each, "kind")))
+    return mapping(next(named, inside(document, "input_config", "loadgen")))
 
 
 def _rate(load: Mapping[str, Any]) -> float | None:
@@ -138,10 +130,3 @@ def _rate(load: Mapping[str, Any]) -> float | None:
 def _length(document: Mapping[str, Any], which: str) -> int | None:
     sets = listed(inside(document, "input_config", "datasets"))
     return json_fields.count(inside(sets[0], "prompts", which, "mean")) if sets else None
-
-
-def _started(timestamp: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(json_fields.word(timestamp)).astimezone()
-    except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
-        return None

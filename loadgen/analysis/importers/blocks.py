@@ -100,9 +100,8 @@ def known_keys() -> set[str]:
 
 def _written(line: str) -> Iterator[_Written]:
     labels = [*_LABEL.finditer(line)]
-    for label, end in zip(
-        labels, [*(label_match.start() for label_match in labels[1:]), len(line)], strict=False
-    ):
+    ends = [*(label.start() for label in labels), len(line)][1:]
+    for label, end in zip(labels, ends, strict=True):
         key, row = _key(label)
         start = _BETWEEN.match(line, label.end())
         rest = line[start.end() if start is not None else label.end() : end]

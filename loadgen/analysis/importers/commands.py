@@ -69,13 +69,9 @@ def _joined(line: str, rest: Iterator[str]) -> str:
 def _given(command: str) -> dict[str, str]:
     """The flags of a command and their values."""
     given = {}
-    for word, following in pairwise(
-        [*_split(command), "--"]
-    ):  # without words: a comment sign where a command was
-        if not word.startswith("--"):
-            continue
+    for word, following in pairwise([*_split(command), "--"]):
         name, equals, value = word[2:].partition("=")
-        if equals or not following.startswith("--"):
+        if word.startswith("--") and (equals or not following.startswith("--")):
             given[name.replace("-", "_")] = value if equals else following
     return given
 
@@ -90,9 +86,5 @@ def _split(command: str) -> list[str]:
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
-    named = {}
-    for name, flags in _FLAGS.items():
-        value = next((given[flag] for flag in flags if given.get(flag, "None") != "None"), None)
-        if value is not None:
-            named[name] = value
-    return named
+    every = [(name, flag) for name, flags in _FLAGS.items() for flag in reversed(flags)]  # the first one wins
+    return {name: given[flag] for name, flag in every if given.get(flag, "None") != "None"}

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -29,9 +28,8 @@ def marked(head: bytes) -> bool:
     """Whether a file may be such a table, from its first line; of UTF-16 too."""
     line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
     figures = (b"tok", b"ttft", b"speed", b"throughput")
-    return any(word in line for word in (b"model", b"name", b"checkpoint")) and any(
-        w in line for w in figures
-    )
+    names = (b"model", b"name", b"checkpoint")
+    return any(name in line for name in names) and any(figure in line for figure in figures)
 
 
 def is_ours(text: str) -> bool:
@@ -97,11 +95,8 @@ def _row(cells: Mapping[str, str], source: str) -> Reported:
     columns = {name: _figure(name) or (SPEED if name.strip().lower() in _SPEEDS else None) for name in cells}
     written = {key: cells[name].strip() for name, key in columns.items() if key and cells[name].strip()}
     sign = numbers.decimal_sign(written.values())
-    figures: dict[str, Any] = {}
-    for key, text in written.items():
-        if (value := _value(text, sign, source)) is not None:
-            figures[key] = value
-    figures, empty = json_fields.checked(figures, source)
+    values = {key: _value(text, sign, source) for key, text in written.items()}
+    figures, empty = json_fields.checked({k: v for k, v in values.items() if v is not None}, source)
     name = next((plain[key] for key in _NAMES if plain.get(key)), "")
     remarks = [*empty, *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures))]
     return Reported(
@@ -136,8 +131,7 @@ def _value(text: str, sign: str, source: str) -> float | str | None:
 
 def _with_formula(row: SpeedRow) -> SpeedRow:
     """The row of a published page with its formula, which its file does not have; any other unchanged."""
-    published = (one for one in speed_rows.shipped() if replace(one, formula=row.formula) == row)
-    return next(published, row)
+    return next((each for each in speed_rows.shipped() if replace(each, formula=row.formula) == row), row)
 
 
 def _speed(row: SpeedRow, source: str) -> Reported:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     requests = [r for r in listed(inside(benchmark, "requests", "successful")) if isinstance(r, dict)]
     totals = _totals(benchmark, metrics)
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
-    if whole:
-        latencies, remarks = _from_requests(requests), [_FROM_REQUESTS]
-    else:
-        latencies, remarks = _from_summary(metrics)
+    latencies, remarks = _from_requests(requests) if whole else _from_summary(metrics)
     if _one_token_a_message(metrics):  # then its mean over tokens is that of the gaps
         latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
     figures, empty = json_fields.checked({**totals, **latencies}, where)
@@ -67,8 +64,6 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
 
 def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Counts and rates of the requests that succeeded, over the window that it measured."""
-    rates = ("requests_per_second", "output_tokens_per_second", "tokens_per_second")
-    request, output, total = (_summary(metrics, rate).get("mean") for rate in rates)
     most = inside(metrics, "request_concurrency", "total", "max")
     return {
         "completed": json_fields.count(inside(metrics, "request_totals", "successful")),
@@ -76,9 +71,9 @@ def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
         "duration": _duration(benchmark),
         "total_input_tokens": _sum(metrics, "prompt_token_count"),
         "total_output_tokens": _sum(metrics, "output_token_count"),
-        "request_throughput": request,
-        "output_throughput": output,
-        "total_token_throughput": total,
+        "request_throughput": _summary(metrics, "requests_per_second").get("mean"),
+        "output_throughput": _summary(metrics, "output_tokens_per_second").get("mean"),
+        "total_token_throughput": _summary(metrics, "tokens_per_second").get("mean"),
         "max_concurrent_requests": json_fields.count(most),
     }
 
@@ -90,14 +85,12 @@ def _duration(benchmark: Mapping[str, Any]) -> float | None:
     return end - begin if reported is None and begin is not None and end is not None else reported
 
 
-def _from_requests(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _from_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
     several = [request for request in requests if (json_fields.number(request.get("output_tokens")) or 0) > 1]
-    return {
-        **_statistics("ttft", [request.get("time_to_first_token_ms") for request in requests]),
-        **_statistics("tpot", [request.get("inter_token_latency_ms") for request in several]),
-        **_statistics("e2el", [_e2el_ms(request) for request in requests]),
-    }
+    figures = _statistics("ttft", (request.get("time_to_first_token_ms") for request in requests))
+    figures |= _statistics("tpot", (request.get("inter_token_latency_ms") for request in several))
+    return figures | _statistics("e2el", map(_e2el_ms, requests)), [_FROM_REQUESTS]
 
 
 def _e2el_ms(request: Mapping[str, Any]) -> float | None:
@@ -111,18 +104,16 @@ def _e2el_ms(request: Mapping[str, Any]) -> float | None:
     return None if latency_s is None else latency_s * 1e3
 
 
-def _statistics(key: str, values: Sequence[object]) -> dict[str, float]:
-    return json_fields.statistics(
-        key, (n for value in values if (n := json_fields.number(value)) is not None)
-    )
+def _statistics(key: str, values: Iterable[object]) -> dict[str, float]:
+    numbers = map(json_fields.number, values)
+    return json_fields.statistics(key, (number for number in numbers if number is not None))
 
 
 def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The latencies of the summary whose definition is vLLM's."""
-    remarks = [_NO_REQUESTS]
+    remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
     figures = _summed("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
     figures |= _summed("e2el", _summary(metrics, "request_latency"), 1e3)
-    remarks.append("guidellm: E2E runs to the response's end, not to its last token")
     if _summary(metrics, "output_token_count").get("std_dev") == 0:
         figures |= _summed("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
     else:
@@ -131,11 +122,10 @@ def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 
 
 def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
-    values = {f"{word}_{key}_ms": summary.get(theirs) for word, theirs in _SUMMED.items()}
-    values |= {f"p{rank}_{key}_ms": inside(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
-    return {
-        name: value * scale for name, raw in values.items() if (value := json_fields.number(raw)) is not None
-    }
+    values = {word: summary.get(theirs) for word, theirs in _SUMMED.items()}
+    values |= {f"p{rank}": inside(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
+    numbers = {f"{word}_{key}_ms": json_fields.number(value) for word, value in values.items()}
+    return {name: number * scale for name, number in numbers.items() if number is not None}
 
 
 def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:

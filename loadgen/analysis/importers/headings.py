@@ -93,9 +93,7 @@ class Outline:
 def lines(text: Sequence[str]) -> Iterator[PageLine]:
     """Every line of a page, as what it is; in a fence there are no headings, for # begins a comment there."""
     fence = skip = False
-    for at, raw in enumerate(text):
-        number = at + 1
-        following = text[at + 1] if at + 1 < len(text) else ""
+    for number, (raw, following) in enumerate(zip(text, [*text[1:], ""], strict=True), 1):
         if not raw:
             skip = False
             yield PageLine(number, raw)
@@ -106,7 +104,7 @@ def lines(text: Sequence[str]) -> Iterator[PageLine]:
             yield PageLine(number, raw)
         elif (fence_mark := _FENCE.match(raw.rstrip())) is not None:
             opens = not fence or fence_mark[2].strip() != ""  # a fence with a language opens one
-            fence = opens and _closed(text, at + 1)
+            fence = opens and _closed(text, number)
             yield PageLine(number, raw, Kind.FENCE)
         elif fence:
             yield PageLine(number, raw)
@@ -131,9 +129,8 @@ def _closed(text: Sequence[str], begin: int) -> bool:
 def _heading(number: int, raw: str, following: str) -> PageLine | None:
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
-        return PageLine(
-            number, raw, Kind.HEADING, len(match[1]), _plain(match[2].rstrip("#").rstrip() or match[2])
-        )
+        name = _plain(match[2].rstrip("#").rstrip() or match[2])
+        return PageLine(number, raw, Kind.HEADING, len(match[1]), name)
     if (match := _HTML.match(bare)) is not None:
         level = int(match[1][1]) if match[1][1:].isdigit() else _BOLD_LEVEL
         return PageLine(number, raw, Kind.HEADING, level, _plain(match[2]))

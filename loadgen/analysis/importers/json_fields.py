@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import mapping
 from loadgen.workload import bounds
 
-_BEGINS = re.compile(r"[\s,]*")
+_BEGIN = re.compile(r"[^\s,]")
 _UNSET = "max_concurrency"  # null: there was no limit
 _FIGURE = re.compile(r"_ms$|throughput|speed")
 RANKS = (90, 95, 99)
@@ -43,7 +44,8 @@ def documents(text: str) -> Iterator[JsonDocument]:
     What is cut off is a document with an error; those after it are still read, up to 200 errors.
     """
     decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parsed), 0, 1, 0, 0
-    while (at := _skipped(text, at)) < len(text):
+    while (begin := _BEGIN.search(text, at)) is not None:
+        at = begin.start()
         line, counted = line + text.count("\n", counted, at), at
         try:
             value, at = decoder.raw_decode(text, at)
@@ -69,11 +71,6 @@ def documents(text: str) -> Iterator[JsonDocument]:
 def _parsed(digits: str) -> int | float:
     """A whole number as it is; one of hundreds of digits as infinity, which is no figure."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
-
-
-def _skipped(text: str, at: int) -> int:
-    match = _BEGINS.match(text, at)
-    return at if match is None else match.end()
 
 
 def inside(value: object, *path: str) -> Any:
@@ -108,15 +105,21 @@ def rate(value: object) -> float | None:
     """Requests per second, in which clients write an infinity as Infinity, "inf" or "Infinity"."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
         return math.inf
-    if isinstance(value, float) and value == math.inf:
-        return math.inf
-    return number(value)
+    return math.inf if value == math.inf else number(value)
 
 
 def shown_rate(value: object) -> float | str | None:
     """The rate as vLLM's files have it: the word "inf" for none."""
     figure = rate(value)
     return "inf" if figure == math.inf else figure
+
+
+def local_time(parse: Callable[[str], datetime], written: object) -> datetime | None:
+    """The time that a client wrote, in this machine's zone where it gives none; None if it is not valid."""
+    try:
+        return parse(word(written)).astimezone()
+    except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
+        return None
 
 
 def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
@@ -134,13 +137,9 @@ def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
     each = np.fromiter(values_ms, float)
     if not len(each):
         return {}
-    figures = {
-        f"mean_{key}_ms": each.mean(),
-        f"median_{key}_ms": np.median(each),
-        f"std_{key}_ms": each.std(),
-    }
-    figures |= {f"p{rank}_{key}_ms": np.percentile(each, rank) for rank in RANKS}
-    return {name: float(value) for name, value in figures.items()}
+    figures = {"mean": each.mean(), "median": np.median(each), "std": each.std()}
+    figures |= {f"p{rank}": np.percentile(each, rank) for rank in RANKS}
+    return {f"{name}_{key}_ms": float(value) for name, value in figures.items()}
 
 
 def mean(total: float | None, of: float | None) -> float | None:

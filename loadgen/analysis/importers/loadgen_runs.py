@@ -81,13 +81,8 @@ def run(directory: Path) -> Reported:
     facts = _facts(stored, str(directory))
     if not is_zipfile(directory / ARRIVALS):
         reported = _told(stored, str(directory), None)
-        return replace(
-            reported,
-            remarks=(
-                *reported.remarks,
-                f"{ARRIVALS} is missing or damaged: only the stored figures are shown",
-            ),
-        )
+        remark = f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
+        return replace(reported, remarks=(*reported.remarks, remark))
     ours = stored[OURS]
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
     if made_by != (DEFINITIONS_VERSION, __version__):

@@ -47,7 +47,10 @@ def number(written: str, sign: str = "") -> float:
             )
         decimal = sign
     for grouping in {".", ","} - {decimal}:
-        _check_groups(plain, grouping, decimal)
+        groups = rf"[-+]?\d{{1,3}}(?:\{grouping}\d{{3}})+"
+        fraction = rf"(?:\{decimal}[^{grouping}]*)?" if decimal else ""
+        if grouping in plain and not re.fullmatch(groups + fraction, plain):
+            raise ValueError(f"{plain} is not a number")
         plain = plain.replace(grouping, "")
     value = bounds.figure(float(plain.replace(decimal, ".") if decimal else plain))
     if value is None:
@@ -69,16 +72,3 @@ def _told(written: str) -> str:
     whole, _, fraction = plain.partition(signs[0])
     telling = grouped or len(fraction) != 3 or len(whole) > 3 or whole.startswith("0")
     return signs[0] if telling else ""
-
-
-def _check_groups(plain: str, grouping: str, decimal: str) -> None:
-    """Groups are of three; raises ValueError of others."""
-    if grouping in plain:
-        whole = plain.lstrip("+-").partition(decimal)[0] if decimal else plain.lstrip("+-")
-        first, *others = whole.split(grouping)
-        if (
-            not 1 <= len(first) <= 3
-            or any(len(group) != 3 for group in others)
-            or whole.count(grouping) != plain.count(grouping)
-        ):
-            raise ValueError(f"{plain} is not a number")

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.analysis.importers import blocks, commands, headings, json_fields
 from loadgen.analysis.importers.blocks import PastedBlock
-from loadgen.analysis.importers.headings import Kind, Outline, PageLine
+from loadgen.analysis.importers.headings import Kind, Outline
 from loadgen.analysis.run_summary import Load, Reported, short_name
 
 PAGE = "page"
@@ -51,15 +51,13 @@ def _pasted(text: str) -> Iterator[_Pasted]:
                 above.append("")  # a command does not continue after it
             continue
         begins = blocks.HEADER.search(line.text)
-        if block is not None and (begins or _ends(line)):
+        if block is not None and (begins or line.kind in (Kind.HEADING, Kind.FENCE)):  # it was not closed
             yield block
             block, above = None, []
+        rest = line.text
         if begins:
-            asked = commands.asked(above)
-            block = _Pasted(line.number, outline.name, outline.load, asked)
-            rest = line.text[begins.end() :]
-        else:
-            rest = line.text
+            block = _Pasted(line.number, outline.name, outline.load, commands.asked(above))
+            rest = rest[begins.end() :]
         if block is not None:
             block.lines.append(_TAG.sub(" ", rest))
             block.closed = blocks.RULE.search(rest) is not None
@@ -83,11 +81,6 @@ def _split(text: str) -> list[str]:
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
-def _ends(line: PageLine) -> bool:
-    """Whether a block that was not closed is over."""
-    return line.kind in (Kind.HEADING, Kind.FENCE)
-
-
 def _reported(pasted: _Pasted, path: Path) -> Reported:
     block = blocks.parse(pasted.lines, pasted.closed)
     name = pasted.name or pasted.asked.get("model", "")
@@ -98,7 +91,7 @@ def _reported(pasted: _Pasted, path: Path) -> Reported:
         load=_load(pasted, block),
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
-        engine=_engine(block),
+        engine=_ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
         remarks=(*(_SGLANG if block.by_sglang else ()), *block.remarks),
     )
 
@@ -125,8 +118,3 @@ def _rate(rate: Any) -> float | None:
         return None if rate is None else json_fields.rate(float(rate))
     except ValueError:
         return None
-
-
-def _engine(block: PastedBlock) -> str:
-    backend = str(block.figures.get("backend", "")).partition("-")[0]
-    return _ENGINES.get(backend, "")

@@ -25,7 +25,6 @@ from loadgen.analysis.importers import (
     text,
     vllm,
 )
-from loadgen.analysis.importers.json_fields import JsonDocument
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
@@ -168,11 +167,7 @@ class _Found:
         """Read a file of a directory; the file itself if nothing in it is known."""
         if _BYPRODUCT.fullmatch(path.name):
             return []
-        try:
-            raw = _promising(path)
-        except OSError:
-            return [path]
-        if raw is None:
+        if (raw := _promising(path)) is None:
             return [path]
         if _PAGE not in raw and not (
             csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
@@ -187,9 +182,9 @@ class _Found:
         if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
         if csv_tables.tells(content):
-            self._add(path, csv_tables.read(content, path))
+            self._add(path, csv_tables.read, content, path)
         elif blocks.HEADER.search(content) is not None:
-            self._add(path, pages.read(content, path))
+            self._add(path, pages.read, content, path)
         else:
             raise UsageError(
                 f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table, "
@@ -202,18 +197,15 @@ class _Found:
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
-            self._tried(source, partial(self._document, client, document, source, path))
+            self._tried(source, partial(self._add, path, client.read, document.value, source))
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
         if readable or blocks.HEADER.search(content) is None:
             self.troubles += [f"{path}:{part.line}: {part.error}" for part in listed]
         return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
 
-    def _document(self, client: ClientFormat, document: JsonDocument, source: str, path: Path) -> None:
-        self._add(path, client.read(document.value, source))
-
-    def _add(self, path: Path, runs: Iterable[Reported]) -> None:
-        self.reported += [replace(run, file=str(path)) for run in runs]
+    def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
+        self.reported += [replace(run, file=str(path)) for run in read(*given)]
 
     def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
         """Read something; an error in it does not stop the others."""
@@ -238,12 +230,15 @@ def _client(document: Mapping[str, Any]) -> ClientFormat | None:
 
 
 def _promising(path: Path) -> bytes | None:
-    """The bytes of a file that may hold results; None of one that does not. Raises OSError."""
-    if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
-        return None
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-        if b"\0" in head and head[:1] not in (b"\xff", b"\xfe"):
+    """The bytes of a file that may hold results; None of one that does not, or cannot be read."""
+    try:
+        if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
             return None
-        raw = head + file.read(_LARGE_BYTES)
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            if b"\0" in head and head[:1] not in (b"\xff", b"\xfe"):
+                return None
+            raw = head + file.read(_LARGE_BYTES)
+    except OSError:
+        return None
     return raw if csv_tables.marked(head) or any(mark in raw for mark in _MARKS) else None

@@ -57,7 +57,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         source=source,
         told_by=CLIENT,
         engine="vLLM" if document.get("backend") == "vllm" else "",
-        started=_date(document.get("date")),
+        started=json_fields.local_time(_date, document.get("date")),
         remarks=(*empty, *_remarks(document, figures)),
     )
 
@@ -79,11 +79,8 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
     errors = listed(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
-    timed = (
-        json_fields.number(seconds_read) or 0.0
-        for seconds_read, error in zip(whole, errors, strict=True)
-        if not error
-    )
+    answered = (latency for latency, error in zip(whole, errors, strict=True) if not error)
+    timed = (json_fields.number(latency) or 0.0 for latency in answered)
     each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
     return json_fields.statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
 
@@ -93,21 +90,13 @@ def _sum(ttft: object, gaps: object) -> float:
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
-    failed = figures.get("failed")
-    requested = json_fields.count(document.get("num_prompts"))
-    if (
-        failed is None
-        and requested is not None
-        and (lost := requested - figures.get("completed", requested)) > 0
-    ):
+    failed, requested = figures.get("failed"), json_fields.count(document.get("num_prompts"))
+    lost = (requested or 0) - figures.get("completed", requested or 0)
+    if failed is None and requested is not None and lost > 0:
         yield f"{lost} of {requested} requests are not among the successful ones"
     elif failed:
         yield f"{failed} requests failed"
 
 
-def _date(date: object) -> datetime | None:
-    """The local time of a machine whose time zone is not given: ours is assumed."""
-    try:
-        return datetime.strptime(json_fields.word(date), "%Y%m%d-%H%M%S").astimezone()
-    except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
-        return None
+def _date(date: str) -> datetime:
+    return datetime.strptime(date, "%Y%m%d-%H%M%S")
