@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison.model import Comparison, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
-from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel, TextAlternative
+from loadgen.analysis.report.formatting import FigureTable
+from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel
 from loadgen.analysis.run_summary import Load, Reported
 
 _Thing = TypeVar("_Thing")
@@ -72,7 +73,7 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         x_label="",
         bars=bars,
         caption=" ".join(sentences),
-        numbers=TextAlternative(("", "mean", "95 % interval"), rows),
+        numbers=FigureTable(("", "mean", "95 % interval"), rows),
     )
 
 
@@ -186,7 +187,7 @@ def _sweep(
         x_label="output tokens/s, all requests",
         curves=curves,
         caption=" Another point is better in both than a hollow one." if hollow else "",
-        numbers=TextAlternative(("", "load", "tokens/s", "figure"), rows),
+        numbers=FigureTable(("", "load", "tokens/s", "figure"), rows),
     )
 
 
@@ -219,7 +220,7 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
             y_label="tokens/s",
             curves=drawn,
             caption="One request at a time.",
-            numbers=TextAlternative(
+            numbers=FigureTable(
                 ("", "input", "tokens/s"),
                 tuple(
                     (one.name, f"{x:,.0f}", f"{y:,.2f}")

@@ -24,12 +24,22 @@ class Number(msgspec.Struct, frozen=True):
     text: str
 
 
+Entry = Number | str
+
+
+class FigureTable(msgspec.Struct, frozen=True):
+    """Figures in rows, the first entry of each its name."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+
+
 def number(key: str, value: object, digits: int = 2, unit: str = "") -> Number | str:
     """A number with thousands apart; a dash without a value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return "–" if value is None or value != value else str(value)
-    said = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
-    return Number(key, value, f"{said} {unit}".rstrip())
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    return Number(key, value, f"{text} {unit}".rstrip())
 
 
 def scaled(figure: Figure, value: float) -> float:
@@ -39,8 +49,8 @@ def scaled(figure: Figure, value: float) -> float:
 
 def unit(figure: Figure) -> str:
     """The unit that the figure's label does not name."""
-    said = _SCALES.get(figure.key, (1.0, ""))[1]
-    return "" if said in figure.label else said
+    name = _SCALES.get(figure.key, (1.0, ""))[1]
+    return "" if name in figure.label else name
 
 
 def written(figure: Figure, value: float) -> str:

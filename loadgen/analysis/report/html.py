@@ -14,9 +14,9 @@ from loadgen import __version__
 from loadgen.analysis.comparison.model import Call, Comparison
 from loadgen.analysis.report import formatting, inline_svg
 from loadgen.analysis.report.document import Document
+from loadgen.analysis.report.formatting import Entry, FigureTable
 from loadgen.analysis.report.palette import DARK, LIGHT
 from loadgen.analysis.report.panel import Panel
-from loadgen.analysis.report.run_section import Entry, FigureTable
 
 _HERE = Path(__file__).parent
 _OTHER_COLOURS = {  # beside those of the pictures: raised ground, links, and what is good, doubtful, bad
@@ -92,16 +92,5 @@ def statistics(found: Comparison) -> FigureTable | None:
                     more, effect.why or "–",
                 )
             )  # fmt: skip
-    titles = (
-        "",
-        "ratio",
-        "95 %",
-        "p",
-        "p, Holm",
-        "p, equivalent",
-        "n",
-        "detectable",
-        "more runs",
-        "why",
-    )
+    titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
     return FigureTable(titles, tuple(rows)) if rows else None

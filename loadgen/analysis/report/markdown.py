@@ -123,9 +123,9 @@ def _run(one: Account, alone: bool) -> Iterator[str]:
     else:
         yield from ("<details>", f"<summary>{html.escape(' '.join(said.split()))}</summary>", "")
     for doubt in one.doubts:
-        told = f": {doubt.evidence}" if doubt.evidence else ""
-        remedy = f" *What to do:* {_cell(doubt.remedy)}." if doubt.remedy else ""
-        yield f"- **{_cell(doubt.name)}** {doubt.severity}{_cell(told)}.{remedy}"
+        evidence = f": {doubt['evidence']}" if doubt["evidence"] else ""
+        remedy = f" *What to do:* {_cell(doubt['remedy'])}." if doubt["remedy"] else ""
+        yield f"- **{_cell(doubt['name'])}** {doubt['severity']}{_cell(evidence)}.{remedy}"
     yield ""
     if one.latencies is not None and one.latencies.rows:
         yield from _table(

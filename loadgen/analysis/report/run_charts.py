@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, TextAlternative, Tone
+from loadgen.analysis.report.formatting import FigureTable
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics.metrics import PerRequest, gaps
 from loadgen.metrics.record import Records
@@ -64,7 +65,7 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
             y_top=100.0,
             caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}"
             f"{'; the runs of a row are pooled' if pooled else ''}.",
-            numbers=TextAlternative(
+            numbers=FigureTable(
                 ("", *(f"P{p:g}" for p in _TOLD), "max"),
                 tuple(
                     (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _TOLD), f"{v[-1]:,.2f} ms")
@@ -260,7 +261,7 @@ def timeline(run: Result) -> Iterator[Panel]:
         y_label="request, in order of sending",
         spans=spans,
         caption=f"Each line is a request.{left_out}",
-        numbers=TextAlternative(
+        numbers=FigureTable(
             ("", "requests", "mean s"),
             tuple(
                 (one.name, f"{len(one.at):,}", f"{float(np.mean(one.end - one.begin)):,.4f}") for one in spans
@@ -284,7 +285,7 @@ def server(run: Result) -> Iterator[Panel]:
             y_label="requests",
             curves=drawn,
             caption="Gauges reported by the server in /metrics.",
-            numbers=TextAlternative(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
+            numbers=FigureTable(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
         )
     cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
     if len(cache.x):
@@ -306,8 +307,8 @@ def _gauge(samples: Sequence[object], gauge: str, name: str, scale: float) -> Cu
     return Curve(name, values[:, 0], values[:, 1] * scale)
 
 
-def _extremes(unit: str, values: Floats) -> TextAlternative:
-    return TextAlternative(_EXTREMES, (_row(unit, values),))
+def _extremes(unit: str, values: Floats) -> FigureTable:
+    return FigureTable(_EXTREMES, (_row(unit, values),))
 
 
 def _row(name: str, values: Floats) -> tuple[str, ...]:
