@@ -48,8 +48,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
 
 def _harms(run: RunEvidence) -> list[str]:
     """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
-    metrics, health, harms = run.metrics, run.metrics.health, []
-    late = _late(run)
+    metrics, health, late, harms = run.metrics, run.metrics.health, _late(run), []
     away = (
         late or health.lag_max_ms > metrics.itl.mean_ms
     )  # for a gap or more, once: what came then coalesced
