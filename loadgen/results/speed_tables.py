@@ -233,7 +233,7 @@ def rst(table: Table) -> str:
 
     def rule(letter: str, begun: Sequence[int] = ()) -> str:
         letters = [letter if index >= len(begun) or begun[index] else " " for index in range(len(widths))]
-        return f"+{'+'.join(one * (width + 2) for one, width in zip(letters, widths, strict=True))}+"
+        return f"+{'+'.join(letter * (width + 2) for letter, width in zip(letters, widths, strict=True))}+"
 
     def line(row: Sequence[str]) -> str:
         return f"|{'|'.join(f' {cell:<{width}} ' for cell, width in zip(row, widths, strict=True))}|"

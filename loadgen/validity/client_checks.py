@@ -142,11 +142,8 @@ def unstamped(run: RunEvidence) -> Evidence | None:
 def late_bodies(run: RunEvidence) -> Evidence | None:
     """Requests were not built when they were due."""
     late = run.facts.client.late_bodies
-    return (
-        f"{late} request bodies were not built when due"
-        if late > LATE_BODIES * run.metrics.requests
-        else None
-    )
+    many = late > LATE_BODIES * run.metrics.requests
+    return f"{late} request bodies were not built when due" if many else None
 
 
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:

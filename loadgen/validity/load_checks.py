@@ -162,10 +162,8 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
     comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
     if not comparable.any():
         return None
-    planned, counted = (
-        float(records.planned_input[comparable].mean()),
-        float(records.input_tokens[comparable].mean()),
-    )
+    planned = float(records.planned_input[comparable].mean())
+    counted = float(records.input_tokens[comparable].mean())
     share, tokens = IDS_OFF if run.facts.prompt_format == "ids" else TEXT_OFF
     if abs(counted - planned) <= max(tokens, share * planned):
         return None
