@@ -162,8 +162,10 @@ class Calibration(BaseModel):
 
     def share(self, messages_per_s: float) -> float:
         """The share of the capacity that a run's rate takes; infinite if no load was held."""
-        headroom = self.headroom(messages_per_s)
-        return 1 / headroom if headroom else float("inf")
+        if messages_per_s <= 0:
+            return 0.0
+        capacity = self.capacity_messages_per_s
+        return messages_per_s / capacity if capacity else float("inf")
 
 
 class _Cache(BaseModel):
