@@ -37,11 +37,6 @@ class JournalContents(msgspec.Struct, frozen=True):
     end: int  # bytes up to the end of the last whole frame
     size: int  # of the file
 
-    @property
-    def whole(self) -> bool:
-        """Whether the file ends with a whole frame."""
-        return self.end == self.size
-
 
 class Parts(msgspec.Struct, frozen=True):
     """The requests of a journal, a frame at a time and as often as is needed: never all in memory."""
@@ -154,9 +149,7 @@ class Journal:
         if self._file < 0:
             self._file = os.open(self.path, _FLAGS, 0o600)
         frame = _FRAME.pack(kind, zlib.crc32(payload), len(payload)) + payload
-        self._write_all(frame if self._end else MAGIC + frame)
-
-    def _write_all(self, data: bytes) -> None:
+        data = frame if self._end else MAGIC + frame
         view = memoryview(data)
         try:
             while view:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.metrics import steady_state, vllm_keys
-from loadgen.metrics.client_health import ClientHealth
-from loadgen.metrics.metrics import Metrics, compute
+from loadgen.metrics.metrics import compute
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import plain
 from loadgen.results import result_block
@@ -20,10 +19,8 @@ from loadgen.results.result_block import Layout
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sampler
 from loadgen.validity import reconcile, run_roofline, verdict
-from loadgen.validity.calibration import Calibration
 from loadgen.validity.run_metadata import Facts
 from loadgen.validity.sections import Broken, guarded
-from loadgen.workload.profile import Profile
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
@@ -47,17 +44,17 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
-    wanted = ReportOptions(explain, result_block.layout(layout))
-    return plain("\n".join(line for section in SECTIONS for line in _made(section, result, wanted)))
+    options = ReportOptions(explain, result_block.layout(layout))
+    return plain("\n".join(line for section in SECTIONS for line in _made(section, result, options)))
 
 
-def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
+def _made(section: Section, result: Result, options: ReportOptions) -> list[str]:
     """The lines of a section, or one line with the reason that there are none."""
     broken: list[Broken] = []
     none: list[str] = []
 
     def make() -> list[str]:
-        lines = section.lines(result, wanted)
+        lines = section.lines(result, options)
         return [part for line in lines for part in (wrapped(line) if section.wrapped else [line])]
 
     lines = guarded(section.name, make, none, broken)
@@ -65,9 +62,9 @@ def _made(section: Section, result: Result, wanted: ReportOptions) -> list[str]:
     return lines + [part for line in failures for part in wrapped(line)]
 
 
-def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _block(result: Result, options: ReportOptions) -> Iterator[str]:
     """The block; a layout that has its own percentiles shows these, and every latency of its own."""
-    metrics, facts, layout = result.metrics, result.facts.block(), wanted.layout
+    metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
         metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
@@ -75,11 +72,7 @@ def _block(result: Result, wanted: ReportOptions) -> Iterator[str]:
     yield result_block.render({**sglang, **vllm_keys.figures(metrics, facts)}, layout)
 
 
-def _judged(result: Result, wanted: ReportOptions) -> list[str]:
-    return verdict.explain(result.verdict) if wanted.explain else verdict.lines(result.verdict)
-
-
-def _heading(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _heading(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     if facts.partial:
         yield f"PARTIAL: {facts.partial}; the figures cover the requests that had ended by then"
@@ -90,7 +83,7 @@ def _heading(result: Result, wanted: ReportOptions) -> Iterator[str]:
         )
 
 
-def _server(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _server(result: Result, options: ReportOptions) -> Iterator[str]:
     server, profile = result.facts.server, result.facts.profile
     if profile.name:
         yield f"{profile.name}: {profile.description}".rstrip(": ")
@@ -98,19 +91,19 @@ def _server(result: Result, wanted: ReportOptions) -> Iterator[str]:
     yield f"server: {engine}, model {server.model}, {server.url}"
 
 
-def _workload(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _workload(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     chosen = "given" if facts.seed_chosen else "drawn"
     yield f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
     yield f"requests: {_requests(facts)}"
 
 
-def _launched(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _launched(result: Result, options: ReportOptions) -> Iterator[str]:
     """How the server was started, and what it reports that it runs."""
     facts = result.facts
     if facts.launched is not None:
-        known = facts.launched
-        yield f"started by {known.how}, ready after {known.ready_s:.1f} s: {shlex.join(known.command)}"
+        server = facts.launched
+        yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
     if facts.as_run is not None:
         yield from engine_config.render(facts.as_run, facts.checkpoint)
     if facts.cache_reset:
@@ -141,7 +134,7 @@ def _requests(facts: Facts) -> str:
     return ", ".join(parts)
 
 
-def _failures(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """What became of the requests that the block does not count: failed, lost, or never sent."""
     facts, metrics = result.facts, result.metrics
     for kind, tally in metrics.failures.items():
@@ -158,16 +151,12 @@ def _failures(result: Result, wanted: ReportOptions) -> Iterator[str]:
         yield f"sent again: {resent} requests, after the server closed their idle connection"
 
 
-def _tokens(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
-    yield from _token_remarks(metrics)
-
-
-def _token_remarks(metrics: Metrics) -> Iterator[str]:
     uncounted = metrics.completed - metrics.counted_by_usage
     if uncounted:
         yield f"tokens: {uncounted} responses have no usage: their messages were counted instead"
@@ -183,25 +172,20 @@ def _token_remarks(metrics: Metrics) -> Iterator[str]:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
 
 
-def _load(result: Result, wanted: ReportOptions) -> Iterator[str]:
-    yield _load_remark(result.facts.profile, result.metrics)
-
-
-def _load_remark(profile: Profile, metrics: Metrics) -> str:
-    mean = f"concurrency: {metrics.mean_concurrency:.2f} on average"
+def _load(result: Result, options: ReportOptions) -> Iterator[str]:
+    metrics, profile = result.metrics, result.facts.profile
+    line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if not metrics.queue_time.n:
-        return mean
-    if profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
+        yield line
+    elif profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
-        return f"{mean} of {profile.max_concurrency}; {turnaround}"
-    return f"{mean}; send delay {metrics.queue_time.mean_ms:.2f} ms mean (due → sent)"
+        yield f"{line} of {profile.max_concurrency}; {turnaround}"
+    else:
+        yield f"{line}; send delay {metrics.queue_time.mean_ms:.2f} ms mean (due → sent)"
 
 
-def _client(result: Result, wanted: ReportOptions) -> Iterator[str]:
-    yield _health_remark(result.metrics.health, result.facts)
-
-
-def _health_remark(health: ClientHealth, facts: Facts) -> str:
+def _client(result: Result, options: ReportOptions) -> Iterator[str]:
+    health, client = result.metrics.health, result.facts.client
     if health.unstamped_reads < health.reads:
         lag = f"read lag {health.lag_mean_ms:.2f} ms mean, {health.lag_max_ms:.2f} ms max"
         clock = f"kernel timestamps; {lag}"
@@ -210,36 +194,31 @@ def _health_remark(health: ClientHealth, facts: Facts) -> str:
     else:
         clock = "user-space timestamps (the kernel gives none): the client's delay is in every figure"
     coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
-    return f"client: {facts.client.transport}, {clock}; {coalesced}; {facts.client.cpu_s:.2f} s of CPU"
+    yield f"client: {client.transport}, {clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
 
 
-def _calibration(result: Result, wanted: ReportOptions) -> Iterator[str]:
-    yield _calibration_remark(result.metrics, result.facts.calibration)
+def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:
+    selftest, rate_per_s = result.facts.calibration, result.metrics.messages_per_s
+    if selftest is None:
+        yield "client error: not measured on this machine: run `loadgen selftest`"
+        return
+    errors = f"ITL {selftest.gap.p99_us / 1000:.2f} ms, TTFT {selftest.ttft.p99_us / 1000:.2f} ms"
+    when = f"{selftest.measured:%Y-%m-%d} at {selftest.streams} streams"
+    line = f"client error P99: {errors} (self-test of {when})"
+    if rate_per_s:
+        least = "" if selftest.capacity_bounded else "at least "
+        line += f"; headroom {least}{selftest.headroom(rate_per_s):.3g}×"
+    yield line
 
 
-def _calibration_remark(metrics: Metrics, known: Calibration | None) -> str:
-    if known is None:
-        return "client error: not measured on this machine: run `loadgen selftest`"
-    errors = f"ITL {known.gap.p99_us / 1000:.2f} ms, TTFT {known.ttft.p99_us / 1000:.2f} ms"
-    error = f"client error P99: {errors} (self-test of {known.measured:%Y-%m-%d} at {known.streams} streams)"
-    if not metrics.messages_per_s:
-        return error
-    least = "" if known.capacity_bounded else "at least "
-    return f"{error}; headroom {least}{known.headroom(metrics.messages_per_s):.3g}×"
-
-
-def _notes(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _notes(result: Result, options: ReportOptions) -> Iterator[str]:
     for missing in result.facts.unknown:
         yield f"not known: {missing}"
     for note in result.facts.notes:
         yield f"note: {note}"
 
 
-def _steady(result: Result, wanted: ReportOptions) -> list[str]:
-    return steady_state.lines(result.steady)
-
-
-def _reconciled(result: Result, wanted: ReportOptions) -> Iterator[str]:
+def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     window = result.facts.window
     if window is None:
         return
@@ -250,18 +229,14 @@ def _reconciled(result: Result, wanted: ReportOptions) -> Iterator[str]:
     yield from reconcile.render(result.reconciled)
 
 
-def _roofline(result: Result, wanted: ReportOptions) -> Iterable[str]:
-    return run_roofline.lines(result.facts, result.metrics)
+def _sensed(result: Result, options: ReportOptions) -> list[str]:
+    sensed = result.facts.sensed
+    return [] if sensed is None else sampler.render(sensed, result.metrics.total_output_tokens)
 
 
-def _sensed(result: Result, wanted: ReportOptions) -> list[str]:
-    known = result.facts.sensed
-    return [] if known is None else sampler.render(known, result.metrics.total_output_tokens)
-
-
-def _fingerprint(result: Result, wanted: ReportOptions) -> Iterable[str]:
-    known = result.facts.fingerprint
-    return [] if known is None else answer_check.lines(known)
+def _fingerprint(result: Result, options: ReportOptions) -> Iterable[str]:
+    fingerprint = result.facts.fingerprint
+    return [] if fingerprint is None else answer_check.lines(fingerprint)
 
 
 SECTIONS = (
@@ -270,16 +245,19 @@ SECTIONS = (
     Section("launched", _launched),
     Section("workload", _workload),
     Section("block", _block, wrapped=False),
-    Section("verdict", _judged),
+    Section(
+        "verdict",
+        lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),
+    ),
     Section("failures", _failures),
     Section("tokens", _tokens),
     Section("load", _load),
     Section("client", _client),
     Section("calibration", _calibration),
     Section("notes", _notes),
-    Section("steady-state", _steady),
+    Section("steady-state", lambda result, _: steady_state.lines(result.steady)),
     Section("reconciliation", _reconciled, wrapped=False),
-    Section("roofline", _roofline),
+    Section("roofline", lambda result, _: run_roofline.lines(result.facts, result.metrics)),
     Section("sensors", _sensed),
     Section("fingerprint", _fingerprint),
 )

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.arrays import Int64
 from loadgen.errors import ExitCode, UsageError
 from loadgen.metrics.files import write_whole
 from loadgen.metrics.metrics import PerRequest
@@ -70,34 +68,31 @@ WORDS = {
 }
 
 
-class RowFormat(msgspec.Struct, frozen=True):
-    """One form of file: its ending, and how rows are written to it."""
-
-    ending: str
-    write: Callable[[Iterator[list[Row]], IO[bytes]], None]
-
-
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
     columns = numbers(run)
     prefix, records = run.facts.request_id_prefix, run.records
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in columns.items()}
-        some = []
+        batch = []
         for position, values in enumerate(zip(*part.values(), strict=True), begin):
-            known = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
+            row = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
             failure = records.failures[position]
-            said = {
-                "request_id": None if prefix is None else f"{prefix}{known['index']}",
+            words = {
+                "request_id": None if prefix is None else f"{prefix}{row['index']}",
                 "class": "",
                 "finish_reason": records.finish_reasons[position],
                 "ok": failure is None,
                 "failure_kind": "" if failure is None else failure.kind.value,
                 "error": "" if failure is None else failure.detail or WORDS[failure.kind],
             }
-            known |= {name: _plain(text) if isinstance(text, str) else text for name, text in said.items()}
-            some.append({name: known[name] for name in COLUMNS})
-        yield some
+            # Half a surrogate pair, which no file can hold, is written as its escape.
+            row |= {
+                name: encodable(word, "utf-8") if isinstance(word, str) else word
+                for name, word in words.items()
+            }
+            batch.append({name: row[name] for name in COLUMNS})
+        yield batch
 
 
 def numbers(run: Result) -> dict[str, NDArray[Any]]:
@@ -110,7 +105,7 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
     return {
         **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
         "intended_ns": records.intended_ns,
-        "sent_ns": _sent(records.sent_ns),
+        "sent_ns": np.where(records.sent, records.sent_ns, UNKNOWN),
         "first_ns": first_ns,
         "last_ns": last_ns,
         "end_ns": records.end_ns,
@@ -123,58 +118,44 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
     }
 
 
-def _sent(sent_ns: Int64) -> Int64:
-    """When each was sent; 0, never, is unknown."""
-    return np.where(sent_ns > 0, sent_ns, UNKNOWN)
+def _write_jsonl(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
+    for batch in batches:
+        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in batch).encode())
 
 
-def _plain(text: str) -> str:
-    """Text that any file can hold: half a surrogate pair is written as its escape."""
-    return encodable(text, "utf-8")
-
-
-def _write_jsonl(some: Iterator[list[Row]], file: IO[bytes]) -> None:
-    for rows_ in some:
-        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows_).encode())
-
-
-def _write_csv(some: Iterator[list[Row]], file: IO[bytes]) -> None:
+def _write_csv(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
     file.write(csv_text([COLUMNS]).encode())
-    for rows_ in some:
-        file.write(csv_text(row.values() for row in rows_).encode())
+    for batch in batches:
+        file.write(csv_text(row.values() for row in batch).encode())
 
 
-def _write_parquet(some: Iterator[list[Row]], file: IO[bytes]) -> None:
+def _write_parquet(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
     try:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet
     except ImportError:
         raise UsageError("--parquet needs the parquet extra: pip install 'llm-loadgen[parquet]'") from None
-    types = {
-        "int64": pyarrow.int64,
-        "double": pyarrow.float64,
-        "string": pyarrow.string,
-        "bool": pyarrow.bool_,
-    }
-    schema = pyarrow.schema([(name, types[kind]()) for name, kind in COLUMNS.items()])
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
     with parquet.ParquetWriter(file, schema) as writer:
-        for rows_ in some:
-            writer.write_table(pyarrow.Table.from_pylist(rows_, schema))
+        for batch in batches:
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema))
 
 
-FORMS = {
-    "jsonl": RowFormat("jsonl", _write_jsonl),
-    "csv": RowFormat("csv", _write_csv),
-    "parquet": RowFormat("parquet", _write_parquet),
-}
+# By a file's ending.
+FORMS: dict[str, Callable[[Iterator[list[Row]], IO[bytes]], None]] = {
+    "jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet,
+}  # fmt: skip
 
 
-def write(run: Result, form: RowFormat, path: Path) -> None:
-    """Write a run's requests to a file, which is whole or absent; raises UsageError where it cannot be."""
+def write(run: Result, form: str, path: Path) -> None:
+    """Write a run's requests in a form of FORMS to a file, which is whole or absent.
+
+    Raises UsageError where it cannot be written.
+    """
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
-        write_whole(path, lambda file: form.write(rows(run), file))
+        write_whole(path, lambda file: FORMS[form](rows(run), file))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
 
@@ -182,7 +163,7 @@ def write(run: Result, form: RowFormat, path: Path) -> None:
 def save(run: Result, directory: Path) -> Path:
     """Write `requests.jsonl` into a run's directory, as --save-requests asks; raises UsageError."""
     path = directory / f"{REQUESTS}.jsonl"
-    write(run, FORMS["jsonl"], path)
+    write(run, "jsonl", path)
     return path
 
 
@@ -212,20 +193,20 @@ def main(argv: Sequence[str]) -> int:
     asked, unknown = parser.parse_known_args(argv)
     if unknown:
         refuse_unknown(unknown[0], parser)
-    run, form = run_directory.load(asked.run_dir), FORMS[asked.form]
+    run = run_directory.load(asked.run_dir)
     if asked.output == "-":
-        return _to_standard_output(run, form)
-    path = asked.run_dir / f"{REQUESTS}.{form.ending}" if asked.output is None else Path(asked.output)
-    write(run, form, path)
+        return _to_standard_output(run, asked.form)
+    path = asked.run_dir / f"{REQUESTS}.{asked.form}" if asked.output is None else Path(asked.output)
+    write(run, asked.form, path)
     printed(f"requests: {path}", sys.stdout)
     return ExitCode.FIGURES
 
 
-def _to_standard_output(run: Result, form: RowFormat) -> int:
+def _to_standard_output(run: Result, form: str) -> int:
     if sys.stdout is None:
         raise UsageError("standard output is closed: use --output FILE")
     try:
-        form.write(rows(run), sys.stdout.buffer)
+        FORMS[form](rows(run), sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         return ExitCode.UNWRITTEN  # who read it went away

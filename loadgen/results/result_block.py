@@ -125,21 +125,17 @@ _SGLANG = Layout(
     percentiles=(90.0, 95.0, 99.0),
 )
 
+_SGLANG_NEW = (
+    "protocol", "total_input_text_tokens", "total_input_vision_tokens", "max_output_tokens_per_s",
+    "max_concurrent_requests", "request_goodput",
+)  # fmt: skip
 # As it printed until the autumn of 2025, its misspelling kept: no peaks, no TPOT, few percentiles.
 _SGLANG_2025 = replace(
     _SGLANG,
     rows=tuple(
         replace(row, label=row.label.replace("Max request", "Max reqeuest"))
         for row in _SGLANG.rows
-        if row.key
-        not in (
-            "protocol",
-            "total_input_text_tokens",
-            "total_input_vision_tokens",
-            "max_output_tokens_per_s",
-            "max_concurrent_requests",
-            "request_goodput",
-        )
+        if row.key not in _SGLANG_NEW
     ),
     sections=(
         BlockSection("End-to-End Latency", "E2E Latency", "e2el", percentiles=()),

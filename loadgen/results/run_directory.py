@@ -148,7 +148,9 @@ def load(directory: Path) -> Result:
                 raise ValueError(f"{path.name} is no regular file")
         if not (directory / RESULT).exists() and (directory / JOURNAL).exists():
             return _recovered(directory)
-        ours = _stored(directory / RESULT)[OURS]
+        if (directory / RESULT).stat().st_size > _LARGEST_RESULT:
+            raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
+        ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
         return Result(_facts(directory, ours), Records.load(directory / ARRIVALS))
     except OSError as error:
         raise UsageError(
@@ -159,14 +161,6 @@ def load(directory: Path) -> Result:
         raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {detail}") from None
 
 
-def _stored(path: Path) -> dict[str, Any]:
-    """The JSON of a file; one that is no regular file could keep us waiting, or never end."""
-    if path.stat().st_size > _LARGEST_RESULT:
-        raise ValueError(f"{path.name} has more than {_LARGEST_RESULT >> 20} MiB")
-    stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return stored
-
-
 def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
     """The facts, whatever version wrote them; raises UsageError and ValueError."""
     version = ours.get("format")
@@ -175,11 +169,11 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
             f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
             "the one that wrote it"
         )
-    known = Facts.stored(ours)
-    run_metadata.check_reportable(known.profile)
-    if not known.profile.request_rate > 0:
-        raise ValueError(f"its request_rate is {known.profile.request_rate}")
-    return known
+    facts = Facts.stored(ours)
+    run_metadata.check_reportable(facts.profile)
+    if not facts.profile.request_rate > 0:
+        raise ValueError(f"its request_rate is {facts.profile.request_rate}")
+    return facts
 
 
 def _recovered(directory: Path) -> Result:
@@ -188,18 +182,18 @@ def _recovered(directory: Path) -> Result:
     contents = journal.read(path)
     if not contents.facts:
         raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
-    known = _facts(directory, json.loads(contents.facts))
+    facts = _facts(directory, json.loads(contents.facts))
     spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
     records = Records.joined(journal.parts(path), spill)
     end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
     where = f"its journal, which ends after {end}"
-    late: LateFacts = {"requests": max(known.requests, len(records)), "under_way": False}
-    if known.under_way:
+    late: LateFacts = {"requests": max(facts.requests, len(records)), "under_way": False}
+    if facts.under_way:
         late["recovered"] = f"the client was killed during the run; read from {where}"
     else:  # nothing that was measured is missing
         why = f"the client ended before its report was written; read from {where}"
-        late["notes"] = (*known.notes, why)
-    return Result(known.learned(late), records)
+        late["notes"] = (*facts.notes, why)
+    return Result(facts.learned(late), records)
 
 
 def create_directory(base: Path, name: str, started: datetime) -> Path:

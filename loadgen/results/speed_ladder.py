@@ -20,15 +20,9 @@ _PUBLISHED_AS = {"transformers serve": "Transformers"}
 # The pages' words in their order; then whatever else the engine was given, but where it is and for whom.
 _WORDS = ("gpu_memory_utilization", "max_model_len", "enforce_eager")
 _PLACE = (
-    "host",
-    "port",
-    "served_model_name",
-    "model",
-    "model_path",
-    "tensor_parallel_size",
-    "tp_size",
+    "host", "port", "served_model_name", "model", "model_path", "tensor_parallel_size", "tp_size",
     "profiler_config",
-)
+)  # fmt: skip
 
 
 def row(run: Result, formula: str) -> SpeedRow:
@@ -36,10 +30,9 @@ def row(run: Result, formula: str) -> SpeedRow:
 
     A request's time is from its first byte sent to the last received, prefill included.
     """
-    facts, ok = run.facts, run.records.ok
-    columns = run.records
-    seconds = int((columns.end_ns[ok] - columns.sent_ns[ok]).sum()) / 1e9
-    prompt, output = int(columns.input_tokens[ok].sum()), int(columns.output_tokens[ok].sum())
+    facts, records, ok = run.facts, run.records, run.records.ok
+    seconds = int((records.end_ns[ok] - records.sent_ns[ok]).sum()) / 1e9
+    prompt, output = int(records.input_tokens[ok].sum()), int(records.output_tokens[ok].sum())
     base, quantization = name(facts)
     return SpeedRow(
         model=base,
@@ -125,7 +118,7 @@ def _gpus(facts: Facts) -> int | None:
 
 def _memory(facts: Facts) -> Memory | None:
     """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
-    engine = next((known for known in engines.ENGINES if known.name == facts.server.engine), engines.UNKNOWN)
+    engine = next((each for each in engines.ENGINES if each.name == facts.server.engine), engines.UNKNOWN)
     if engine.takes_all_memory or facts.sensed is None:
         return None
     level = facts.sensed.server or facts.sensed.pss or facts.sensed.rss
@@ -154,8 +147,7 @@ def _notes(run: Result) -> Iterator[str]:
     sensed = run.facts.sensed
     if _memory(run.facts) is not None and sensed is not None and sensed.server is None:
         yield "host memory"
-    if doubts := _doubts(run):
-        yield doubts
+    yield from filter(None, [_doubts(run)])
 
 
 def _doubts(run: Result) -> str:
@@ -165,14 +157,14 @@ def _doubts(run: Result) -> str:
     return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
 
 
-def json(known: SpeedRow, run: str) -> dict[str, Any]:
+def json(row: SpeedRow, run: str) -> dict[str, Any]:
     """A row as JSON has it, and the directory of its run; "" where nothing ran."""
-    memory = known.gpu_memory
+    memory = row.gpu_memory
     return {
-        **asdict(known),
-        "speed_tok_s": None if known.speed_tok_s is None else float(known.speed_tok_s),
+        **asdict(row),
+        "speed_tok_s": None if row.speed_tok_s is None else float(row.speed_tok_s),
         "gpu_memory": None if memory is None else float(memory.amount),
         "gpu_memory_unit": None if memory is None else memory.unit,
-        "setting": None if known.setting is None else dict(known.setting.words),
+        "setting": None if row.setting is None else dict(row.setting.words),
         "run": run,
     }

@@ -42,10 +42,9 @@ class Memory(msgspec.Struct, frozen=True):
 
     def printed(self, unit: str) -> str:
         """The amount in a unit; in its own as it was written."""
-        same = self.unit == unit
-        return str(
-            self.amount if same else self.of_bytes(int(self.amount * UNIT_BYTES[self.unit]), unit).amount
-        )
+        if self.unit == unit:
+            return str(self.amount)
+        return str(self.of_bytes(int(self.amount * UNIT_BYTES[self.unit]), unit).amount)
 
 
 class Setting(msgspec.Struct, frozen=True):

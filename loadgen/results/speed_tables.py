@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.protocol.layout import WIDTH, aligned, wrapped
 from loadgen.protocol.printable import printable
@@ -31,21 +30,11 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class TableShape(msgspec.Struct, frozen=True):
-    """How a page draws its table; the variations between its tables are `titled` and `drawn`."""
+    """How a page draws its table."""
 
     columns: tuple[Column, ...]
     spanned: int = 0  # leading columns in which equal neighbours are one cell
     optional: frozenset[str] = frozenset()  # left out where every cell is empty
-
-    def titled(self, **titles: str) -> TableShape:
-        """The same with other titles, by key."""
-        columns = (replace(column, title=titles.get(column.key, column.title)) for column in self.columns)
-        return replace(self, columns=tuple(columns))
-
-    def drawn(self, **widths: int) -> TableShape:
-        """The same with these columns at least so wide in a grid: those pages are drawn by hand."""
-        columns = (replace(column, width=widths.get(column.key, column.width)) for column in self.columns)
-        return replace(self, columns=tuple(columns))
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -244,7 +233,7 @@ def rst(table: Table) -> str:
 
     def rule(letter: str, begun: Sequence[int] = ()) -> str:
         letters = [letter if index >= len(begun) or begun[index] else " " for index in range(len(widths))]
-        return f"+{'+'.join(one * (width + 2) for one, width in zip(letters, widths, strict=True))}+"
+        return f"+{'+'.join(letter * (width + 2) for letter, width in zip(letters, widths, strict=True))}+"
 
     def line(row: Sequence[str]) -> str:
         return f"|{'|'.join(f' {cell:<{width}} ' for cell, width in zip(row, widths, strict=True))}|"
@@ -297,7 +286,7 @@ def text(table: Table, width: int = WIDTH) -> str:
         parts = [wrapped(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
         return [_GAP * head + aligned(cells, sides, _GAP) for cells in zip_longest(*parts, fillvalue="")]
 
-    drawn = [*lines(titles), *lines(["-" * one for one in widths])]
+    drawn = [*lines(titles), *lines(["-" * width for width in widths])]
     for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
         if any(begun[:head]):
             drawn += wrapped(whole[0], "", width, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -16,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.arrays import Int64
+from loadgen.metrics import files
 from loadgen.metrics.peaks import peak_concurrency
 from loadgen.metrics.percentiles import median, percentiles
 from loadgen.metrics.record import Records
@@ -199,17 +199,12 @@ def remembered(transport: str, environment: str) -> Calibration | None:
 def remember(measured: Iterable[Calibration]) -> bool:
     """Store these in place of older ones of their kind; False, and a line of why, if that fails."""
     path = cache_path()
-    fresh = {(each.transport, each.environment): each for each in measured}
-    older = {(each.transport, each.environment): each for each in _read().calibrations}
-    cache = _Cache(calibrations=tuple({**older, **fresh}.values()))
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    latest = {(each.transport, each.environment): each for each in (*_read().calibrations, *measured)}
+    cache = _Cache(calibrations=tuple(latest.values()))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(cache.model_dump_json(indent=1), "utf-8")
-        temporary.replace(path)
+        files.write_text(path, cache.model_dump_json(indent=1))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         _LOG.warning("the self-test's result is not stored: %s: %s", path, error.strerror)
         return False
     return True

@@ -48,8 +48,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
 
 def _harms(run: RunEvidence) -> list[str]:
     """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
-    metrics, health, harms = run.metrics, run.metrics.health, []
-    late = _late(run)
+    metrics, health, late, harms = run.metrics, run.metrics.health, _late(run), []
     away = (
         late or health.lag_max_ms > metrics.itl.mean_ms
     )  # for a gap or more, once: what came then coalesced
@@ -143,11 +142,8 @@ def unstamped(run: RunEvidence) -> Evidence | None:
 def late_bodies(run: RunEvidence) -> Evidence | None:
     """Requests were not built when they were due."""
     late = run.facts.client.late_bodies
-    return (
-        f"{late} request bodies were not built when due"
-        if late > LATE_BODIES * run.metrics.requests
-        else None
-    )
+    many = late > LATE_BODIES * run.metrics.requests
+    return f"{late} request bodies were not built when due" if many else None
 
 
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:

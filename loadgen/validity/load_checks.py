@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.metrics import steady_state
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.validity.evidence import RunEvidence, least_samples, percent
-from loadgen.validity.rule import Evidence, invalid, note, suspect
+from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens requested
@@ -162,10 +162,8 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
     comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
     if not comparable.any():
         return None
-    planned, counted = (
-        float(records.planned_input[comparable].mean()),
-        float(records.input_tokens[comparable].mean()),
-    )
+    planned = float(records.planned_input[comparable].mean())
+    counted = float(records.input_tokens[comparable].mean())
     share, tokens = IDS_OFF if run.facts.prompt_format == "ids" else TEXT_OFF
     if abs(counted - planned) <= max(tokens, share * planned):
         return None
@@ -269,7 +267,7 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
             f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: "
             f"a point estimate needs {point}, a 95 % upper bound {bound}"
         )
-    return "; ".join(parts) or None
+    return joined(parts)
 
 
 @note(

@@ -151,7 +151,7 @@ def test_each_form_holds_the_same_rows(form: str, tmp_path: Path, capsys: pytest
 )
 def test_no_cell_begins_a_formula(value: object, cell: str) -> None:
     file = io.BytesIO()
-    FORMS["csv"].write(iter([[dict.fromkeys(COLUMNS, value)]]), file)
+    FORMS["csv"](iter([[dict.fromkeys(COLUMNS, value)]]), file)
     (row,) = csv.DictReader(io.StringIO(file.getvalue().decode(), newline=""))
     assert row == dict.fromkeys(COLUMNS, cell)
 
@@ -207,7 +207,7 @@ def test_parquet_without_its_extra_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=r"pip install 'llm-loadgen\[parquet\]'"):
-        request_rows.write(mixed(), FORMS["parquet"], tmp_path / "x.parquet")
+        request_rows.write(mixed(), "parquet", tmp_path / "x.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -233,9 +233,9 @@ def test_rows_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
     chunks = list(request_rows.rows(of))
     assert [len(chunk) for chunk in chunks] == [4, 4, 3]
     assert [row["request_id"] for chunk in chunks for row in chunk] == [str(i) for i in range(11)]
-    request_rows.write(of, FORMS["jsonl"], tmp_path / "small")
+    request_rows.write(of, "jsonl", tmp_path / "small")
     monkeypatch.setattr(request_rows, "_ROWS_AT_ONCE", 4096)
-    request_rows.write(of, FORMS["jsonl"], tmp_path / "large")
+    request_rows.write(of, "jsonl", tmp_path / "large")
     assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
 
 
@@ -252,7 +252,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
             finish_reasons=[""] * requests, texts=[None] * requests,
         )  # fmt: skip
         tracemalloc.start()
-        request_rows.write(Result(one.facts, records), FORMS["jsonl"], tmp_path / "x")
+        request_rows.write(Result(one.facts, records), "jsonl", tmp_path / "x")
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return size

@@ -21,6 +21,7 @@ from loadgen.results.run_directory import Result
 from loadgen.results.vllm_json import ResultFacts, vllm_result
 from loadgen.telemetry import sampler
 from loadgen.validity import reconcile, run_roofline, verdict
+from loadgen.validity.calibration import Calibration
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Rule
@@ -171,8 +172,7 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
         pytest.param(run_roofline, "lines", "roofline", id="roofline"),
         pytest.param(engine_config, "render", "launched", id="as run"),
         pytest.param(answer_check, "lines", "fingerprint", id="fingerprint"),
-        pytest.param(report, "_health_remark", "client", id="client"),
-        pytest.param(report, "_calibration_remark", "calibration", id="calibration"),
+        pytest.param(Calibration, "headroom", "calibration", id="calibration"),
     ],
 )
 def test_what_a_section_is_made_of_may_raise(

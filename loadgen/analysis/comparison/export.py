@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from loadgen.analysis.comparison.model import Comparison, Effect, Line
+from loadgen.analysis.comparison.model import Comparison, Line
 from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.printable import json_text
@@ -24,11 +24,9 @@ CSV_COLUMNS = (
 
 def csv(comparisons: Sequence[Comparison]) -> str:
     """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
-    rows = (row for one in comparisons for line in one.lines for row in _csv_rows(one, line))
-    return csv_table(
-        CSV_COLUMNS,
-        ({key: None if value == math.inf else value for key, value in row.items()} for row in rows),
-    )
+    rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
+    finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
+    return csv_table(CSV_COLUMNS, finite_rows)
 
 
 def text(comparisons: Sequence[Comparison]) -> str:
@@ -38,8 +36,7 @@ def text(comparisons: Sequence[Comparison]) -> str:
 
 def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
-    found = {"format": FORMAT, "comparisons": [_comparison(one) for one in comparisons]}
-    clean: dict[str, Any] = finite(found)
+    clean: dict[str, Any] = finite({"format": FORMAT, "comparisons": list(map(_comparison, comparisons))})
     return clean
 
 
@@ -48,17 +45,17 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else "inf" if value == math.inf else None
     if isinstance(value, Mapping):
-        return {str(key): finite(one) for key, one in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return value
 
 
-def _csv_rows(one: Comparison, line: Line) -> Iterator[dict[str, Any]]:
+def _csv_rows(comparison: Comparison, line: Line) -> Iterator[dict[str, Any]]:
     about = {
-        "load": one.load.name,
+        "load": comparison.load.name,
         "checkpoint": line.name,
-        "baseline": one.baseline,
+        "baseline": comparison.baseline,
         "runs": len(line.runs),
         "roofline": line.roofline,
         "marks": "; ".join(line.marks),
@@ -72,7 +69,7 @@ def _csv_rows(one: Comparison, line: Line) -> Iterator[dict[str, Any]]:
         row = {
             **about,
             "figure": key,
-            "headline": key == one.headline,
+            "headline": key == comparison.headline,
             "units": summary.units,
             "mean": summary.mean,
             "mean_low": summary.low,
@@ -84,26 +81,30 @@ def _csv_rows(one: Comparison, line: Line) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _comparison(one: Comparison) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
-        "load": asdict(one.load),
-        "baseline": one.baseline,
-        "headline": one.headline,
-        "margin": one.margin,
-        "alpha": one.alpha,
-        "figures": [asdict(figure) for figure in one.figures],
-        "rows": [_line(one, line) for line in one.lines],
-        "remarks": one.remarks,
+        "load": asdict(comparison.load),
+        "baseline": comparison.baseline,
+        "headline": comparison.headline,
+        "margin": comparison.margin,
+        "alpha": comparison.alpha,
+        "figures": [asdict(figure) for figure in comparison.figures],
+        "rows": [_line(comparison, line) for line in comparison.lines],
+        "remarks": comparison.remarks,
     }
 
 
-def _line(one: Comparison, line: Line) -> dict[str, Any]:
-    higher = {figure.key: figure.higher_is_faster for figure in one.figures}
-    ratio, low, high = speed_up(line.effects.get(one.headline), higher.get(one.headline))
+def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
+    higher = {figure.key: figure.higher_is_faster for figure in comparison.figures}
+    ratio, low, high = speed_up(line.effects.get(comparison.headline), higher.get(comparison.headline))
     return {
         "name": line.name,
         "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},
-        "effects": {key: _effect(effect) for key, effect in line.effects.items()},
+        # What an effect held of its resampled figures stood under `beside` once.
+        "effects": {
+            key: {**asdict(effect), "call": effect.call.value, "beside": {}}
+            for key, effect in line.effects.items()
+        },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
         "roofline": line.roofline,
         "marks": line.marks,
@@ -111,10 +112,6 @@ def _line(one: Comparison, line: Line) -> dict[str, Any]:
         "failures": line.failures,
         "runs": [_run(run) for run in line.runs],
     }
-
-
-def _effect(effect: Effect) -> dict[str, Any]:
-    return {**asdict(effect), "call": effect.call.value, "beside": {}}  # held resampled figures once
 
 
 def _run(run: Reported) -> dict[str, Any]:

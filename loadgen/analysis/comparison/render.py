@@ -65,7 +65,7 @@ def speed_up(effect: Effect | None, higher_is_faster: bool | None) -> tuple[floa
 
 
 def _load_lines(comparison: Comparison) -> Iterator[str]:
-    yield from _wrapped(f"{described(comparison.load)}")
+    yield from _wrapped(described(comparison.load))
     yield "=" * WIDTH
     yield _header(comparison)
     for line in comparison.lines:
@@ -108,7 +108,8 @@ def _cells(comparison: Comparison, cells: Sequence[str]) -> str:
 
 def _row(comparison: Comparison, line: Line) -> Iterator[str]:
     """The name with its speed-up and verdict; the figures below."""
-    yield _beside(middle_cut(line.name, _LONGEST_NAME), _verdict(comparison, line))
+    left, right = middle_cut(line.name, _LONGEST_NAME), _verdict(comparison, line)
+    yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
     cells = []
     for figure in _columns(comparison):
         effect = line.effects.get(figure.key)
@@ -118,10 +119,6 @@ def _row(comparison: Comparison, line: Line) -> Iterator[str]:
     cells += [_percent(line.roofline)] * _rooflines(comparison)
     if line.runs:
         yield _cells(comparison, cells)
-
-
-def _beside(left: str, right: str) -> str:
-    return f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
 
 
 def _verdict(comparison: Comparison, line: Line) -> str:
@@ -206,37 +203,28 @@ def _legend(comparison: Comparison, signs: bool = True) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
-    """What stands under a table, by kind: what is not decided, marks, answers, failures."""
+    """What stands under a table, by kind: what is not decided, marks, answers, failures.
+
+    Of each undecided row what its runs could have found and how many more it takes; then why, if known.
+    """
+    effects = [
+        (line.name, effect)
+        for line in comparison.lines
+        if (effect := line.effects.get(comparison.headline)) is not None
+    ]
+    without = [(name, effect.why) for name, effect in effects if effect.call is Call.NONE and effect.why]
+    open_effects = [(name, effect) for name, effect in effects if effect.call is Call.UNDECIDED]
+    powers = [(name, undecided(effect)) for name, effect in open_effects]
+    reasons = [(name, effect.why) for name, effect in open_effects if effect.why]
     for title, pairs in (
-        ("no verdict", _without(comparison)),
-        ("undecided", _undecided(comparison)),
+        ("no verdict", without),
+        ("undecided", powers + reasons),
         ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
         ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
         ("failed", [(line.name, why) for line in comparison.lines for why in line.failures]),
     ):
         if pairs:
             yield title, list(_gathered(pairs, len(comparison.lines)))
-
-
-def _without(comparison: Comparison) -> list[tuple[str, str]]:
-    return [
-        (line.name, effect.why)
-        for line in comparison.lines
-        if (effect := line.effects.get(comparison.headline)) is not None
-        and effect.call is Call.NONE
-        and effect.why
-    ]
-
-
-def _undecided(comparison: Comparison) -> list[tuple[str, str]]:
-    """What each undecided row's runs could have found and how many more it takes; then why, if known."""
-    still = [
-        (line.name, effect)
-        for line in comparison.lines
-        if (effect := line.effects.get(comparison.headline)) is not None and effect.call is Call.UNDECIDED
-    ]
-    found = [(name, undecided(effect)) for name, effect in still]
-    return found + [(name, effect.why) for name, effect in still if effect.why]
 
 
 def undecided(effect: Effect) -> str:

@@ -11,34 +11,32 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison.model import Comparison, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
-from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel, TextAlternative
+from loadgen.analysis.report.formatting import FigureTable
+from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel
 from loadgen.analysis.run_summary import Load, Reported
 
 _Thing = TypeVar("_Thing")
 _Key = TypeVar("_Key", bound=Hashable)
 
 MOST_CURVES = 8  # in one panel
+_BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", False: "Lower is faster."}
 _THROUGHPUT, _TTFT, _TPOT, _SPEED = "output_throughput", "mean_ttft_ms", "mean_tpot_ms", "speed_tok_s"
 
 
-def comparison(found: Comparison) -> Iterator[Panel]:
+def comparison(compared: Comparison) -> Iterator[Panel]:
     """A panel of bars a figure, checkpoints as bars, then how near decoding came to the roofline."""
-    for figure in found.figures:
-        bars = tuple(_bar(line, figure) for line in found.lines if figure.key in line.summaries)
+    for figure in compared.figures:
+        bars = tuple(_bar(line, figure) for line in compared.lines if figure.key in line.summaries)
         if bars:
-            yield _bars(f"bars-{figure.key}", figure.label, bars, _better(figure))
+            yield _bars(f"bars-{figure.key}", figure.label, bars, _BETTER[figure.higher_is_faster])
     shares = tuple(
         Bar(line.name, 100 * line.roofline, f"{100 * line.roofline:.0f} %", best=100.0)
-        for line in found.lines
+        for line in compared.lines
         if line.roofline is not None
     )
     if shares:
-        yield _bars(
-            "bars-roofline",
-            "Decoding, % of the roofline",
-            shares,
-            "100 % is what the memory bandwidth allows.",
-        )
+        best = "100 % is what the memory bandwidth allows."
+        yield _bars("bars-roofline", "Decoding, % of the roofline", shares, best)
 
 
 def _bar(line: Line, figure: Figure) -> Bar:
@@ -49,14 +47,10 @@ def _bar(line: Line, figure: Figure) -> Bar:
     best = NAN
     if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
         best = summary.mean * line.roofline
-    mean, low, high = (formatting.scaled(figure, one) for one in (summary.mean, summary.low, summary.high))
+    mean, low, high = (
+        formatting.scaled(figure, value) for value in (summary.mean, summary.low, summary.high)
+    )
     return Bar(line.name, mean, text, low, high, best)
-
-
-def _better(figure: Figure) -> str:
-    if figure.higher_is_faster is None:
-        return "Neither direction is faster."
-    return "Higher is faster." if figure.higher_is_faster else "Lower is faster."
 
 
 def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
@@ -65,24 +59,21 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         sentences.append("The thin line is the 95 % confidence interval of the mean.")
     if any(bar.best == bar.best for bar in bars):
         sentences.append("The dashed mark is the roofline.")
-    rows = tuple((bar.name, bar.text, _interval(bar)) for bar in bars)
+    intervals = (f"{bar.low:,.4g} to {bar.high:,.4g}" if bar.low == bar.low else "" for bar in bars)
+    rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
     return Panel(
         key=key,
         title=title,
         x_label="",
         bars=bars,
         caption=" ".join(sentences),
-        numbers=TextAlternative(("", "mean", "95 % interval"), rows),
+        numbers=FigureTable(("", "mean", "95 % interval"), rows),
     )
 
 
-def _interval(bar: Bar) -> str:
-    return f"{bar.low:,.4g} to {bar.high:,.4g}" if bar.low == bar.low else ""
-
-
-def distributions(found: Comparison) -> list[Panel]:
+def distributions(compared: Comparison) -> list[Panel]:
     """The latencies of the rows over one another, of those whose requests are known."""
-    groups = [(line.name, [one.run for one in line.runs if one.run is not None]) for line in found.lines]
+    groups = [(line.name, [run.run for run in line.runs if run.run is not None]) for line in compared.lines]
     groups = [(name, runs) for name, runs in groups if runs]
     return list(run_charts.distributions(groups[:MOST_CURVES])) if groups else []
 
@@ -96,13 +87,21 @@ class Point(NamedTuple):
     label: str  # of the load
 
 
+_SWEPT: tuple[tuple[str, str, str, Callable[[Point], float], bool], ...] = (
+    ("ttft", "TTFT", "mean TTFT, ms", lambda point: point.ttft_ms, True),
+    ("speed", "Tokens/s per request", "tokens/s per request", lambda point: point.speed, False),
+)  # key, title, unit, figure, and whether less of it is better
+
+
 def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
     """Latency against throughput, of each checkpoint that was run under at least two loads of one shape."""
-    for shape, runs in _grouped(_timed(reported), _shape):
+    keys = (_THROUGHPUT, _TTFT, _TPOT)
+    timed = [run for run in reported if all((run.figure(key) or 0.0) > 0 for key in keys)]
+    for shape, runs in _grouped(timed, _shape):
         points = {
-            name: _points(found)
-            for name, found in _grouped(runs, lambda one: one.name)
-            if len({_pressure(one.load) for one in found}) > 1
+            name: _points(group)
+            for name, group in _grouped(runs, lambda run: run.name)
+            if len({_pressure(run.load) for run in group}) > 1
         }
         if not points:
             continue
@@ -111,31 +110,15 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
         if len(points) > len(named):
             caption += f" {len(named)} of {len(points)} checkpoints are drawn."
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
-        ttft = _sweep(f"sweep-ttft-{stem}", named, lambda point: point.ttft_ms, falling=True)
-        yield replace(
-            ttft, title="TTFT against throughput", y_label="mean TTFT, ms", caption=caption + ttft.caption
-        )
-        speed = _sweep(f"sweep-speed-{stem}", named, lambda point: point.speed, falling=False)
-        yield replace(
-            speed,
-            title="Tokens/s per request against throughput",
-            y_label="tokens/s per request",
-            caption=caption + speed.caption,
-        )
+        for name, what, unit, figure, falling in _SWEPT:
+            panel = _sweep(f"sweep-{name}-{stem}", named, figure, falling)
+            title, caption_ = f"{what} against throughput", caption + panel.caption
+            yield replace(panel, title=title, y_label=unit, caption=caption_)
 
 
-def _timed(reported: Sequence[Reported]) -> list[Reported]:
-    keys = (_THROUGHPUT, _TTFT, _TPOT)
-    return [one for one in reported if all((one.figure(key) or 0.0) > 0 for key in keys)]
-
-
-def _shape(one: Reported) -> tuple[float, float]:
-    """Lengths alike to a tenth: the server may count a token or two more."""
-    return (_rounded(one.load.input_len), _rounded(one.load.output_len))
-
-
-def _rounded(length: float | None) -> float:
-    return 0.0 if not length else float(f"{length:.2g}")
+def _shape(run: Reported) -> tuple[float, float]:
+    """Lengths alike to a tenth: the server may count a token or two more; 0 without one."""
+    return (float(f"{run.load.input_len or 0:.2g}"), float(f"{run.load.output_len or 0:.2g}"))
 
 
 def _pressure(load: Load) -> tuple[float, float]:
@@ -147,11 +130,11 @@ def _pressure(load: Load) -> tuple[float, float]:
 def _points(runs: Sequence[Reported]) -> list[Point]:
     """A point a load, from the lightest on."""
     points = []
-    for pressure, found in sorted(_grouped(runs, lambda one: _pressure(one.load)), key=lambda pair: pair[0]):
+    by_pressure = _grouped(runs, lambda run: _pressure(run.load))
+    for (limit, rate), group in sorted(by_pressure, key=lambda pair: pair[0]):
         throughput, ttft_ms, tpot_ms = (
-            float(np.mean([one.figure(key) or 0.0 for one in found])) for key in (_THROUGHPUT, _TTFT, _TPOT)
+            float(np.mean([run.figure(key) or 0.0 for run in group])) for key in (_THROUGHPUT, _TTFT, _TPOT)
         )
-        limit, rate = pressure
         label = f"{rate:g}/s" if math.isfinite(rate) else f"{limit:g}" if math.isfinite(limit) else "all"
         points.append(Point(throughput, ttft_ms, 1e3 / tpot_ms, label))
     return points
@@ -162,22 +145,22 @@ def _sweep(
 ) -> Panel:
     """Curves of a figure over throughput; a point that another beats in both is hollow."""
     sign = -1.0 if falling else 1.0
-    every = [(point.throughput, sign * figure(point)) for found in points.values() for point in found]
+    every = [(point.throughput, sign * figure(point)) for curve in points.values() for point in curve]
     curves = tuple(
         Curve(
             name,
-            np.array([point.throughput for point in found]),
-            np.array([figure(point) for point in found]),
+            np.array([point.throughput for point in curve]),
+            np.array([figure(point) for point in curve]),
             CurveStyle.JOINED,
-            tuple(point.label for point in found),
-            tuple(_beaten(point.throughput, sign * figure(point), every) for point in found),
+            tuple(point.label for point in curve),
+            tuple(_beaten(point.throughput, sign * figure(point), every) for point in curve),
         )
-        for name, found in points.items()
+        for name, curve in points.items()
     )
     rows = tuple(
         (name, point.label, f"{point.throughput:,.1f}", f"{figure(point):,.2f}")
-        for name, found in points.items()
-        for point in found
+        for name, curve in points.items()
+        for point in curve
     )
     hollow = any(any(curve.hollow) for curve in curves)
     return Panel(
@@ -186,7 +169,7 @@ def _sweep(
         x_label="output tokens/s, all requests",
         curves=curves,
         caption=" Another point is better in both than a hollow one." if hollow else "",
-        numbers=TextAlternative(("", "load", "tokens/s", "figure"), rows),
+        numbers=FigureTable(("", "load", "tokens/s", "figure"), rows),
     )
 
 
@@ -200,16 +183,16 @@ def _lengths(shape: tuple[float, float]) -> str:
 
 def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
     """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
-    known = [one for one in reported if one.figure(_SPEED) and one.load.input_len]
+    timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
-    for name, found in _grouped(known, lambda one: one.name):
-        lengths = sorted({float(one.load.input_len or 0) for one in found})
-        speeds = [
-            float(np.mean([one.figure(_SPEED) or 0.0 for one in found if one.load.input_len == length]))
-            for length in lengths
-        ]
-        if len(lengths) > 1:
-            curves.append(Curve(name, np.array(lengths), np.array(speeds), CurveStyle.JOINED))
+    for name, runs in _grouped(timed, lambda run: run.name):
+        by_length = sorted(
+            _grouped(runs, lambda run: float(run.load.input_len or 0)), key=lambda pair: pair[0]
+        )
+        if len(by_length) > 1:
+            lengths = np.array([length for length, _ in by_length])
+            speeds = [float(np.mean([run.figure(_SPEED) or 0.0 for run in group])) for _, group in by_length]
+            curves.append(Curve(name, lengths, np.array(speeds), CurveStyle.JOINED))
     for start in range(0, len(curves), MOST_CURVES):
         drawn = tuple(curves[start : start + MOST_CURVES])
         yield Panel(
@@ -219,12 +202,12 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
             y_label="tokens/s",
             curves=drawn,
             caption="One request at a time.",
-            numbers=TextAlternative(
+            numbers=FigureTable(
                 ("", "input", "tokens/s"),
                 tuple(
-                    (one.name, f"{x:,.0f}", f"{y:,.2f}")
-                    for one in drawn
-                    for x, y in zip(one.x.tolist(), one.y.tolist(), strict=True)
+                    (curve.name, f"{x:,.0f}", f"{y:,.2f}")
+                    for curve in drawn
+                    for x, y in zip(curve.x.tolist(), curve.y.tolist(), strict=True)
                 ),
             ),
         )
@@ -232,7 +215,7 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
 
 def _grouped(things: Iterable[_Thing], key: Callable[[_Thing], _Key]) -> list[tuple[_Key, list[_Thing]]]:
     """By key, in the order in which keys are first met."""
-    found: dict[_Key, list[_Thing]] = {}
+    groups: dict[_Key, list[_Thing]] = {}
     for thing in things:
-        found.setdefault(key(thing), []).append(thing)
-    return list(found.items())
+        groups.setdefault(key(thing), []).append(thing)
+    return list(groups.items())

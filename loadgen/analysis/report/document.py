@@ -47,7 +47,7 @@ class Document(msgspec.Struct, frozen=True):
     @property
     def simulated(self) -> bool:
         """Whether any of it came from the embedded engine."""
-        return any(one.simulated for one in self.accounts)
+        return any(account.simulated for account in self.accounts)
 
 
 def document(
@@ -60,19 +60,19 @@ def document(
     reported = _ordered(reported, comparisons)
     drawn = _drawn(reported)
     accounts = tuple(
-        account(one, f"run-{number}", draw=number in drawn) for number, one in enumerate(reported, 1)
+        account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
     )
-    met = [
+    shown = [
         comparison
         for comparison in comparisons
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
-    levels = Counter(one.level for one in reported if one.level)
+    levels = Counter(run.level for run in reported if run.level)
     return Document(
         title=_title(reported),
         subtitle=_subtitle(reported),
-        compared=tuple(_compared(comparison, number) for number, comparison in enumerate(met, 1)),
-        fits=memory_fit.fits(met) if any(len(comparison.lines) > 1 for comparison in met) else None,
+        compared=tuple(_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
+        fits=memory_fit.fits(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
         sweeps=(*comparison_charts.sweeps(reported), *comparison_charts.ladders(reported)),
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
@@ -83,9 +83,9 @@ def document(
 
 def _ordered(reported: Sequence[Reported], comparisons: Sequence[Comparison]) -> list[Reported]:
     """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
-    rows = [one for comparison in comparisons for line in comparison.lines for one in line.runs]
-    places = {id(one): place for place, one in enumerate(rows)}
-    return sorted(reported, key=lambda one: places.get(id(one), len(rows)))
+    rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
+    places = {id(run): place for place, run in enumerate(rows)}
+    return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
 
 
 def _compared(comparison: Comparison, number: int) -> Compared:
@@ -111,36 +111,31 @@ def _drawn(reported: Sequence[Reported]) -> set[int]:
     """The numbers of the runs that are drawn: the first of each row and load, then the second of each, …"""
     seen: Counter[tuple[str, object]] = Counter()
     turns = []
-    for number, one in enumerate(reported, 1):
-        if one.run is not None:
-            turns.append((seen[(one.name, one.load.name or one.load)], number))
-            seen[(one.name, one.load.name or one.load)] += 1
+    for number, run in enumerate(reported, 1):
+        if run.run is not None:
+            row = (run.name, run.load.name or run.load)
+            turns.append((seen[row], number))
+            seen[row] += 1
     return {number for _, number in sorted(turns)[:MOST_DRAWN]}
 
 
 def _title(reported: Sequence[Reported]) -> str:
-    campaigns = {one.cell.campaign for one in reported if one.cell is not None}
-    names = list(dict.fromkeys(one.name for one in reported))
+    campaigns = {run.cell.campaign for run in reported if run.cell is not None}
+    names = list(dict.fromkeys(run.name for run in reported))
     if len(campaigns) == 1:
         return campaigns.pop()
-    if len(names) == 1:
-        return names[0]
-    if len(names) == 2:
-        return f"{names[0]} and {names[1]}"
-    return f"{len(names)} checkpoints"
+    return " and ".join(names) if 0 < len(names) < 3 else f"{len(names)} checkpoints"
 
 
 def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
     parts = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
     for values in (
-        dict.fromkeys(one.engine for one in reported if one.engine),
-        dict.fromkeys(one.machine for one in reported if one.machine),
+        dict.fromkeys(run.engine for run in reported if run.engine),
+        dict.fromkeys(run.machine for run in reported if run.machine),
     ):
         if values:
             first, *others = values
             parts.append(first + (f" and {len(others)} more" if others else ""))
-    times = sorted(one.started for one in reported if one.started is not None)
-    if times:
-        days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (times[0], times[-1]))
-        parts.append(" to ".join(days))
-    return tuple(parts)
+    times = sorted(run.started for run in reported if run.started is not None)
+    days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (*times[:1], *times[-1:]))
+    return (*parts, *[" to ".join(days)] * bool(days))

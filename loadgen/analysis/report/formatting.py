@@ -11,7 +11,7 @@ from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, 
 from loadgen.analysis.run_summary import Reported
 
 SYMBOLS = {Call.FASTER: "▲", Call.SLOWER: "▼", Call.EQUIVALENT: "≈", Call.UNDECIDED: "?", Call.NONE: "–"}
-_MANY = 3  # rows: what is said of as many is said once
+_MANY = 3  # rows: what holds for as many is written once
 LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
 _SCALES: dict[str, tuple[float, str]] = {"memory_bytes": (2.0**-30, "GiB"), "weight_bytes": (2.0**-30, "GiB")}
 
@@ -24,12 +24,22 @@ class Number(msgspec.Struct, frozen=True):
     text: str
 
 
+Entry = Number | str
+
+
+class FigureTable(msgspec.Struct, frozen=True):
+    """Figures in rows, the first entry of each its name."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+
+
 def number(key: str, value: object, digits: int = 2, unit: str = "") -> Number | str:
     """A number with thousands apart; a dash without a value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return "–" if value is None or value != value else str(value)
-    said = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
-    return Number(key, value, f"{said} {unit}".rstrip())
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    return Number(key, value, f"{text} {unit}".rstrip())
 
 
 def scaled(figure: Figure, value: float) -> float:
@@ -39,8 +49,8 @@ def scaled(figure: Figure, value: float) -> float:
 
 def unit(figure: Figure) -> str:
     """The unit that the figure's label does not name."""
-    said = _SCALES.get(figure.key, (1.0, ""))[1]
-    return "" if said in figure.label else said
+    name = _SCALES.get(figure.key, (1.0, ""))[1]
+    return "" if name in figure.label else name
 
 
 def written(figure: Figure, value: float) -> str:
@@ -66,29 +76,34 @@ def interval(effect: Effect) -> str:
     return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
 
 
-def lead(found: Comparison, line: Line) -> str:
+def lead(comparison: Comparison, line: Line) -> str:
     """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
-    effect = line.effects.get(found.headline)
-    label = next((one.label for one in found.figures if one.key == found.headline), found.headline)
+    effect = line.effects.get(comparison.headline)
+    label = next(
+        (figure.label for figure in comparison.figures if figure.key == comparison.headline),
+        comparison.headline,
+    )
     if effect is None:
         return ""
-    times = render.multiplied(found, line)
-    said = [f"{times} by {label}"] if times else []
+    times = render.multiplied(comparison, line)
+    parts = [f"{times} by {label}"] if times else []
     if effect.units > 1:
-        said.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
+        parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Call.UNDECIDED:
-        said.append(render.undecided(effect))
-    elif effect.why and effect.why not in common(found):
-        said.append(effect.why)
-    return "; ".join(said)
+        parts.append(render.undecided(effect))
+    elif effect.why and effect.why not in common(comparison):
+        parts.append(effect.why)
+    return "; ".join(parts)
 
 
-def common(found: Comparison) -> dict[str, str]:
+def common(comparison: Comparison) -> dict[str, str]:
     """What holds for three rows or more next to the baseline, or for both of two: written once."""
-    others = [line for line in found.lines if line.name != found.baseline]
+    others = [line for line in comparison.lines if line.name != comparison.baseline]
     names: dict[str, list[str]] = {}
     for line in others:
-        for sentence in dict.fromkeys((*_whys(found, line), *line.marks)):
+        effect = line.effects.get(comparison.headline)
+        why = [effect.why] if effect is not None and effect.call is Call.NONE and effect.why else []
+        for sentence in dict.fromkeys((*why, *line.marks)):
             names.setdefault(sentence, []).append(line.name)
     return {
         sentence: "all" if len(of) == len(others) else ", ".join(of)
@@ -97,18 +112,12 @@ def common(found: Comparison) -> dict[str, str]:
     }
 
 
-def marks(found: Comparison, line: Line) -> tuple[str, ...]:
+def marks(comparison: Comparison, line: Line) -> tuple[str, ...]:
     """The marks of this row that hardly another has."""
-    once = common(found)
+    once = common(comparison)
     return tuple(mark for mark in line.marks if mark not in once)
-
-
-def _whys(found: Comparison, line: Line) -> list[str]:
-    effect = line.effects.get(found.headline)
-    return [effect.why] if effect is not None and effect.call is Call.NONE and effect.why else []
 
 
 def where(run: Reported) -> str:
     """Which engine on which machine."""
-    parts = (run.engine, run.machine, run.power_mode)
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, (run.engine, run.machine, run.power_mode)))

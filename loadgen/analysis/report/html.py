@@ -14,9 +14,9 @@ from loadgen import __version__
 from loadgen.analysis.comparison.model import Call, Comparison
 from loadgen.analysis.report import formatting, inline_svg
 from loadgen.analysis.report.document import Document
+from loadgen.analysis.report.formatting import Entry, FigureTable
 from loadgen.analysis.report.palette import DARK, LIGHT
 from loadgen.analysis.report.panel import Panel
-from loadgen.analysis.report.run_section import Entry, FigureTable
 
 _HERE = Path(__file__).parent
 _OTHER_COLOURS = {  # beside those of the pictures: raised ground, links, and what is good, doubtful, bad
@@ -35,7 +35,7 @@ def render(document: Document) -> str:
     )
     places.filters.update(
         drawn=_drawn,
-        exact=lambda value: repr(value),
+        exact=repr,
         written=formatting.written,
         spread=formatting.spread,
         ratio=formatting.ratio,
@@ -73,15 +73,14 @@ def _variables(colours: Mapping[str, str], theme: str) -> Markup:
     return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
 
 
-def statistics(found: Comparison) -> FigureTable | None:
+def statistics(comparison: Comparison) -> FigureTable | None:
     """Everything known of each difference; None where there is no verdict on any."""
     rows: list[tuple[Entry, ...]] = []
-    for figure in found.figures:
-        for line in found.lines:
+    for figure in comparison.figures:
+        for line in comparison.lines:
             effect = line.effects.get(figure.key)
             if effect is None or effect.call is Call.NONE:
                 continue
-            more = "–" if effect.more_runs is None else f"{effect.more_runs}"
             rows.append(
                 (
                     f"{line.name}: {figure.label}",
@@ -89,19 +88,8 @@ def statistics(found: Comparison) -> FigureTable | None:
                     f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
                     f"{effect.units} {'pairs' if effect.paired else 'per side'}",
                     f"{100 * effect.detectable:.2g} %" if effect.detectable == effect.detectable else "–",
-                    more, effect.why or "–",
+                    "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
                 )
             )  # fmt: skip
-    titles = (
-        "",
-        "ratio",
-        "95 %",
-        "p",
-        "p, Holm",
-        "p, equivalent",
-        "n",
-        "detectable",
-        "more runs",
-        "why",
-    )
+    titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
     return FigureTable(titles, tuple(rows)) if rows else None

@@ -20,10 +20,10 @@ _FENCE = re.compile(r"`{3,}")
 def render(document: Document) -> str:
     """The whole report; names are escaped, so that none of them is markup."""
     lines = [f"# {_cell(document.title)}", "", _cell(" · ".join(document.subtitle)), ""]
-    told = [f"{formatting.LEVELS[level]} {count} {level}" for level, count in document.levels]
+    verdicts = [f"{formatting.LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
-        told.append("SIMULATED: the embedded engine answered, no model ran")
-    lines += ["**Verdict**: " + " · ".join(told), ""] * bool(told)
+        verdicts.append("SIMULATED: the embedded engine answered, no model ran")
+    lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
     for part in document.compared:
         lines += _compared(part)
     if document.fits is not None:
@@ -31,43 +31,43 @@ def render(document: Document) -> str:
     lines += _missing(document)
     if len(document.accounts) > 1:
         lines += _runs(document.accounts)
-    for one in document.accounts:
-        lines += _run(one, alone=len(document.accounts) == 1)
+    for account in document.accounts:
+        lines += _run(account, alone=len(document.accounts) == 1)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _compared(part: Compared) -> Iterator[str]:
-    found = part.comparison
+    comparison = part.comparison
     yield from (f"## {_cell(part.title)}", "")
-    for line in found.lines:
-        effect = line.effects.get(found.headline)
+    for line in comparison.lines:
+        effect = line.effects.get(comparison.headline)
         if effect is not None:
-            said = formatting.lead(found, line)
-            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {_cell(said)}"
-        for remark in (*formatting.marks(found, line), *filter(None, [line.answers]), *line.failures):
+            lead = _cell(formatting.lead(comparison, line))
+            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {lead}"
+        for remark in (*formatting.marks(comparison, line), *filter(None, [line.answers]), *line.failures):
             yield f"- {_cell(line.name)}: {_cell(remark)}"
-    for said, names in formatting.common(found).items():
-        yield f"- {_cell(names)}: {_cell(said)}"
+    for sentence, names in formatting.common(comparison).items():
+        yield f"- {_cell(names)}: {_cell(sentence)}"
     yield ""
-    roofline = any(line.roofline is not None for line in found.lines)
-    titles = ["Checkpoint", *(figure.label for figure in found.figures)]
+    roofline = any(line.roofline is not None for line in comparison.lines)
+    titles = ["Checkpoint", *(figure.label for figure in comparison.figures)]
     titles += ["Roofline"] * roofline + ["Runs"]
-    yield from _table(titles, [_row(found, line, roofline) for line in found.lines])
-    if found.baseline:
+    yield from _table(titles, [_row(comparison, line, roofline) for line in comparison.lines])
+    if comparison.baseline:
         yield (
-            f"Compared with {_cell(found.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
-            f"interval; equivalent is within ± {100 * found.margin:g} %."
+            f"Compared with {_cell(comparison.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
+            f"interval; equivalent is within ± {100 * comparison.margin:g} %."
         )
         yield ""
-    for remark in found.remarks:
+    for remark in comparison.remarks:
         yield from (_cell(remark), "")
     for title, table in part.tables:
         yield from (f"### {title}", "", *_words(table))
 
 
-def _row(found: Comparison, line: Line, roofline: bool) -> list[str]:
-    name = f"{_cell(line.name)} (baseline)" if line.name == found.baseline else _cell(line.name)
-    cells = [name, *(_figure(line, figure) for figure in found.figures)]
+def _row(comparison: Comparison, line: Line, roofline: bool) -> list[str]:
+    name = f"{_cell(line.name)} (baseline)" if line.name == comparison.baseline else _cell(line.name)
+    cells = [name, *(_figure(line, figure) for figure in comparison.figures)]
     cells += [f"{100 * line.roofline:.0f} %" if line.roofline is not None else "–"] * roofline
     return [*cells, str(len(line.runs))]
 
@@ -76,15 +76,12 @@ def _figure(line: Line, figure: Figure) -> str:
     summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
     if summary is None:
         return "–"
-    said = f"{formatting.written(figure, summary.mean)} {formatting.spread(figure, summary)}".rstrip()
+    mean = f"{formatting.written(figure, summary.mean)} {formatting.spread(figure, summary)}".rstrip()
     if effect is None or effect.ratio != effect.ratio:
-        return said
+        return mean
     between = f" ({formatting.interval(effect)})" if formatting.interval(effect) else ""
-    return (
-        f"{said}<br>{formatting.ratio(effect.ratio)}{between} {formatting.SYMBOLS[effect.call]}".removesuffix(
-            " –"
-        )
-    )
+    ratio = f"{formatting.ratio(effect.ratio)}{between} {formatting.SYMBOLS[effect.call]}".removesuffix(" –")
+    return f"{mean}<br>{ratio}"
 
 
 def _missing(document: Document) -> Iterator[str]:
@@ -104,38 +101,38 @@ def _runs(accounts: Sequence[Account]) -> Iterator[str]:
     titles = ["Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms"]
     keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
     rows = []
-    for one in accounts:
-        told = one.reported
-        turn = f"{one.load}, {one.turn}" if one.turn else one.load
-        values = [told.figure(key) for key in keys]
+    for account in accounts:
+        run = account.reported
+        turn = f"{account.load}, {account.turn}" if account.turn else account.load
+        values = [run.figure(key) for key in keys]
         figures = ["–" if value is None else f"{value:,.2f}" for value in values]
-        rows.append([_cell(told.name), _cell(turn), told.level or "–", *figures])
+        rows.append([_cell(run.name), _cell(turn), run.level or "–", *figures])
     yield from _table(titles, rows)
 
 
-def _run(one: Account, alone: bool) -> Iterator[str]:
-    if not (alone or one.doubts or one.command):
+def _run(account: Account, alone: bool) -> Iterator[str]:
+    if not (alone or account.doubts or account.command):
         return
-    turn = f" ({one.turn})" if one.turn and not alone else ""
-    said = f"{one.reported.name}: {one.load}{turn}"
+    turn = f" ({account.turn})" if account.turn and not alone else ""
+    summary = f"{account.reported.name}: {account.load}{turn}"
     if alone:
         yield from ("## The run", "")
     else:
-        yield from ("<details>", f"<summary>{html.escape(' '.join(said.split()))}</summary>", "")
-    for doubt in one.doubts:
-        told = f": {doubt.evidence}" if doubt.evidence else ""
-        remedy = f" *What to do:* {_cell(doubt.remedy)}." if doubt.remedy else ""
-        yield f"- **{_cell(doubt.name)}** {doubt.severity}{_cell(told)}.{remedy}"
+        yield from ("<details>", f"<summary>{html.escape(' '.join(summary.split()))}</summary>", "")
+    for doubt in account.doubts:
+        evidence = f": {doubt['evidence']}" if doubt["evidence"] else ""
+        remedy = f" *What to do:* {_cell(doubt['remedy'])}." if doubt["remedy"] else ""
+        yield f"- **{_cell(doubt['name'])}** {doubt['severity']}{_cell(evidence)}.{remedy}"
     yield ""
-    if one.latencies is not None and one.latencies.rows:
+    if account.latencies is not None and account.latencies.rows:
         yield from _table(
-            list(one.latencies.titles),
+            list(account.latencies.titles),
             [[entry.text if isinstance(entry, Number) else _cell(entry) for entry in row]
-             for row in one.latencies.rows],
+             for row in account.latencies.rows],
         )  # fmt: skip
-    yield from _fenced(one.text)
-    if one.command:
-        yield from ("Run it again:", "", *_fenced(one.command))
+    yield from _fenced(account.text)
+    if account.command:
+        yield from ("Run it again:", "", *_fenced(account.command))
     if not alone:
         yield from ("</details>", "")
 

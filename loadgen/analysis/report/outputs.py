@@ -35,12 +35,12 @@ def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read(asked.places))
     for trouble in given.read.troubles:
-        _say(f"loadgen: {plain(trouble)}")
+        printed(f"loadgen: {plain(trouble)}", sys.stderr)
     if not given.read.reported and not given.read.failures:
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
     for form in forms:
-        said = FORMS[form](given)
-        yield said if form == _PLOT else plain(said)  # a plot's colours are our own
+        text = FORMS[form](given)
+        yield text if form == _PLOT else plain(text)  # a plot's colours are our own
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,12 @@ class _Given:
     def comparisons(self) -> list[Comparison]:
         kept = campaigns.told(self.asked.places)
         margin = MARGIN if kept.margin is None else kept.margin
-        ask = ComparisonOptions(
-            baseline=self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline
-        )
-        found = compare(self.reported, ask, self.read.failures)
-        if found and any(run.ceiling is None for run in self.reported):
-            found[0] = replace(found[0], remarks=(*found[0].remarks, *self._completed[1]))
-        return found
+        ask = ComparisonOptions(self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline)
+        comparisons = compare(self.reported, ask, self.read.failures)
+        if comparisons and any(run.ceiling is None for run in self.reported):
+            first = comparisons[0]
+            comparisons[0] = replace(first, remarks=(*first.remarks, *self._completed[1]))
+        return comparisons
 
     @cached_property
     def document(self) -> Document:
@@ -74,22 +73,19 @@ class _Given:
     @cached_property
     def _completed(self) -> tuple[list[Reported], list[str]]:
         asked, kept = self.asked, campaigns.told(self.asked.places)
-        said = asked.hardware is not None or asked.bandwidth is not None
+        given = asked.hardware is not None or asked.bandwidth is not None
         config = Path(asked.model_config) if asked.model_config else None
-        hardware = Hardware(asked.hardware if said else kept.hardware, asked.bandwidth, config)
+        hardware = Hardware(asked.hardware if given else kept.hardware, asked.bandwidth, config)
         return ceilings.completed(self.read.reported, hardware)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
         """Every panel with its file's stem."""
-        made = self.document
-        for part in made.compared:
-            for panel in (*part.bars, *part.distributions):
-                yield (f"{part.anchor}-{panel.key}" if len(made.compared) > 1 else panel.key), panel
-        for panel in made.sweeps:
-            yield panel.key, panel
-        for one in made.accounts:
-            for panel in one.drawn:
-                yield (f"{one.anchor}-{panel.key}" if len(made.accounts) > 1 else panel.key), panel
+        compared = [(part.anchor, (*part.bars, *part.distributions)) for part in self.document.compared]
+        accounts = [(account.anchor, account.drawn) for account in self.document.accounts]
+        for parts in (compared, [("", self.document.sweeps)], accounts):
+            for anchor, panels in parts:
+                for panel in panels:
+                    yield (f"{anchor}-{panel.key}" if len(parts) > 1 else panel.key), panel
 
 
 def _text(given: _Given) -> str:
@@ -97,7 +93,7 @@ def _text(given: _Given) -> str:
     if not given.asked.layout:
         return render.text(given.comparisons)
     layout = result_block.layout(given.asked.layout)
-    return "\n".join(f"{one.name}\n{result_block.render(one.figures, layout)}\n" for one in given.reported)
+    return "\n".join(f"{run.name}\n{result_block.render(run.figures, layout)}\n" for run in given.reported)
 
 
 def _html(given: _Given) -> str:
@@ -158,7 +154,7 @@ def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, 
             save(panel, path)
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another directory") from None
-    _say(f"wrote {len(panels)} pictures to {directory}")
+    printed(f"wrote {len(panels)} pictures to {directory}", sys.stderr)
     return ""
 
 
@@ -172,13 +168,8 @@ def _written(path: Path, text: str) -> str:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
-    _say(f"wrote {path} ({len(text.encode()) / 1e3:,.0f} kB)")
+    printed(f"wrote {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
     return ""
-
-
-def _say(line: str) -> None:
-    """Beside what is printed for others to read."""
-    printed(line, sys.stderr)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.analysis.report.formatting import FigureTable
+
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
 
@@ -69,13 +71,6 @@ class Bar(msgspec.Struct, frozen=True):
     best: float = NAN
 
 
-class TextAlternative(msgspec.Struct, frozen=True):
-    """The same as a table of numbers, for readers who cannot see it."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 class Panel(msgspec.Struct, frozen=True):
     """One picture; `band` is a stretch of x that stands out, such as the steady part of a run."""
 
@@ -91,4 +86,4 @@ class Panel(msgspec.Struct, frozen=True):
     y_top: float | None = None
     band: tuple[float, float, str] | None = None
     caption: str = ""
-    numbers: TextAlternative | None = None
+    numbers: FigureTable | None = None  # the same as a table, for readers who cannot see it

@@ -53,9 +53,8 @@ def _outline(axes: Axes, outline: Outline) -> None:
         axes.plot(x, y, color=LIGHT[outline.stroke], linestyle="none", marker="o", alpha=DOTS_OPACITY,
                   markersize=outline.width, markeredgewidth=0)  # fmt: skip
     elif outline.stroke:
+        dashes: dict[str, Any] = (
+            {"dashes": tuple(np.array(outline.dash) / outline.width)} if outline.dash else {}
+        )
         axes.plot(x, y, color=LIGHT[outline.stroke], linewidth=outline.width, solid_capstyle="butt",
-                  dash_capstyle="butt", solid_joinstyle="round", **_dashes(outline))  # fmt: skip
-
-
-def _dashes(outline: Outline) -> dict[str, Any]:
-    return {"dashes": tuple(np.array(outline.dash) / outline.width)} if outline.dash else {}
+                  dash_capstyle="butt", solid_joinstyle="round", **dashes)  # fmt: skip

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, TextAlternative, Tone
+from loadgen.analysis.report.formatting import FigureTable
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone
 from loadgen.arrays import Bool, Int64
+from loadgen.endpoint.server_counters import ServerSample
 from loadgen.metrics.metrics import PerRequest, gaps
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady
@@ -46,43 +49,38 @@ def latency_ms(run: Result, key: str) -> Floats:
 def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
     """A panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
     for key, title in LATENCIES.items():
-        found = [(name, _pooled(runs, key)) for name, runs in groups]
-        found = [(name, values) for name, values in found if len(values)]
-        if not found:
+        pooled = [(name, np.concatenate([latency_ms(run, key) for run in runs])) for name, runs in groups]
+        ordered = [(name, np.sort(values)) for name, values in pooled if len(values)]
+        if not ordered:
             continue
-        highest = max(float(values[-1]) for _, values in found)
-        middle = min(float(values[len(values) // 2]) for _, values in found)
-        pooled = any(len(runs) > 1 for _, runs in groups)
-        counted = ", ".join(f"{len(values):,}" for _, values in found[:8])
+        highest = max(float(values[-1]) for _, values in ordered)
+        middle = min(float(values[len(values) // 2]) for _, values in ordered)
+        several = any(len(runs) > 1 for _, runs in groups)
+        counted = ", ".join(f"{len(values):,}" for _, values in ordered[:8])
         yield Panel(
             key=f"{key}-distribution",
             title=title,
             x_label="ms",
             y_label="cumulative %",
-            curves=(*(ecdf(name, values) for name, values in found), *_percentiles(found)),
+            curves=(*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
             caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}"
-            f"{'; the runs of a row are pooled' if pooled else ''}.",
-            numbers=TextAlternative(
+            f"{'; the runs of a row are pooled' if several else ''}.",
+            numbers=FigureTable(
                 ("", *(f"P{p:g}" for p in _TOLD), "max"),
                 tuple(
                     (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _TOLD), f"{v[-1]:,.2f} ms")
-                    for name, v in found
+                    for name, v in ordered
                 ),
             ),
         )
 
 
-def _pooled(runs: Sequence[Result], key: str) -> Floats:
-    """In order of size."""
-    return np.sort(np.concatenate([latency_ms(run, key) for run in runs])) if runs else np.zeros(0)
-
-
-def _percentiles(found: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
+def _percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
     """Marks on a curve that stands alone."""
-    if len(found) == 1:
-        values = found[0][1]
+    if len(ordered) == 1:
+        values = ordered[0][1]
         shown = [p for p in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - p / 100)]
         x, labels = np.percentile(values, shown), tuple(f"P{p:g}" for p in shown)
         yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
@@ -109,18 +107,17 @@ def over_time(run: Result) -> Iterator[Panel]:
     end_ns = int(np.maximum(records.end_ns, records.sent_ns)[sent].max())
     if end_ns <= begin_ns:
         return
-    window_s = (end_ns - begin_ns) / _SECOND_NS
-    found = run.steady
-    steady = (found.begin_s, found.end_s, "steady") if isinstance(found, Steady) else None
+    window_s, steady = (end_ns - begin_ns) / _SECOND_NS, run.steady
+    band = (steady.begin_s, steady.end_s, "steady") if isinstance(steady, Steady) else None
+    panels = [_in_flight(records, sent, begin_ns, window_s)]
     if len(records.arrival_ns):
-        yield _rate(records, begin_ns, window_s, steady)
-    yield _under_way(records, sent, begin_ns, window_s, steady)
+        panels.insert(0, _rate(records, begin_ns, window_s, shaded=band is not None))
     each = PerRequest.of(records, run.facts.ask())
     begun = each.has_ttft
     if begun.any():
-        yield _first_tokens(
-            (records.sent_ns[begun] - begin_ns) / _SECOND_NS, each.ttft_ns[begun] / _MS_NS, window_s, steady
-        )
+        sent_s = (records.sent_ns[begun] - begin_ns) / _SECOND_NS
+        panels.append(_first_tokens(sent_s, each.ttft_ns[begun] / _MS_NS))
+    yield from (replace(panel, x_end=window_s, band=band) for panel in panels)
 
 
 def step_s(window_s: float, bins: int = MOST_BINS) -> float:
@@ -128,7 +125,7 @@ def step_s(window_s: float, bins: int = MOST_BINS) -> float:
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
-def _rate(records: Records, begin_ns: int, window_s: float, band: tuple[float, float, str] | None) -> Panel:
+def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
     step = step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
     bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
     at = ((records.arrival_ns - begin_ns) / (step * _SECOND_NS)).astype(np.int64).clip(0, bins - 1)
@@ -143,18 +140,13 @@ def _rate(records: Records, begin_ns: int, window_s: float, band: tuple[float, f
         y_label="tokens/s",
         curves=(Curve("tokens/s", np.append(np.arange(bins) * step, window_s), np.append(rate, rate[-1]),
                       CurveStyle.STEPS),),
-        x_end=window_s,
-        band=band,
         caption=f"Tokens received per second, in bins of {step:g} s"
-        f"{'; the shaded part is the steady state' if band else ''}.",
+        f"{'; the shaded part is the steady state' if shaded else ''}.",
         numbers=_extremes("tokens/s", rate),
     )  # fmt: skip
 
 
-def _under_way(
-    records: Records, sent: Bool, begin_ns: int, window_s: float,
-    band: tuple[float, float, str] | None,
-) -> Panel:  # fmt: skip
+def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> Panel:
     starts = np.sort(records.sent_ns[sent])
     ends = np.sort(np.maximum(records.end_ns, records.sent_ns)[sent])
     if 2 * len(starts) <= MOST_POINTS:
@@ -177,8 +169,6 @@ def _under_way(
         x_label="s",
         y_label="requests",
         curves=(Curve("requests", x, y, CurveStyle.STEPS),),
-        x_end=window_s,
-        band=band,
         caption=f"{caption}.",
         numbers=_extremes("requests", y),
     )
@@ -191,9 +181,7 @@ def _ramp(times_ns: Int64, edges: Floats) -> Floats:
     return area
 
 
-def _first_tokens(
-    at_s: Floats, ttft_ms: Floats, window_s: float, band: tuple[float, float, str] | None
-) -> Panel:
+def _first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
     caption = "One point per request, at its send time."
     curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
@@ -204,8 +192,6 @@ def _first_tokens(
         x_label="s, when sent",
         y_label="ms",
         curves=curves,
-        x_end=window_s,
-        band=band,
         caption=caption,
         numbers=_extremes("ms", ttft_ms),
     )
@@ -260,10 +246,11 @@ def timeline(run: Result) -> Iterator[Panel]:
         y_label="request, in order of sending",
         spans=spans,
         caption=f"Each line is a request.{left_out}",
-        numbers=TextAlternative(
+        numbers=FigureTable(
             ("", "requests", "mean s"),
             tuple(
-                (one.name, f"{len(one.at):,}", f"{float(np.mean(one.end - one.begin)):,.4f}") for one in spans
+                (kind.name, f"{len(kind.at):,}", f"{float(np.mean(kind.end - kind.begin)):,.4f}")
+                for kind in spans
             ),
         ),
     )
@@ -273,8 +260,7 @@ def server(run: Result) -> Iterator[Panel]:
     """The server's gauges over the run; nothing of a server that has none."""
     window = run.facts.window
     samples = window.samples if window is not None and not window.trouble else ()
-    named = (("running", "running"), ("waiting", "waiting"))
-    curves = [_gauge(samples, gauge, name, 1.0) for gauge, name in named]
+    curves = [_gauge(samples, gauge, gauge, 1.0) for gauge in ("running", "waiting")]
     drawn = tuple(curve for curve in curves if len(curve.x))
     if drawn:
         yield Panel(
@@ -284,7 +270,7 @@ def server(run: Result) -> Iterator[Panel]:
             y_label="requests",
             curves=drawn,
             caption="Gauges reported by the server in /metrics.",
-            numbers=TextAlternative(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
+            numbers=FigureTable(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
         )
     cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
     if len(cache.x):
@@ -299,15 +285,15 @@ def server(run: Result) -> Iterator[Panel]:
         )
 
 
-def _gauge(samples: Sequence[object], gauge: str, name: str, scale: float) -> Curve:
-    known = [(sample.at_s, value) for sample in samples if (value := getattr(sample, gauge)) is not None]  # type: ignore[attr-defined]
-    stride = max(1, -(-len(known) // MOST_POINTS))
-    values = np.array(known[::stride], np.float64).reshape(-1, 2)
+def _gauge(samples: Sequence[ServerSample], gauge: str, name: str, scale: float) -> Curve:
+    points = [(sample.at_s, value) for sample in samples if (value := getattr(sample, gauge)) is not None]
+    stride = max(1, -(-len(points) // MOST_POINTS))
+    values = np.array(points[::stride], np.float64).reshape(-1, 2)
     return Curve(name, values[:, 0], values[:, 1] * scale)
 
 
-def _extremes(unit: str, values: Floats) -> TextAlternative:
-    return TextAlternative(_EXTREMES, (_row(unit, values),))
+def _extremes(unit: str, values: Floats) -> FigureTable:
+    return FigureTable(_EXTREMES, (_row(unit, values),))
 
 
 def _row(name: str, values: Floats) -> tuple[str, ...]:

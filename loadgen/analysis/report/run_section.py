@@ -13,7 +13,7 @@ import msgspec
 
 from loadgen.analysis.comparison.render import described
 from loadgen.analysis.report import formatting, run_charts
-from loadgen.analysis.report.formatting import Number, number
+from loadgen.analysis.report.formatting import Entry, FigureTable, Number, number
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint import answer_check, engine_config
@@ -25,9 +25,9 @@ from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import report, result_block
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sampler
-from loadgen.validity import run_roofline
+from loadgen.validity import rule, run_roofline
+from loadgen.validity.run_metadata import Facts
 
-Entry = Number | str
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _ROWS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("token_time", "Token time"), ("e2el", "E2EL"))
 _TILES = (
@@ -61,23 +61,6 @@ class Tile(msgspec.Struct, frozen=True):
     unit: str
 
 
-class FigureTable(msgspec.Struct, frozen=True):
-    """Figures in rows, the first entry of each its name."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[Entry, ...], ...]
-
-
-class ShownDoubt(msgspec.Struct, frozen=True):
-    """A doubt that was found."""
-
-    severity: str
-    name: str
-    evidence: str
-    condition: str
-    remedy: str
-
-
 class Account(msgspec.Struct, frozen=True):
     """Everything shown of one run; `drawn` are its plots."""
 
@@ -86,16 +69,16 @@ class Account(msgspec.Struct, frozen=True):
     load: str
     where: str
     tiles: tuple[Tile, ...]
-    latencies: FigureTable | None
-    reconciled: FigureTable | None  # our figures and the server's
     figures: FigureTable  # all of them
-    doubts: tuple[ShownDoubt, ...]
-    best: tuple[str, ...]  # what the machine could have done
+    doubts: tuple[dict[str, str], ...]  # as a result's JSON has them; of others' results the names alone
     notes: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
-    command: str
-    command_note: str
     text: str  # the report as text; of others' results the block
+    latencies: FigureTable | None = None
+    reconciled: FigureTable | None = None  # our figures and the server's
+    best: tuple[str, ...] = ()  # what the machine could have done
+    command: str = ""
+    command_note: str = ""
     drawn: tuple[Panel, ...] = ()
     not_drawn: str = ""  # why there is nothing drawn
 
@@ -114,56 +97,46 @@ class Account(msgspec.Struct, frozen=True):
 
 def account(reported: Reported, anchor: str, draw: bool) -> Account:
     """All that is shown of a run; without `draw` its pictures are left out."""
-    known = _of_ours(reported.run, draw) if reported.run is not None else _of_others(reported)
+    parts = _of_ours(reported.run, draw) if reported.run is not None else _of_others(reported)
     return Account(
         anchor=anchor,
         reported=reported,
         load=described(reported.load),
         where=formatting.where(reported),
         figures=_figures(reported.figures),
-        **known,
+        **parts,
     )
 
 
 def _of_others(reported: Reported) -> dict[str, Any]:
-    tiles = _tiles(reported.figures.get, "", _TOLD_TILES)
+    nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     return {
-        "tiles": tiles,
-        "latencies": None,
-        "reconciled": None,
-        "doubts": tuple(ShownDoubt("", name, "", "", "") for name in reported.doubts),
-        "best": (),
+        "tiles": _tiles(reported.figures.get, "", _TOLD_TILES),
+        "doubts": tuple({**nothing, "name": name} for name in reported.doubts),
         "notes": reported.remarks,
         "environment": (("source", reported.source), ("reported by", reported.told_by)),
-        "command": "",
-        "command_note": "",
         "text": result_block.render(reported.figures) if "completed" in reported.figures else "",
         "not_drawn": "The source has no request times: nothing can be plotted over time.",
     }
 
 
 def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
-    def figure(key: str) -> Any:
-        return attrgetter(key)(run.metrics)
-
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
-    notes += [f"failed: {one.count} × {kind}: {one.detail}" for kind, one in run.metrics.failures.items()]
+    failures = run.metrics.failures.items()
+    notes += [f"failed: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
-        "tiles": (*_tiles(figure, "loadgen.metrics.", _TILES), *_energy(run)),
+        "tiles": (
+            *_tiles(lambda key: attrgetter(key)(run.metrics), "loadgen.metrics.", _TILES), *_energy(run),
+        ),
         "latencies": _latencies(run.metrics),
         "reconciled": _reconciled(run),
-        "doubts": tuple(
-            ShownDoubt(rule.severity.word, rule.code, finding.evidence, rule.condition, rule.remedy)
-            for finding in run.verdict.findings
-            for rule in [finding.rule]
-        ),
+        "doubts": tuple(map(rule.as_json, run.verdict.findings)),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
         "notes": tuple(" ".join(note.split()) for note in notes),
         "environment": tuple(_environment(run)),
-        "command": _command(run),
-        "command_note": _command_note(run),
+        **_command(run.facts),
         "text": report.render(run),
         "drawn": tuple(run_charts.panels(run)) if draw else (),
         "not_drawn": "" if draw else "Not plotted on a page with this many runs: report this run alone.",
@@ -183,12 +156,12 @@ def _tiles(
 
 
 def _energy(run: Result) -> Iterator[Tile]:
-    known = run.facts.sensed
-    if known is None:
+    sensed = run.facts.sensed
+    if sensed is None:
         return
-    if (each := known.joules_per_token(run.metrics.total_output_tokens)) is not None:
-        yield Tile("Energy", Number("", each, f"{each:,.3f}"), "J/token")
-    for key, label, level in (("server", "GPU memory", known.server), ("rss", "Host memory", known.rss)):
+    if (joules := sensed.joules_per_token(run.metrics.total_output_tokens)) is not None:
+        yield Tile("Energy", Number("", joules, f"{joules:,.3f}"), "J/token")
+    for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
         if level is not None:
             shown = f"{level.peak_bytes / 2**30:,.2f}"
             yield Tile(label, Number(f"loadgen.sensed.{key}.peak_bytes", level.peak_bytes, shown), "GiB")
@@ -246,36 +219,27 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
             yield "as run", line
     if facts.sensed is not None:
         for line in sampler.render(facts.sensed, run.metrics.total_output_tokens):
-            name, _, said = line.partition(": ")
-            yield name, said
+            name, _, value = line.partition(": ")
+            yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)
-    yield (
-        "profile",
-        ", ".join(f"{key} {_plain(value)}" for key, value in given.items() if key != "description"),
-    )
+    given.pop("description", None)
+    words = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
+    yield "profile", ", ".join(f"{key} {word}" for key, word in zip(given, words, strict=True))
     yield "prompts", f"{facts.prompt_format}, seed {facts.seed}, plan {facts.plan_digest[:12]}"
     yield "when", f"{facts.started:%Y-%m-%d %H:%M:%S} to {facts.finished:%H:%M:%S} UTC"
     yield "client", f"{facts.client.transport}, {facts.client.cpu_s:.2f} s of CPU"
-    for name, said in facts.environment.items():
-        yield name, said
+    yield from facts.environment.items()
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _command(run: Result) -> str:
-    words_ = run.facts.command
-    return shlex.join([PurePath(words_[0]).name, *words_[1:]]) if words_ else ""
-
-
-def _command_note(run: Result) -> str:
-    said = []
-    if not run.facts.seed_chosen:
-        said.append(
-            f"The seed was random: --seed {run.facts.seed} repeats the same prompts, "
+def _command(facts: Facts) -> dict[str, str]:
+    """The command that runs it again, and what to know of that."""
+    notes = []
+    if not facts.seed_chosen:
+        notes.append(
+            f"The seed was random: --seed {facts.seed} repeats the same prompts, "
             "and a prefix cache that still holds them shortens TTFT."
         )
-    if HIDDEN in " ".join(run.facts.command):
-        said.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
-    return " ".join(said)
+    if HIDDEN in " ".join(facts.command):
+        notes.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
+    program = [PurePath(word).name for word in facts.command[:1]]
+    return {"command": shlex.join([*program, *facts.command[1:]]), "command_note": " ".join(notes)}

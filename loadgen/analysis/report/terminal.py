@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,10 @@ def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
     return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
 
 
-def _panels(runs: Sequence[tuple[str, Result]]) -> Iterator[Panel]:
+def _panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
     groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
-    for panel in (
-        *run_charts.distributions(groups),
-        *(panel for _, run in runs for panel in run_charts.over_time(run)),
-    ):
-        if panel.key in _SHOWN:
-            yield panel
+    over_time = (panel for _, run in runs for panel in run_charts.over_time(run))
+    return [panel for panel in (*run_charts.distributions(groups), *over_time) if panel.key in _SHOWN]
 
 
 def drawn(panel: Panel, width: int, plain: bool) -> str:
@@ -74,8 +70,8 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
 def _points(curve: Curve) -> tuple[Floats, Floats]:
     """The curve's corners, without what a logarithm has not."""
     x, y = curve.corners()
-    known = x > 0 if (x > 0).any() else np.ones(len(x), bool)
-    return x[known], y[known]
+    drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
+    return x[drawable], y[drawable]
 
 
 def _set_log_ticks(ruler: Any, panel: Panel) -> None:
