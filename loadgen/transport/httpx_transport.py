@@ -24,6 +24,7 @@ from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
+from loadgen.transport.stalls import Stream
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
@@ -56,37 +57,23 @@ class _Link:
         stream.read = counted
 
 
-@dataclass
-class _Exchange:
+@dataclass(eq=False)
+class _Exchange(Stream):
     """One request under way, filled in as it goes."""
 
-    index: int
     slot: int
-    intended_ns: int
     link: _Link
     now_ns: Callable[[], int]
-    sent_ns: int = 0
-    excused_ns: int = 0
     connect_begin_ns: int = 0
     connect_ns: int = 0
-    resends: int = 0
     status: int = 0
     retry_after: str = ""
     reads: list[bytes] = field(default_factory=list)
     seen_ns: list[int] = field(default_factory=list)
     size: int = 0  # bytes of the body
     before: int = 0  # bytes that the connection had brought when this was sent
-    begun: bool = False
-    progress_ns: int = 0
-    looked_ns: int = 0
-    scanned: int = 0
-    inspect_ns: int = 0
     limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.reads)
 
     def since(self, count: int) -> list[bytes]:
         return self.reads[count:]
@@ -257,9 +244,8 @@ class HttpxTransport:
                 due_ns = max(freed_ns, self.begin_ns)
                 if offsets_ns is not None:
                     due_ns = self.begin_ns + int(offsets_ns[index])
-                group.create_task(
-                    self._exchange(_Exchange(index, slot, due_ns, self.links[slot], self.now_ns))
-                )
+                exchange = _Exchange(slot, self.links[slot], self.now_ns, index=index, intended_ns=due_ns)
+                group.create_task(self._exchange(exchange))
 
     async def _exchange(self, exchange: _Exchange) -> None:
         self.sent += 1
