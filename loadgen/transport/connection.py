@@ -39,6 +39,7 @@ SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RIS
 READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
 _RECORD_BYTES = 16384
 MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
+_NOTHING = memoryview(b"")
 _TIMESPEC = struct.Struct("qq")
 
 
@@ -168,7 +169,7 @@ class Slot(_Exchange):
     retry_ns: int = 0
     served: int = 0  # requests
     freed_ns: int = 0
-    pending: memoryview = memoryview(b"")
+    pending: memoryview = _NOTHING
 
     def __post_init__(self) -> None:
         self.intake = ReadBuffer(self)
@@ -204,10 +205,6 @@ class Slot(_Exchange):
         self.intake.state, self.connected_ns = State.IDLE, now_ns
         self.connect_ns = self.connected_ns - self.connect_begin_ns
 
-    def begin(self, index: int, request: bytes, intended_ns: int) -> None:
-        """Take a request, not yet written."""
-        self.index, self.request, self.intended_ns = index, request, intended_ns
-
     def write(self) -> None:
         """Write of what is pending as much as goes. Raises OSError when the peer is lost."""
         assert self.sock is not None
@@ -230,7 +227,7 @@ class Slot(_Exchange):
         if self.sock is not None:
             self.sock.close()
         self.sock, self.fd, self.intake.state = None, -1, State.CLOSED
-        self.pending = memoryview(b"")
+        self.pending = _NOTHING
 
     def since(self, count: int) -> list[bytes]:
         return self.intake.since(count)

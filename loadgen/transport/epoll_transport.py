@@ -15,7 +15,7 @@ from loadgen.transport.capture import A_READ, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
@@ -216,7 +216,8 @@ class EpollTransport:
                     self._inspect(slot, now_ns)
             elif state in DIALING:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
-                    self.pool.give_up(slot)
+                    late = TimeoutError(f"no connection to {self.job.target.authority} in time")
+                    self.pool.refuse(slot, late)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
         self.pacing.learn(busy, reads, now_ns)
@@ -264,8 +265,8 @@ class EpollTransport:
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
         """Give the next request to a slot."""
-        index, request = self.out.take()
-        slot.begin(index, request, intended_ns)
+        slot.index, slot.request = self.out.take()
+        slot.intended_ns = intended_ns
         self.counters.publish_sent(self.out.next)
 
     def _look_for_end(self, slot: Slot) -> None:
@@ -392,7 +393,6 @@ class EpollTransport:
         """Deliver what was under way when the run was stopped, and close everything."""
         for slot in self.pool.slots:
             if slot.index >= 0:
-                failure = Failure(FailureKind.CANCELLED, "stopped while under way")
-                self.outbox.put(slot.capture(failure, self.now_ns(), self.wall), slot.intake.got)
+                self.outbox.put(slot.capture(CANCELLED, self.now_ns(), self.wall), slot.intake.got)
         self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()

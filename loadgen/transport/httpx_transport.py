@@ -22,7 +22,7 @@ from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWI
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.stalls import Stream
 
@@ -263,7 +263,7 @@ class HttpxTransport:
                 raise
             failure = exchange.given_up
         except asyncio.CancelledError:
-            self.outbox.put(exchange.capture(Failure(FailureKind.CANCELLED, "stopped while under way")))
+            self.outbox.put(exchange.capture(CANCELLED))
             raise
         self.outbox.put(exchange.capture(failure))
         self.ended += 1

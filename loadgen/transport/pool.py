@@ -92,10 +92,6 @@ class Pool:
             if slot.intake.state in DIALING:
                 slot.connect_begin_ns += late_ns
 
-    def give_up(self, slot: Slot) -> None:
-        """Stop dialing for a slot that took too long."""
-        self.refuse(slot, TimeoutError(f"no connection to {self.target.authority} in time"))
-
     def drop(self, slot: Slot) -> None:
         """Close a slot's connection."""
         if slot.intake.state is State.IDLE:
