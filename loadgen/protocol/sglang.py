@@ -14,11 +14,11 @@ from loadgen.protocol.openai import (
     Choice,
     Count,
     CountOrNone,
+    Dialect,
     ErrorObject,
     Message,
     PromptDetails,
     Usage,
-    token_seen,
 )
 
 
@@ -79,7 +79,7 @@ class GenerateMessage(Message, gc=False):
         return self.abort
 
 
-class Generate(msgspec.Struct, frozen=True):
+class Generate(Dialect, frozen=True):
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
     path: str = "/generate"
@@ -107,9 +107,6 @@ class Generate(msgspec.Struct, frozen=True):
             if answer.meta_info is not None:
                 before[answer.index] = answer
         return messages
-
-    def token_seen(self, tail: bytes) -> bool:
-        return token_seen(self, tail)
 
 
 def _repeating(answers: list[RawMessage]) -> bool:
