@@ -183,6 +183,9 @@ class Delta(msgspec.Struct, gc=False):
         return any(function and (function.name or function.arguments) for function in functions)
 
 
+_NO_DELTA = Delta()
+
+
 class ChatChoice(Choice, gc=False):
     """A choice of `/v1/chat/completions`: `delta` in a stream, `message` in a whole answer."""
 
@@ -190,9 +193,7 @@ class ChatChoice(Choice, gc=False):
     message: Delta | None = None
 
     def carries(self) -> int:
-        delta = self.delta or self.message
-        if delta is None:
-            return NOTHING if self.finish_reason is None else CLOSING
+        delta = self.delta or self.message or _NO_DELTA
         if delta.content or delta.reasoning or delta.reasoning_content:
             return TOKEN
         if delta.tool_calls and delta.calls_tool():
@@ -203,9 +204,7 @@ class ChatChoice(Choice, gc=False):
         return MAYBE if empty and delta.role is None else NOTHING
 
     def said(self) -> str:
-        delta = self.delta or self.message
-        if delta is None:
-            return ""
+        delta = self.delta or self.message or _NO_DELTA
         return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture
+from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
 from loadgen.transport.network import Network, Received, Socket
@@ -126,11 +126,6 @@ class ReadBuffer:
         """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
         return self.got[count * A_READ :: A_READ]
 
-    @property
-    def stamped(self) -> bool:
-        """Whether the kernel gave the last read a timestamp."""
-        return bool(self.got[-2] != NO_STAMP)
-
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
         """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
         seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
@@ -199,18 +194,6 @@ class Slot(_Exchange):
         self.tls = Tls(self.sock, context, host)
         self.intake.receive, self.intake.state = self.tls.recvmsg, State.HANDSHAKING
         self.pending = memoryview(self.tls.handshake(b"")[1])
-
-    def opened(self, now_ns: int) -> None:
-        """Note that the connection is ready for requests."""
-        self.intake.state, self.connected_ns = State.IDLE, now_ns
-        self.connect_ns = self.connected_ns - self.connect_begin_ns
-
-    def write(self) -> None:
-        """Write of what is pending as much as goes. Raises OSError when the peer is lost."""
-        assert self.sock is not None
-        with contextlib.suppress(BlockingIOError):
-            sent = self.sock.send(self.pending)
-            self.pending = self.pending[sent:]
 
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.

@@ -171,8 +171,7 @@ class EpollTransport:
 
     def _housekeep(self) -> bool:
         """Do one small piece of the work that can wait; False when there is nothing to do."""
-        if self.out.may_build:
-            self.out.build_ahead()
+        if self.out.build_ahead():
             return True
         if self.outbox.waiting and not self.outbox.blocked:
             self._flush()
@@ -194,7 +193,9 @@ class EpollTransport:
         late_ns, self.swept_ns = now_ns - self.swept_ns - _SWEEP_NS, now_ns
         self.wall.measure()
         if self.deadlines.put_off(late_ns, now_ns):
-            self.pool.put_off(late_ns)
+            for slot in self.pool.slots:
+                if slot.intake.state in DIALING:
+                    slot.connect_begin_ns += late_ns
             return  # what has arrived is read first
         limits, delay_acks = self.job.limits, self.job.target.delay_acks
         # What was sent before has waited too long; 0: nothing has.
@@ -243,7 +244,7 @@ class EpollTransport:
         """Send what is due to the slots that are free, and see to it that some are."""
         job, pool, out = self.job, self.pool, self.out
         if 0 < job.duration_ns <= self.now_ns() - self.begin_ns:
-            out.end_at_once()
+            out.count = out.next
         if job.offsets_ns is None:
             while pool.free and out.next < out.count:
                 slot = pool.free.popleft()
@@ -279,7 +280,7 @@ class EpollTransport:
                 return
         if slot.framing is None:
             over = slot.begin_response(self.job.limits)
-            self.pacing.forbidden |= not slot.intake.stamped
+            self.pacing.forbidden |= slot.intake.got[-2] == NO_STAMP
         else:
             over = slot.framing.done(slot.intake)
         if over:
@@ -322,8 +323,8 @@ class EpollTransport:
         """Have the first wave's connections open and its requests built before the clock starts."""
         for _ in range(self.job.first_slots):
             self.pool.open()
-        while self.out.built < self.job.first_slots and self.out.may_build:
-            self.out.build_ahead()
+        while self.out.built < self.job.first_slots and self.out.build_ahead():
+            pass
         while self.pool.dialing and not self.stopping:
             self._dispatch(self.pool.poll.poll(0.1, _MOST_EVENTS))
             self._sweep(self.now_ns())

@@ -231,8 +231,9 @@ class HttpxTransport:
         offsets_ns = self.job.offsets_ns
         async with asyncio.TaskGroup() as group:
             for index in range(self.job.count):
-                if offsets_ns is not None:
-                    await self._sleep_until(self.begin_ns + int(offsets_ns[index]))
+                due_ns = self.begin_ns + int(offsets_ns[index]) if offsets_ns is not None else 0
+                while (left_ns := due_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+                    await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) < self.job.most_slots:
                     self._add_client()
                 while not self.idle:
@@ -241,9 +242,7 @@ class HttpxTransport:
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
                 slot, freed_ns = self.idle.popleft()
-                due_ns = max(freed_ns, self.begin_ns)
-                if offsets_ns is not None:
-                    due_ns = self.begin_ns + int(offsets_ns[index])
+                due_ns = due_ns or max(freed_ns, self.begin_ns)
                 exchange = _Exchange(slot, self.links[slot], self.now_ns, index=index, intended_ns=due_ns)
                 group.create_task(self._exchange(exchange))
 
@@ -352,7 +351,3 @@ class HttpxTransport:
                 await asyncio.sleep(0)
             self.counters.publish(self.sent, self.ended, self.reads)
             await asyncio.sleep(_HOUSEKEEP_S)
-
-    async def _sleep_until(self, deadline_ns: int) -> None:
-        while (left_ns := deadline_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
-            await asyncio.sleep(left_ns / 1e9)
