@@ -139,15 +139,11 @@ def file_head(place: Path, most_bytes: int) -> bytes:
         raise OSError(errno.EINVAL, "it is not a regular file")
     # It may have been replaced since: no FIFO without a writer, and no terminal, is to hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-    with open(place, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
+    with open(place, "rb", opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        parts, left = [], min(status.st_size, most_bytes)
-        while left > 0 and (part := file.read(left)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
+        return file.read(min(status.st_size, most_bytes))
 
 
 def _integer(text: str) -> int | None:

@@ -19,7 +19,7 @@ import httpx
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
 from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
-from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind
@@ -68,18 +68,17 @@ class _Exchange(Stream):
     connect_ns: int = 0
     status: int = 0
     retry_after: str = ""
-    reads: list[bytes] = field(default_factory=list)
-    seen_ns: list[int] = field(default_factory=list)
+    got: list[Any] = field(default_factory=list)  # as the wire transport's, without the kernel's time
     size: int = 0  # bytes of the body
     before: int = 0  # bytes that the connection had brought when this was sent
     limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
 
     def since(self, count: int) -> list[bytes]:
-        return self.reads[count:]
+        return self.got[count * A_READ :: A_READ]
 
     def seen_at(self, read: int) -> int:
-        return self.seen_ns[read]
+        return int(self.got[read * A_READ + 2])
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """httpcore's own events: when it dialed, and when it was about to write the request."""
@@ -135,8 +134,7 @@ class _Exchange(Stream):
         return Failure(kind, str(error) or type(error).__name__)
 
     def capture(self, failure: Failure | None) -> Capture:
-        """What is known of the exchange."""
-        raw, read_lengths = joined(self.reads)
+        """What is known of the exchange, but for what it got."""
         return Capture(
             index=self.index,
             slot=self.slot,
@@ -149,10 +147,6 @@ class _Exchange(Stream):
             status=self.status,
             retry_after=self.retry_after,
             failure=failure,
-            raw=raw,
-            read_lengths=read_lengths,
-            seen_ns=int64s(self.seen_ns),
-            kernel=NO_STAMP * len(self.reads),
         )
 
 
@@ -262,9 +256,9 @@ class HttpxTransport:
                 raise
             failure = exchange.given_up
         except asyncio.CancelledError:
-            self.outbox.put(exchange.capture(CANCELLED))
+            self.outbox.put(exchange.capture(CANCELLED), exchange.got)
             raise
-        self.outbox.put(exchange.capture(failure))
+        self.outbox.put(exchange.capture(failure), exchange.got)
         self.ended += 1
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
@@ -311,12 +305,11 @@ class HttpxTransport:
             if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
                 return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
             async for data in response.aiter_raw():
-                exchange.seen_ns.append(self.now_ns())
-                exchange.reads.append(data)
+                exchange.got += (data, NO_STAMP, self.now_ns())
                 exchange.size += len(data)
                 self.reads += 1
                 if exchange.size > job.limits.answer_bytes:
-                    del exchange.reads[_KEPT_READS:], exchange.seen_ns[_KEPT_READS:]
+                    del exchange.got[_KEPT_READS * A_READ :]
                     return job.limits.too_long()
         finally:
             await response.aclose()
