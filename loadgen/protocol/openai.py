@@ -122,10 +122,13 @@ class Remark(msgspec.Struct, gc=False):
     detail: msgspec.Raw = msgspec.Raw()  # FastAPI's: text, a list, an object
 
 
+_REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
+
+
 def remark(line: bytes) -> str | None:
     """What a message without choices says went wrong; None if nothing did."""
     try:
-        event = msgspec.json.decode(line, type=Remark)
+        event = _REMARK.decode(line)
     except NOT_JSON:
         return None
     code, *texts = map(bytes, (event.code, event.message, event.detail))

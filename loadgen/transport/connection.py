@@ -188,13 +188,6 @@ class Slot(_Exchange):
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, errno.errorcode.get(code, "connect"))
 
-    def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Put TLS between the socket and the slot; the first bytes to send become pending."""
-        assert self.sock is not None
-        self.tls = Tls(self.sock, context, host)
-        self.intake.receive, self.intake.state = self.tls.recvmsg, State.HANDSHAKING
-        self.pending = memoryview(self.tls.handshake(b"")[1])
-
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import LONGEST_TAIL
-from loadgen.transport.capture import A_READ, NO_STAMP
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
@@ -29,7 +29,6 @@ _MOST_EVENTS = 1024  # of one poll
 _MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
-_KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
 _BUSY = State.BUSY
@@ -235,7 +234,7 @@ class EpollTransport:
 
     def _cut(self, slot: Slot) -> None:
         """End an answer that is too long; its first bytes are kept, and the rest fills no memory."""
-        del slot.intake.got[_KEPT_READS * A_READ :]
+        del slot.intake.got[KEPT_READS * A_READ :]
         self._end(slot, self.job.limits.too_long())
 
     # Requests.

@@ -19,7 +19,7 @@ import httpx
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
 from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind
@@ -29,7 +29,6 @@ from loadgen.transport.stalls import Stream
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
 _SHOWN_BYTES = 40  # of what is no HTTP
-_KEPT_READS = 16  # of an answer that was too long
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
 
@@ -309,7 +308,7 @@ class HttpxTransport:
                 exchange.size += len(data)
                 self.reads += 1
                 if exchange.size > job.limits.answer_bytes:
-                    del exchange.got[_KEPT_READS * A_READ :]
+                    del exchange.got[KEPT_READS * A_READ :]
                     return job.limits.too_long()
         finally:
             await response.aclose()

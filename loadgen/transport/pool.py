@@ -9,7 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State
+from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State, Tls
 from loadgen.transport.job import Target
 from loadgen.transport.network import Network
 
@@ -69,7 +69,9 @@ class Pool:
             self.look_again(slot)
             self._opened(slot)
         else:
-            slot.start_tls(self.target.tls, self.target.host)
+            slot.tls = Tls(slot.sock, self.target.tls, self.target.host)
+            slot.intake.receive, slot.intake.state = slot.tls.recvmsg, State.HANDSHAKING
+            slot.pending = memoryview(slot.tls.handshake(b"")[1])
             if error := self.write(slot):
                 self.refuse(slot, error)
 
