@@ -39,14 +39,9 @@ def realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
 
     Both clocks are slewed alike, so this changes only when the wall clock is stepped.
     """
-    best_width, offset = None, 0
-    for _ in range(5):
-        before = clock.now_ns()
-        wall = clock.wall_ns()
-        after = clock.now_ns()
-        if best_width is None or after - before < best_width:
-            best_width, offset = after - before, wall - (before + after) // 2
-    return offset
+    brackets = ((clock.now_ns(), clock.wall_ns(), clock.now_ns()) for _ in range(5))
+    before, wall, after = min(brackets, key=lambda bracket: bracket[2] - bracket[0])
+    return wall - (before + after) // 2
 
 
 class WallOffset:

@@ -220,11 +220,6 @@ class Heads:
         return head
 
 
-def read_head(raw: bytes) -> ResponseHead | Malformed | None:
-    """The head of the final response, 1xx ones skipped; None while it is incomplete."""
-    return Heads().feed(raw)
-
-
 def _framing(status: int, headers: Headers, head_length: int) -> Framing:
     """RFC 9112, 6.3, for the answer to a POST."""
     if status in _WITHOUT_BODY:
@@ -267,6 +262,7 @@ class Response:
         self.headers: Headers = {}
         self.status = 0
         self.complete = False
+        # To be deleted once it has been fed: it refers to this too, and cycles are not collected here.
         self.parser = httptools.HttpResponseParser(self)
 
     def on_message_begin(self) -> None:
@@ -285,18 +281,9 @@ class Response:
     def on_message_complete(self) -> None:
         self.complete = self.complete or self.status > 0
 
-    def leave_parser(self) -> None:
-        """Once it has been fed: it knows the response too, and nobody collects cycles while decoding."""
-        del self.parser
-
     def lengths(self) -> Int64:
         """Bytes of each piece of the body, int64[pieces]."""
         return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
-
-    @property
-    def compressed(self) -> str:
-        """Which header says that the body is compressed, and how; "" where none does."""
-        return compressed(self.headers)
 
 
 def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
@@ -322,12 +309,12 @@ def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
     except httptools.HttpParserError as error:
         malformed = None if response.complete else str(error)
     finally:
-        response.leave_parser()
+        del response.parser
     counts += [len(pieces)] * (len(read_ends) - len(counts))
     lengths = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum(response.lengths(), out=lengths[1:])
     framing = _framing(response.status, response.headers, 0)
-    if malformed is None and (coding := response.compressed):
+    if malformed is None and (coding := compressed(response.headers)):
         malformed = COMPRESSED.format(coding)
     return HttpBody(
         status=response.status,

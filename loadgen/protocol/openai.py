@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -24,9 +24,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # vLLM's -1: not counted
 Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
 
-_NOTHING_SAID = (b"", b"null", b"false")
+_EMPTY = (b"", b"null", b"false")
 _NO_MESSAGE = "an error without a message"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
+
+
+def _phrase(parts: Iterable[str]) -> str:
+    return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
 
 
 class PromptDetails(msgspec.Struct, gc=False):
@@ -57,8 +61,7 @@ class ErrorObject(msgspec.Struct, gc=False):
     code: Code | str | None = None
 
     def __str__(self) -> str:
-        parts = (str(part).strip() for part in (self.code, self.message) if part is not None)
-        return ": ".join(filter(None, parts)) or _NO_MESSAGE
+        return _phrase(str(part) for part in (self.code, self.message) if part is not None)
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -105,8 +108,7 @@ class Message(msgspec.Struct, gc=False):
         """What the server says went wrong, never blank; None if nothing did."""
         if self.error is None or self.error is False:
             return None
-        said = "" if self.error is True else str(self.error).strip()
-        return said or _NO_MESSAGE
+        return _phrase(() if self.error is True else (str(self.error),))
 
 
 class Remark(msgspec.Struct, gc=False):
@@ -119,15 +121,6 @@ class Remark(msgspec.Struct, gc=False):
     message: msgspec.Raw = msgspec.Raw()
     detail: msgspec.Raw = msgspec.Raw()  # FastAPI's: text, a list, an object
 
-    def fault(self) -> str | None:
-        """As `Message.fault`."""
-        for said in (bytes(self.message), bytes(self.detail)):
-            if said not in _NOTHING_SAID:
-                code = bytes(self.code)
-                parts = ("" if code in _NOTHING_SAID else error_text(code), error_text(said))
-                return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
-        return None
-
 
 _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 
@@ -135,9 +128,14 @@ _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 def remark(line: bytes) -> str | None:
     """What a message without choices says went wrong; None if nothing did."""
     try:
-        return _REMARK.decode(line).fault()
+        event = _REMARK.decode(line)
     except NOT_JSON:
         return None
+    code, *texts = map(bytes, (event.code, event.message, event.detail))
+    text = next((text for text in texts if text not in _EMPTY), None)
+    if text is None:
+        return None
+    return _phrase(error_text(part) for part in (code, text) if part not in _EMPTY)
 
 
 class CompletionChoice(Choice, gc=False):
@@ -188,6 +186,9 @@ class Delta(msgspec.Struct, gc=False):
         return any(function and (function.name or function.arguments) for function in functions)
 
 
+_NO_DELTA = Delta()
+
+
 class ChatChoice(Choice, gc=False):
     """A choice of `/v1/chat/completions`: `delta` in a stream, `message` in a whole answer."""
 
@@ -195,9 +196,7 @@ class ChatChoice(Choice, gc=False):
     message: Delta | None = None
 
     def carries(self) -> int:
-        delta = self.delta or self.message
-        if delta is None:
-            return NOTHING if self.finish_reason is None else CLOSING
+        delta = self.delta or self.message or _NO_DELTA
         if delta.content or delta.reasoning or delta.reasoning_content:
             return TOKEN
         if delta.tool_calls and delta.calls_tool():
@@ -208,9 +207,7 @@ class ChatChoice(Choice, gc=False):
         return MAYBE if empty and delta.role is None else NOTHING
 
     def said(self) -> str:
-        delta = self.delta or self.message
-        if delta is None:
-            return ""
+        delta = self.delta or self.message or _NO_DELTA
         return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
 
 
@@ -220,37 +217,39 @@ class ChatMessage(Message, gc=False):
     choices: list[ChatChoice] | None = None
 
 
-class Decodes(Protocol):
-    """A decoder of an API's messages."""
-
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
-        ...
-
-
-class Dialect(Decodes, Protocol):
+class Dialect(msgspec.Struct, frozen=True):
     """One API: the path, the fields of a request that are its own, and its messages."""
 
-    @property
-    def path(self) -> str: ...
+    path: str
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """What one request says; raises UsageError where the API cannot take such a prompt."""
-        ...
+        raise NotImplementedError
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        """What every request says beside; a table of both is merged. Sampling is spelled as in vLLM."""
-        ...
+        """The other fields of every request; a table of both is merged. Sampling is spelled as in vLLM."""
+        raise NotImplementedError
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
+        raise NotImplementedError
 
     def token_seen(self, tail: bytes) -> bool:
         """Whether some message that may carry a token lies whole in bytes cut out of a response."""
-        ...
+        lines = _CHUNK_SEAM.sub(b"", tail).splitlines()
+        for data in (line[5:] for line in reversed(lines) if line.startswith(b"data:")):
+            try:
+                (message,) = self.messages(data)
+            except (*NOT_JSON, ValueError):
+                continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
+            if any(choice.carries() >= ENDING for choice in message.choices or ()):
+                return True
+        return False
 
 
-class _OpenAI(msgspec.Struct, frozen=True):
+class _OpenAI(Dialect, frozen=True):
     """What both of OpenAI's APIs share."""
 
-    path: str
     limit_field: str
     _messages: ClassVar[Any]
 
@@ -265,9 +264,6 @@ class _OpenAI(msgspec.Struct, frozen=True):
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         found: Sequence[Message] = self._messages.decode_lines(lines)
         return found
-
-    def token_seen(self, tail: bytes) -> bool:
-        return token_seen(self, tail)
 
 
 class Completions(_OpenAI, frozen=True):
@@ -298,19 +294,3 @@ class Chat(_OpenAI, frozen=True):
 
 
 DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
-
-
-def token_seen(dialect: Decodes, tail: bytes) -> bool:
-    """`Dialect.token_seen` for messages that are the data of server-sent events."""
-    for data in _datas_backwards(_CHUNK_SEAM.sub(b"", tail)):
-        try:
-            (message,) = dialect.messages(data)
-        except (*NOT_JSON, ValueError):
-            continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
-        if any(choice.carries() >= ENDING for choice in message.choices or ()):
-            return True
-    return False
-
-
-def _datas_backwards(text: bytes) -> Iterator[bytes]:
-    return (line[5:] for line in reversed(text.splitlines()) if line.startswith(b"data:"))

@@ -14,11 +14,11 @@ from loadgen.protocol.openai import (
     Choice,
     Count,
     CountOrNone,
+    Dialect,
     ErrorObject,
     Message,
     PromptDetails,
     Usage,
-    token_seen,
 )
 
 
@@ -47,11 +47,6 @@ class RawMessage(msgspec.Struct, gc=False):
     index: Count = 0
     error: ErrorObject | str | bool | None = None
 
-    def listed(self) -> int:
-        """How many ids it lists."""
-        ids = bytes(self.output_ids).strip(b"[] ")
-        return ids.count(b",") + 1 if ids else 0
-
 
 class GenerateChoice(Choice, gc=False):
     """The answer so far, or one message's part of it."""
@@ -79,7 +74,7 @@ class GenerateMessage(Message, gc=False):
         return self.abort
 
 
-class Generate(msgspec.Struct, frozen=True):
+class Generate(Dialect, frozen=True):
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
     path: str = "/generate"
@@ -100,16 +95,14 @@ class Generate(msgspec.Struct, frozen=True):
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         answers: list[RawMessage] = self._answers.decode_lines(lines)
         repeating = _repeating(answers)
-        before: dict[int, RawMessage] = {}
+        before: dict[int, tuple[int, int]] = {}  # of each choice: tokens, and characters that are repeated
         messages = []
         for answer in answers:
-            messages.append(_since(before.get(answer.index), answer, repeating))
+            messages.append(_since(*before.get(answer.index, (0, 0)), answer))
             if answer.meta_info is not None:
-                before[answer.index] = answer
+                characters = len(answer.text or "") if repeating else 0
+                before[answer.index] = answer.meta_info.completion_tokens, characters
         return messages
-
-    def token_seen(self, tail: bytes) -> bool:
-        return token_seen(self, tail)
 
 
 def _repeating(answers: list[RawMessage]) -> bool:
@@ -117,23 +110,23 @@ def _repeating(answers: list[RawMessage]) -> bool:
 
     Then all messages together list no more ids than there are tokens. Servers that list none repeat.
     """
-    listed = sum(answer.listed() for answer in answers)
+    lists = filter(None, (bytes(answer.output_ids).strip(b"[] ") for answer in answers))
+    listed = sum(ids.count(b",") + 1 for ids in lists)
     counted = {answer.index: answer.meta_info.completion_tokens for answer in answers if answer.meta_info}
     return listed == 0 or listed > sum(counted.values())
 
 
-def _since(before: RawMessage | None, answer: RawMessage, repeating: bool) -> Message:
+def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
     meta = answer.meta_info
     if meta is None:
         return GenerateMessage(error=answer.error)
-    old = before.meta_info.completion_tokens if before and before.meta_info else 0
     finish = meta.finish_reason or Finish()
     choice = GenerateChoice(
         index=answer.index,
         finish_reason=finish.type or None,
-        tokens=meta.completion_tokens - old,
+        tokens=meta.completion_tokens - tokens,
         text=answer.text or "",
-        said_before=len(before.text or "") if before and repeating else 0,
+        said_before=characters,
     )
     details = PromptDetails(meta.cached_tokens)
     usage = Usage(meta.prompt_tokens, meta.completion_tokens, details)

@@ -42,7 +42,10 @@ def read(body: bytes, whole: bool) -> Events:
 
     Where some event's data is not JSON, only `split` decides reliably.
     """
-    return _read_plain(body) or _read_any(body, whole)
+    if plain := _read_plain(body):
+        return plain
+    datas, ends, done, fault = split(body, whole)
+    return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done, fault)
 
 
 def _read_plain(body: bytes) -> Events | None:
@@ -84,11 +87,6 @@ def blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
 def _wherever(text: bytearray, length: int) -> NDArray[np.bytes_]:
     """So many bytes from each position on: the text's own, so what is set there is set in the text."""
     return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
-
-
-def _read_any(body: bytes, whole: bool) -> Events:
-    datas, ends, done, fault = split(body, whole)
-    return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done, fault)
 
 
 def split(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool, bytes | None]:

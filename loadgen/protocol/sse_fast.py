@@ -10,7 +10,7 @@ import httptools
 import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.protocol.http1 import HEAD_END, HttpBody, Response
+from loadgen.protocol.http1 import HEAD_END, HttpBody, Response, compressed
 from loadgen.protocol.sse import Events, blanked
 
 _SIXTEENS = 16 ** np.arange(1, 8)  # from each of them on a chunk's size has a digit more
@@ -34,8 +34,8 @@ def read(raw: bytes, read_ends: Int64) -> tuple[HttpBody, Events] | None:
     except (httptools.HttpParserUpgrade, httptools.HttpParserError):
         return None
     finally:
-        response.leave_parser()
-    if not response.complete or not response.pieces or response.compressed:
+        del response.parser
+    if not response.complete or not response.pieces or compressed(response.headers):
         return None
     lengths, head = response.lengths(), raw.find(HEAD_END) + len(HEAD_END)
     ends = (lengths + _SIXTEENS.searchsorted(lengths, "right") + _FRAME).cumsum() + head

@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
+from loadgen.protocol.printable import printable
+
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
 LONGEST = 300  # characters of a text that is kept
 # What msgspec raises for bytes that are no JSON of the expected type; nested too deep is one of these.
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DIGITS = 19  # of 2⁶³
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 Hide = Callable[[str], str]  # a text with its secrets masked
 
@@ -38,9 +39,7 @@ def text(value: object, longest: int = LONGEST) -> str:
         return ""
     if len(value) > longest:
         value = value[: longest - 1] + "…"
-    if value.isprintable():
-        return value
-    return "".join(c if c.isprintable() else " " if c.isspace() else _REPLACEMENT for c in value)
+    return value if value.isprintable() else printable(value)
 
 
 def line(value: str, longest: int = LONGEST) -> str:
@@ -94,7 +93,7 @@ def json_value(raw: bytes) -> Any:
             raw.decode("utf-8-sig", "replace"),
             parse_int=_integer,
             parse_float=_float,
-            parse_constant=_nothing,
+            parse_constant=lambda _: None,  # NaN and the infinities, which are no JSON
         )
     except RecursionError:
         raise ValueError("it is nested too deep") from None
@@ -103,10 +102,9 @@ def json_value(raw: bytes) -> Any:
 def json_object(raw: bytes) -> dict[str, Any]:
     """The object that JSON holds; empty where it holds anything else, or is not JSON."""
     try:
-        value = json_value(raw)
+        return mapping(json_value(raw))
     except ValueError:
         return {}
-    return mapping(value)
 
 
 def mapping(value: object) -> dict[str, Any]:
@@ -141,15 +139,11 @@ def file_head(place: Path, most_bytes: int) -> bytes:
         raise OSError(errno.EINVAL, "it is not a regular file")
     # It may have been replaced since: no FIFO without a writer, and no terminal, is to hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-    with open(place, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
+    with open(place, "rb", opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        parts, left = [], min(status.st_size, most_bytes)
-        while left > 0 and (part := file.read(left)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
+        return file.read(min(status.st_size, most_bytes))
 
 
 def _integer(text: str) -> int | None:
@@ -159,7 +153,3 @@ def _integer(text: str) -> int | None:
 def _float(text: str) -> float | None:
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _nothing(_: str) -> None:
-    """NaN and the infinities, which are no JSON."""

@@ -15,6 +15,7 @@ NO_STAMP = bytes(16)
 _TOLERANCE_NS = 100_000  # of the offset's own measurement
 _IMPOSSIBLE_NS = 1 << 61  # away: more than any other
 A_READ = 3  # entries of a read in what `Capture.fill` takes
+KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 
 
 def int64s(numbers: Iterable[int]) -> bytes:

@@ -11,7 +11,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import import_module
 
 from loadgen import clock
 from loadgen.transport.capture import Capture
@@ -21,6 +22,11 @@ from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
+# Their modules and types: the first needs epoll, so Linux.
+TRANSPORTS = {
+    "wire": ("epoll_transport", "EpollTransport"),
+    "httpx": ("httpx_transport", "HttpxTransport"),
+}
 _LOOK_S = 0.25
 _MOST_WORDS = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
@@ -30,25 +36,6 @@ _PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
 _FORKING = threading.Lock()
 
 
-class Delivered:
-    """Which of a plan's requests have come back; they come nearly in order, so little is kept."""
-
-    def __init__(self) -> None:
-        self._first = 0  # that has not
-        self._beyond: set[int] = set()
-
-    def note(self, index: int) -> None:
-        """Count one."""
-        self._beyond.add(index)
-        while self._first in self._beyond:
-            self._beyond.remove(self._first)
-            self._first += 1
-
-    def missing(self, sent: int) -> list[int]:
-        """Those of the first `sent` requests that have not come back."""
-        return [index for index in range(self._first, sent) if index not in self._beyond]
-
-
 @dataclass
 class Run:
     """A job under way in its own process."""
@@ -56,10 +43,10 @@ class Run:
     pid: int
     inbox: Inbox
     counters: Counters
+    delivered: bytearray  # of each request, whether it came back
     health: Health | None = None  # its last word
     died: str = ""  # how it ended where there was none
     lost: int = 0  # requests that were sent and never came back, because it died
-    delivered: Delivered = field(default_factory=Delivered)
 
     def captures(self) -> Iterator[Capture | None]:
         """Captures as they finish, and None a few times a second; ends when the run has.
@@ -79,7 +66,7 @@ class Run:
                 elif isinstance(message, CaptureFault):
                     words = f": {message.words}"
                 else:
-                    self.delivered.note(message.index)
+                    self.delivered[message.index] = True
                     yield message
             yield None
         self.inbox.sock.close()
@@ -92,7 +79,9 @@ class Run:
     def _lost(self) -> Iterator[Capture]:
         """Of each request that died with the process what is known: that it was sent, though not when."""
         now_ns = clock.now_ns()
-        for index in self.delivered.missing(self.counters.sent):
+        for index in range(self.counters.sent):
+            if self.delivered[index]:
+                continue
             self.lost += 1
             yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
 
@@ -112,7 +101,9 @@ class Run:
 
 def start(job: Job, transport: str) -> Run:
     """Begin to send a job's requests from a process of their own; any thread may."""
-    build = TRANSPORTS[transport]()  # a child that imports would wait for whatever other threads import
+    # Here, as a child that imports would wait for whatever other threads import.
+    module, name = TRANSPORTS[transport]
+    build: Build = getattr(import_module(f"loadgen.transport.{module}"), name)
     counters = Counters()
     _flush_standard_streams()
     with _FORKING:
@@ -121,8 +112,8 @@ def start(job: Job, transport: str) -> Run:
         if pid:
             outbox.sock.close()
     if pid:
-        _yield_to_others()
-        return Run(pid, inbox, counters)
+        _schedule("SCHED_BATCH")  # a server on this machine and the child run first where cores are short
+        return Run(pid, inbox, counters, bytearray(job.count))
     code = 1
     try:
         signal.set_wakeup_fd(-1)  # of the program's event loop
@@ -131,7 +122,7 @@ def start(job: Job, transport: str) -> Run:
         inbox.sock.close()
         gc.freeze()
         gc.disable()
-        _share_cores_evenly()
+        _schedule("SCHED_OTHER")  # an earlier run left the parent another one
         health = build(job, outbox, counters).run()
         outbox.finish(health)
         code = 0
@@ -166,30 +157,8 @@ def _flush_standard_streams() -> None:
                 stream.flush()
 
 
-def _wire() -> Build:
-    from loadgen.transport.epoll_transport import EpollTransport  # needs epoll, so Linux
-
-    return EpollTransport
-
-
-def _portable() -> Build:
-    from loadgen.transport.httpx_transport import HttpxTransport
-
-    return HttpxTransport
-
-
-TRANSPORTS: dict[str, Callable[[], Build]] = {"wire": _wire, "httpx": _portable}
-
-
-def _share_cores_evenly() -> None:
-    """Undo what an earlier run's `_yield_to_others` left to this process's parent."""
-    if hasattr(os, "SCHED_OTHER"):
+def _schedule(policy: str) -> None:
+    """Take one of the kernel's scheduling policies, where there is one of that name."""
+    if hasattr(os, policy):
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-def _yield_to_others() -> None:
-    """Let the capturing process and a server on this machine run first when cores are short."""
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            os.sched_setscheduler(0, getattr(os, policy), os.sched_param(0))

@@ -35,7 +35,7 @@ class Outbox:
         self.sock = sock
         self.blocked = False  # the pipe was full when last tried
         self.most_bytes = 0
-        self._bytes = 0
+        self.waiting_bytes = 0
         self._waiting: deque[tuple[Capture, Sequence[Any], int]] = deque()  # its reads, their bytes
         self._partial = memoryview(b"")
         self._encoder = msgspec.msgpack.Encoder()
@@ -51,17 +51,13 @@ class Outbox:
             got = ()
         size = len(capture.raw) + sum(map(len, got[::A_READ]))
         self._waiting.append((capture, got, size))
-        self._bytes += size
-        self.most_bytes = max(self.most_bytes, self._bytes)
+        self.waiting_bytes += size
+        self.most_bytes = max(self.most_bytes, self.waiting_bytes)
 
     @property
     def waiting(self) -> bool:
         """Whether `flush_some` has something to give."""
         return bool(self._partial or self._waiting)
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._bytes
 
     @property
     def oldest_ns(self) -> int:
@@ -74,7 +70,7 @@ class Outbox:
             if not self._waiting:
                 return False
             capture, got, size = self._waiting.popleft()
-            self._bytes -= size
+            self.waiting_bytes -= size
             if got:
                 capture.fill(got)
             self._load(capture)

@@ -23,20 +23,23 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture
+from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
 from loadgen.transport.network import Network, Received, Socket
+from loadgen.transport.stalls import Stream
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
 _RECORD_BYTES = 16384
 MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
+_NOTHING = memoryview(b"")
 _TIMESPEC = struct.Struct("qq")
 
 
@@ -123,11 +126,6 @@ class ReadBuffer:
         """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
         return self.got[count * A_READ :: A_READ]
 
-    @property
-    def stamped(self) -> bool:
-        """Whether the kernel gave the last read a timestamp."""
-        return bool(self.got[-2] != NO_STAMP)
-
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
         """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
         seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
@@ -136,69 +134,45 @@ class ReadBuffer:
         return arrival_ns if seconds and sent_ns <= arrival_ns <= seen_ns else seen_ns
 
 
-class Slot:
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Exchange(Stream):
+    """A request, and what is known of its response."""
+
+    request: bytes = b""
+    heads: Heads | None = None  # while the response's head is incomplete
+    framing: Framing | None = None
+    keep_alive: bool = True
+    full_reads: int = 0
+    counted_bytes: int = 0  # in the first `counted_reads`
+    counted_reads: int = 0
+    most_reads: int = 0  # more, and the bytes are to be counted again
+    acks_delayed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Slot(_Exchange):
     """A connection, what is to be written to it, and the response under way."""
 
-    __slots__ = (
-        "acks_delayed",
-        "begun",
-        "bytes",
-        "bytes_of",
-        "connect_begin_ns",
-        "connect_ns",
-        "connected_ns",
-        "excused_ns",
-        "fd",
-        "framing",
-        "freed_ns",
-        "full_reads",
-        "heads",
-        "index",
-        "inspect_ns",
-        "intake",
-        "intended_ns",
-        "keep_alive",
-        "looked_ns",
-        "most_reads",
-        "number",
-        "pending",
-        "progress_ns",
-        "request",
-        "resends",
-        "retry_ns",
-        "scanned",
-        "sent_ns",
-        "served",
-        "sock",
-        "tls",
-    )
+    number: int
+    sock: Socket | None = None
+    fd: int = -1
+    tls: Tls | None = None
+    intake: ReadBuffer = field(init=False)
+    connect_begin_ns: int = 0
+    connected_ns: int = 0
+    connect_ns: int = 0
+    retry_ns: int = 0
+    served: int = 0  # requests
+    freed_ns: int = 0
+    pending: memoryview = _NOTHING
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.sock: Socket | None = None
-        self.fd = -1
-        self.tls: Tls | None = None
+    def __post_init__(self) -> None:
         self.intake = ReadBuffer(self)
-        self.connect_begin_ns = self.connected_ns = self.connect_ns = self.retry_ns = 0
-        self.served = 0
-        self.freed_ns = 0
-        self.pending = memoryview(b"")
-        self.clear()
 
     def clear(self) -> None:
         """Forget the request and what came back for it."""
-        self.index = -1
-        self.request = b""
-        self.intended_ns = self.sent_ns = self.excused_ns = self.resends = 0
+        _Exchange.__init__(self)
         self.intake.clear()
-        self.heads: Heads | None = None  # while the response's head is incomplete
-        self.framing: Framing | None = None
-        self.keep_alive = True
-        self.begun = False  # a token was seen
-        self.scanned = self.progress_ns = self.looked_ns = self.inspect_ns = 0
-        self.full_reads = self.bytes = self.bytes_of = 0  # `bytes` in `bytes_of` reads, when last counted
-        self.most_reads = 0  # more, and the bytes are to be counted again
-        self.acks_delayed = False
 
     def dial(self, target: Target, network: Network) -> None:
         """Begin to connect; raises OSError when it fails at once."""
@@ -213,29 +187,6 @@ class Slot:
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, errno.errorcode.get(code, "connect"))
-
-    def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Put TLS between the socket and the slot; the first bytes to send become pending."""
-        assert self.sock is not None
-        self.tls = Tls(self.sock, context, host)
-        self.intake.receive, self.intake.state = self.tls.recvmsg, State.HANDSHAKING
-        self.pending = memoryview(self.tls.handshake(b"")[1])
-
-    def opened(self, now_ns: int) -> None:
-        """Note that the connection is ready for requests."""
-        self.intake.state, self.connected_ns = State.IDLE, now_ns
-        self.connect_ns = self.connected_ns - self.connect_begin_ns
-
-    def begin(self, index: int, request: bytes, intended_ns: int) -> None:
-        """Take a request, not yet written."""
-        self.index, self.request, self.intended_ns = index, request, intended_ns
-
-    def write(self) -> None:
-        """Write of what is pending as much as goes. Raises OSError when the peer is lost."""
-        assert self.sock is not None
-        with contextlib.suppress(BlockingIOError):
-            sent = self.sock.send(self.pending)
-            self.pending = self.pending[sent:]
 
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
@@ -252,19 +203,12 @@ class Slot:
         if self.sock is not None:
             self.sock.close()
         self.sock, self.fd, self.intake.state = None, -1, State.CLOSED
-        self.pending = memoryview(b"")
-
-    @property
-    def count(self) -> int:
-        """How many reads there were."""
-        return len(self.intake)
+        self.pending = _NOTHING
 
     def since(self, count: int) -> list[bytes]:
-        """The bytes of the reads after the first `count`."""
         return self.intake.since(count)
 
     def seen_at(self, read: int) -> int:
-        """When the client had received a read (ns)."""
         return int(self.intake.got[read * A_READ + 2])
 
     def begin_response(self, limits: Limits) -> Failure | bool:
@@ -298,10 +242,10 @@ class Slot:
     def outgrows(self, limit_bytes: int) -> bool:
         """Whether more came than an answer may have; counts only what may have made the difference."""
         count = len(self.intake)
-        self.bytes += sum(map(len, self.intake.since(self.bytes_of)))
-        self.bytes_of = count
-        self.most_reads = count + max(limit_bytes - self.bytes, 0) // MOST_READ_BYTES
-        return self.bytes > limit_bytes
+        self.counted_bytes += sum(map(len, self.intake.since(self.counted_reads)))
+        self.counted_reads = count
+        self.most_reads = count + max(limit_bytes - self.counted_bytes, 0) // MOST_READ_BYTES
+        return self.counted_bytes > limit_bytes
 
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Job
-from loadgen.transport.stalls import OpenStream, Stalls
+from loadgen.transport.stalls import Stalls, Stream
 
 _SECOND_NS = 1_000_000_000
 _STOPPED_NS = _SECOND_NS  # a sweep that comes so much later than due was not late, but stopped
@@ -17,19 +16,13 @@ _STOPPED_NS = _SECOND_NS  # a sweep that comes so much later than due was not la
 _RACE_NS = 100_000_000
 
 
-class Pending(OpenStream, Protocol):
-    """A stream whose deadlines can be put off."""
-
-    excused_ns: int  # for how long this process was stopped meanwhile
-
-
 class Deadlines:
     """Gives up on requests for the server's delays, never for those of this process."""
 
     def __init__(
         self,
         job: Job,
-        streams: Callable[[], Iterable[Pending]],
+        streams: Callable[[], Iterable[Stream]],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.limits, self.streams = job.limits, streams
@@ -53,21 +46,21 @@ class Deadlines:
             stream.progress_ns = now_ns
         return True
 
-    def timed_out(self, stream: Pending, now_ns: int) -> Failure | None:
+    def timed_out(self, stream: Stream, now_ns: int) -> Failure | None:
         """The failure of a request that took longer than --request-timeout."""
         limit_ns = self.limits.request_timeout_ns
         if limit_ns and now_ns - stream.sent_ns - stream.excused_ns > limit_ns:
             return Failure(FailureKind.TIMEOUT, "not finished within --request-timeout")
         return None
 
-    def stalled(self, stream: Pending, now_ns: int) -> Failure | None:
+    def stalled(self, stream: Stream, now_ns: int) -> Failure | None:
         """The failure of a stream without a token for --stall-timeout."""
         if self.stalls.stalled(stream, now_ns):
             return Failure(FailureKind.STALL, "no token within --stall-timeout")
         return None
 
 
-def closed_while_idle(stream: Pending, now_ns: int) -> bool:
+def closed_while_idle(stream: Stream, now_ns: int) -> bool:
     """Whether a kept connection was lost so soon after a request that no answer can have begun.
 
     For the caller to know: that the connection had served before, and that no byte came.
@@ -75,7 +68,7 @@ def closed_while_idle(stream: Pending, now_ns: int) -> bool:
     return now_ns - stream.sent_ns - stream.excused_ns <= _RACE_NS
 
 
-def unanswered(stream: Pending, now_ns: int, error: Exception | None) -> Failure:
+def unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
     """The failure of a request whose connection was lost without a byte of an answer."""
     after_s = (now_ns - stream.sent_ns) / _SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""

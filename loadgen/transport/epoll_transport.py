@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 
 from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import LONGEST_TAIL
-from loadgen.transport.capture import A_READ, NO_STAMP
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
@@ -29,7 +29,6 @@ _MOST_EVENTS = 1024  # of one poll
 _MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
-_KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 _SECOND_NS = 1_000_000_000
 _SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
 _BUSY = State.BUSY
@@ -171,8 +170,7 @@ class EpollTransport:
 
     def _housekeep(self) -> bool:
         """Do one small piece of the work that can wait; False when there is nothing to do."""
-        if self.out.may_build:
-            self.out.build_ahead()
+        if self.out.build_ahead():
             return True
         if self.outbox.waiting and not self.outbox.blocked:
             self._flush()
@@ -194,7 +192,9 @@ class EpollTransport:
         late_ns, self.swept_ns = now_ns - self.swept_ns - _SWEEP_NS, now_ns
         self.wall.measure()
         if self.deadlines.put_off(late_ns, now_ns):
-            self.pool.put_off(late_ns)
+            for slot in self.pool.slots:
+                if slot.intake.state in DIALING:
+                    slot.connect_begin_ns += late_ns
             return  # what has arrived is read first
         limits, delay_acks = self.job.limits, self.job.target.delay_acks
         # What was sent before has waited too long; 0: nothing has.
@@ -216,7 +216,8 @@ class EpollTransport:
                     self._inspect(slot, now_ns)
             elif state in DIALING:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
-                    self.pool.give_up(slot)
+                    late = TimeoutError(f"no connection to {self.job.target.authority} in time")
+                    self.pool.refuse(slot, late)
             elif self.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
         self.pacing.learn(busy, reads, now_ns)
@@ -233,7 +234,7 @@ class EpollTransport:
 
     def _cut(self, slot: Slot) -> None:
         """End an answer that is too long; its first bytes are kept, and the rest fills no memory."""
-        del slot.intake.got[_KEPT_READS * A_READ :]
+        del slot.intake.got[KEPT_READS * A_READ :]
         self._end(slot, self.job.limits.too_long())
 
     # Requests.
@@ -242,7 +243,7 @@ class EpollTransport:
         """Send what is due to the slots that are free, and see to it that some are."""
         job, pool, out = self.job, self.pool, self.out
         if 0 < job.duration_ns <= self.now_ns() - self.begin_ns:
-            out.end_at_once()
+            out.count = out.next
         if job.offsets_ns is None:
             while pool.free and out.next < out.count:
                 slot = pool.free.popleft()
@@ -264,8 +265,8 @@ class EpollTransport:
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
         """Give the next request to a slot."""
-        index, request = self.out.take()
-        slot.begin(index, request, intended_ns)
+        slot.index, slot.request = self.out.take()
+        slot.intended_ns = intended_ns
         self.counters.publish_sent(self.out.next)
 
     def _look_for_end(self, slot: Slot) -> None:
@@ -278,7 +279,7 @@ class EpollTransport:
                 return
         if slot.framing is None:
             over = slot.begin_response(self.job.limits)
-            self.pacing.forbidden |= not slot.intake.stamped
+            self.pacing.forbidden |= slot.intake.got[-2] == NO_STAMP
         else:
             over = slot.framing.done(slot.intake)
         if over:
@@ -321,8 +322,8 @@ class EpollTransport:
         """Have the first wave's connections open and its requests built before the clock starts."""
         for _ in range(self.job.first_slots):
             self.pool.open()
-        while self.out.built < self.job.first_slots and self.out.may_build:
-            self.out.build_ahead()
+        while self.out.built < self.job.first_slots and self.out.build_ahead():
+            pass
         while self.pool.dialing and not self.stopping:
             self._dispatch(self.pool.poll.poll(0.1, _MOST_EVENTS))
             self._sweep(self.now_ns())
@@ -392,7 +393,6 @@ class EpollTransport:
         """Deliver what was under way when the run was stopped, and close everything."""
         for slot in self.pool.slots:
             if slot.index >= 0:
-                failure = Failure(FailureKind.CANCELLED, "stopped while under way")
-                self.outbox.put(slot.capture(failure, self.now_ns(), self.wall), slot.intake.got)
+                self.outbox.put(slot.capture(CANCELLED, self.now_ns(), self.wall), slot.intake.got)
         self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()

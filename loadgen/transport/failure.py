@@ -29,3 +29,6 @@ class Failure(msgspec.Struct, frozen=True):
 
     kind: FailureKind
     detail: str = ""
+
+
+CANCELLED = Failure(FailureKind.CANCELLED, "stopped while under way")

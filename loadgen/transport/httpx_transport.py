@@ -19,16 +19,16 @@ import httpx
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
 from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
-from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 from loadgen.transport.job import Counters, Health, Job
+from loadgen.transport.stalls import Stream
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
 _SHOWN_BYTES = 40  # of what is no HTTP
-_KEPT_READS = 16  # of an answer that was too long
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
 
@@ -56,43 +56,28 @@ class _Link:
         stream.read = counted
 
 
-@dataclass
-class _Exchange:
+@dataclass(eq=False)
+class _Exchange(Stream):
     """One request under way, filled in as it goes."""
 
-    index: int
     slot: int
-    intended_ns: int
     link: _Link
     now_ns: Callable[[], int]
-    sent_ns: int = 0
-    excused_ns: int = 0
     connect_begin_ns: int = 0
     connect_ns: int = 0
-    resends: int = 0
     status: int = 0
     retry_after: str = ""
-    reads: list[bytes] = field(default_factory=list)
-    seen_ns: list[int] = field(default_factory=list)
+    got: list[Any] = field(default_factory=list)  # as the wire transport's, without the kernel's time
     size: int = 0  # bytes of the body
     before: int = 0  # bytes that the connection had brought when this was sent
-    begun: bool = False
-    progress_ns: int = 0
-    looked_ns: int = 0
-    scanned: int = 0
-    inspect_ns: int = 0
     limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
 
-    @property
-    def count(self) -> int:
-        return len(self.reads)
-
     def since(self, count: int) -> list[bytes]:
-        return self.reads[count:]
+        return self.got[count * A_READ :: A_READ]
 
     def seen_at(self, read: int) -> int:
-        return self.seen_ns[read]
+        return int(self.got[read * A_READ + 2])
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
         """httpcore's own events: when it dialed, and when it was about to write the request."""
@@ -148,8 +133,7 @@ class _Exchange:
         return Failure(kind, str(error) or type(error).__name__)
 
     def capture(self, failure: Failure | None) -> Capture:
-        """What is known of the exchange."""
-        raw, read_lengths = joined(self.reads)
+        """What is known of the exchange, but for what it got."""
         return Capture(
             index=self.index,
             slot=self.slot,
@@ -162,10 +146,6 @@ class _Exchange:
             status=self.status,
             retry_after=self.retry_after,
             failure=failure,
-            raw=raw,
-            read_lengths=read_lengths,
-            seen_ns=int64s(self.seen_ns),
-            kernel=NO_STAMP * len(self.reads),
         )
 
 
@@ -244,8 +224,9 @@ class HttpxTransport:
         offsets_ns = self.job.offsets_ns
         async with asyncio.TaskGroup() as group:
             for index in range(self.job.count):
-                if offsets_ns is not None:
-                    await self._sleep_until(self.begin_ns + int(offsets_ns[index]))
+                due_ns = self.begin_ns + int(offsets_ns[index]) if offsets_ns is not None else 0
+                while (left_ns := due_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+                    await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) < self.job.most_slots:
                     self._add_client()
                 while not self.idle:
@@ -254,12 +235,9 @@ class HttpxTransport:
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
                 slot, freed_ns = self.idle.popleft()
-                due_ns = max(freed_ns, self.begin_ns)
-                if offsets_ns is not None:
-                    due_ns = self.begin_ns + int(offsets_ns[index])
-                group.create_task(
-                    self._exchange(_Exchange(index, slot, due_ns, self.links[slot], self.now_ns))
-                )
+                due_ns = due_ns or max(freed_ns, self.begin_ns)
+                exchange = _Exchange(slot, self.links[slot], self.now_ns, index=index, intended_ns=due_ns)
+                group.create_task(self._exchange(exchange))
 
     async def _exchange(self, exchange: _Exchange) -> None:
         self.sent += 1
@@ -277,9 +255,9 @@ class HttpxTransport:
                 raise
             failure = exchange.given_up
         except asyncio.CancelledError:
-            self.outbox.put(exchange.capture(Failure(FailureKind.CANCELLED, "stopped while under way")))
+            self.outbox.put(exchange.capture(CANCELLED), exchange.got)
             raise
-        self.outbox.put(exchange.capture(failure))
+        self.outbox.put(exchange.capture(failure), exchange.got)
         self.ended += 1
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
@@ -326,12 +304,11 @@ class HttpxTransport:
             if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
                 return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
             async for data in response.aiter_raw():
-                exchange.seen_ns.append(self.now_ns())
-                exchange.reads.append(data)
+                exchange.got += (data, NO_STAMP, self.now_ns())
                 exchange.size += len(data)
                 self.reads += 1
                 if exchange.size > job.limits.answer_bytes:
-                    del exchange.reads[_KEPT_READS:], exchange.seen_ns[_KEPT_READS:]
+                    del exchange.got[KEPT_READS * A_READ :]
                     return job.limits.too_long()
         finally:
             await response.aclose()
@@ -366,7 +343,3 @@ class HttpxTransport:
                 await asyncio.sleep(0)
             self.counters.publish(self.sent, self.ended, self.reads)
             await asyncio.sleep(_HOUSEKEEP_S)
-
-    async def _sleep_until(self, deadline_ns: int) -> None:
-        while (left_ns := deadline_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
-            await asyncio.sleep(left_ns / 1e9)

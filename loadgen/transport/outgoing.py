@@ -43,19 +43,13 @@ class Outgoing:
         self.next += 1
         return self.next - 1, request
 
-    def end_at_once(self) -> None:
-        """Send nothing more."""
-        self.count = self.next
-
-    @property
-    def may_build(self) -> bool:
-        """Whether another request may be built ahead."""
-        room = len(self._ready) < _MOST_READY and self._ready_bytes < _MOST_READY_BYTES
-        return room and self.built < self.count
-
-    def build_ahead(self) -> None:
-        """Build one more."""
+    def build_ahead(self) -> bool:
+        """Build one more request; False where all are built, or as many as may wait."""
+        full = len(self._ready) >= _MOST_READY or self._ready_bytes >= _MOST_READY_BYTES
+        if full or self.built >= self.count:
+            return False
         request = self.job.request(self.built)
         self.built += 1
         self._ready.append(request)
         self._ready_bytes += len(request)
+        return True

@@ -9,7 +9,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
-from loadgen.transport.connection import DIALING, READ_BYTES, ReadBuffer, Slot, State
+from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State, Tls
 from loadgen.transport.job import Target
 from loadgen.transport.network import Network
 
@@ -69,14 +69,19 @@ class Pool:
             self.look_again(slot)
             self._opened(slot)
         else:
-            slot.start_tls(self.target.tls, self.target.host)
+            slot.tls = Tls(slot.sock, self.target.tls, self.target.host)
+            slot.intake.receive, slot.intake.state = slot.tls.recvmsg, State.HANDSHAKING
+            slot.pending = memoryview(slot.tls.handshake(b"")[1])
             if error := self.write(slot):
                 self.refuse(slot, error)
 
     def write(self, slot: Slot) -> OSError | None:
         """Write what is pending and watch for room while some remains; the error that broke it."""
+        assert slot.sock is not None
         try:
-            slot.write()
+            slot.pending = slot.pending[slot.sock.send(slot.pending) :]
+        except BlockingIOError:
+            pass
         except OSError as error:
             return error
         self.look_again(slot)
@@ -85,16 +90,6 @@ class Pool:
     def look_again(self, slot: Slot) -> None:
         """Have the epoll report a slot's readiness again, reported before or not, and then what comes."""
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
-
-    def put_off(self, late_ns: int) -> None:
-        """Give those that are being dialed so much more time."""
-        for slot in self.slots:
-            if slot.intake.state in DIALING:
-                slot.connect_begin_ns += late_ns
-
-    def give_up(self, slot: Slot) -> None:
-        """Stop dialing for a slot that took too long."""
-        self.refuse(slot, TimeoutError(f"no connection to {self.target.authority} in time"))
 
     def drop(self, slot: Slot) -> None:
         """Close a slot's connection."""
@@ -135,7 +130,8 @@ class Pool:
 
     def _opened(self, slot: Slot) -> None:
         self.dialing -= 1
-        slot.opened(self.network.now_ns())
+        slot.intake.state, slot.connected_ns = State.IDLE, self.network.now_ns()
+        slot.connect_ns = slot.connected_ns - slot.connect_begin_ns
         self.on_open(slot)
 
     def refuse(self, slot: Slot, error: Exception) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass
 
 _LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
 _LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
@@ -13,27 +13,28 @@ _MOST_READS = 1024  # over which a message that has begun is searched for
 _WIDER = 4  # each window is this many times as wide as the one before: a third is read twice, no more
 
 
-class OpenStream(Protocol):
-    """A request under way, as either transport holds it."""
+@dataclass(eq=False, kw_only=True, slots=True)
+class Stream:
+    """A request under way, as either transport holds it; times are nanoseconds."""
 
-    sent_ns: int
-    begun: bool  # a token was seen
-    progress_ns: int  # when the last token came, as far as is known; when it was sent
-    looked_ns: int  # when its tokens were last searched for
-    scanned: int  # reads in which no token is left to be found
-
-    @property
-    def count(self) -> int:
-        """How many reads there were."""
-        ...
+    index: int = -1  # position in the plan; -1: none
+    intended_ns: int = 0
+    sent_ns: int = 0
+    excused_ns: int = 0  # for how long this process was stopped meanwhile
+    resends: int = 0
+    begun: bool = False  # a token was seen
+    progress_ns: int = 0  # when the last token came, as far as is known; when it was sent
+    looked_ns: int = 0  # when its tokens were last searched for
+    scanned: int = 0  # reads in which no token is left to be found
+    inspect_ns: int = 0  # when it is to be checked for tokens again
 
     def since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`."""
-        ...
+        raise NotImplementedError
 
     def seen_at(self, read: int) -> int:
         """When the client had received a read (ns)."""
-        ...
+        raise NotImplementedError
 
 
 class Stalls:
@@ -43,7 +44,7 @@ class Stalls:
         self,
         limit_ns: int,
         token_seen: Callable[[bytes], bool],
-        streams: Callable[[], Iterable[OpenStream]],
+        streams: Callable[[], Iterable[Stream]],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.limit_ns, self.token_seen, self.streams, self.now_ns = limit_ns, token_seen, streams, now_ns
@@ -51,7 +52,7 @@ class Stalls:
         self.token_ns = 0  # when a stream last got a token, as far as is known
         self._swept_ns = self._asked_ns = self._spent_ns = 0
 
-    def stalled(self, stream: OpenStream, now_ns: int) -> bool:
+    def stalled(self, stream: Stream, now_ns: int) -> bool:
         """Whether a stream has waited too long for its next token.
 
         One without its first token may be waiting in the server's queue: it is stalled only when
@@ -68,7 +69,7 @@ class Stalls:
             self._look(stream, now_ns)
         return False
 
-    def _overdue(self, stream: OpenStream, now_ns: int) -> bool:
+    def _overdue(self, stream: Stream, now_ns: int) -> bool:
         last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
         return now_ns - last_ns > self.limit_ns
 
@@ -87,7 +88,7 @@ class Stalls:
             if now_ns - self.token_ns <= self.limit_ns:
                 return
 
-    def _look(self, stream: OpenStream, now_ns: int) -> None:
+    def _look(self, stream: Stream, now_ns: int) -> None:
         if stream.looked_ns == now_ns:
             return
         stream.looked_ns, began_ns = now_ns, self.now_ns()

@@ -154,7 +154,7 @@ class _Reads(list[bytes]):
 def http(data: bytes) -> None:
     """Heads and framings, as a whole and in reads of a length that the first byte says."""
     size, raw = data[:1], data[1:]
-    head = http1.read_head(raw)
+    head = http1.Heads().feed(raw)
     length = max(size[0], 1) if size else 1
     reads, heads = _Reads(), http1.Heads()
     for at in range(0, min(len(raw), 64 * length), length):

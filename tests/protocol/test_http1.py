@@ -7,12 +7,12 @@ from loadgen.protocol.http1 import (
     Chunked,
     ContentLength,
     Framing,
+    Heads,
     HttpBody,
     Malformed,
     NoBody,
     ResponseHead,
     UntilClose,
-    read_head,
     unframe,
 )
 
@@ -44,9 +44,9 @@ def unframed(reads: list[bytes]) -> HttpBody:
 @pytest.mark.parametrize("before", [b"", CONTINUE, CONTINUE + b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"])
 def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
     raw = before + CHUNKED
-    assert [read_head(raw[:cut]) for cut in range(len(raw))] == [None] * len(raw)
+    assert [Heads().feed(raw[:cut]) for cut in range(len(raw))] == [None] * len(raw)
     for after in (b"", b"9\r\ndata: x"):
-        head = read_head(raw + after)
+        head = Heads().feed(raw + after)
         assert isinstance(head, ResponseHead)
         assert (head.status, head.keep_alive, head.length) == (200, True, len(raw))
         assert head.headers == {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
@@ -66,7 +66,7 @@ def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
     ],
 )
 def test_the_head_tells_where_the_body_ends(head: bytes, framing: Framing, keep_alive: bool) -> None:
-    read = read_head(head)
+    read = Heads().feed(head)
     assert isinstance(read, ResponseHead)
     assert (read.framing, read.keep_alive) == (framing, keep_alive)
 
@@ -84,7 +84,7 @@ def test_the_head_tells_where_the_body_ends(head: bytes, framing: Framing, keep_
     ],
 )
 def test_what_is_not_http_is_said_as_a_value(raw: bytes, detail: str) -> None:
-    assert read_head(raw) == Malformed(detail)
+    assert Heads().feed(raw) == Malformed(detail)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_not_http_is_said_as_a_value(raw: bytes, detail: str) -> None:
     ],
 )
 def test_a_head_that_the_parser_refuses_is_malformed(raw: bytes) -> None:
-    assert isinstance(read_head(raw), Malformed)
+    assert isinstance(Heads().feed(raw), Malformed)
 
 
 @pytest.mark.parametrize("name", sorted(BODIES.keys() - {"data like the end"}))

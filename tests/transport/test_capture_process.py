@@ -197,25 +197,6 @@ def test_a_fault_without_a_standard_error_is_told_all_the_same(
     assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
 
 
-@pytest.mark.parametrize(
-    ("noted", "sent", "missing"),
-    [
-        ([], 0, []),
-        ([], 3, [0, 1, 2]),
-        ([0, 1, 2], 3, []),
-        ([2, 0], 4, [1, 3]),
-        ([2, 0, 1, 5], 6, [3, 4]),
-    ],
-)
-def test_what_is_missing_is_what_was_sent_and_not_delivered(
-    noted: list[int], sent: int, missing: list[int]
-) -> None:
-    delivered = capture_process.Delivered()
-    for index in noted:
-        delivered.note(index)
-    assert delivered.missing(sent) == missing
-
-
 def test_a_stop_ends_the_run_with_its_health(server: Target) -> None:
     run = capture_process.start(job(server, 1000, 200), "wire")
     captures = []

@@ -21,7 +21,7 @@ from loadgen.transport.capture import Capture, int64s, joined
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
-from loadgen.transport.stalls import Stalls, last_token_read, unfinished
+from loadgen.transport.stalls import Stalls, Stream, last_token_read, unfinished
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -30,21 +30,11 @@ TOKEN = chunk(token())
 
 
 @dataclass
-class Made:
+class Made(Stream):
     """A stream of canned reads."""
 
-    sent_ns: int = 0
     reads: list[bytes] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
-    excused_ns: int = 0
-    begun: bool = False
-    progress_ns: int = 0
-    looked_ns: int = 0
-    scanned: int = 0
-
-    @property
-    def count(self) -> int:
-        return len(self.reads)
 
     def since(self, count: int) -> list[bytes]:
         return self.reads[count:]
