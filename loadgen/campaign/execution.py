@@ -231,9 +231,8 @@ def _inside(session: Session, planned: Planned, place: Path) -> Session:
 def _unfinished(run: Result) -> str:
     """Why a run is not a finished cell; "" where it is one."""
     if not run.records.ok.any():
-        first = next((failure for failure in run.records.failures if failure is not None), None)
-        said = f", the first with {first.kind}: {first.detail}" if first is not None else ""
-        return f"every request failed{said}"
+        reason = "".join(f", the first with {first.kind}: {first.detail}" for first in run.records.failed[:1])
+        return f"every request failed{reason}"
     return f"cut short: {run.facts.partial}" if run.facts.partial else ""
 
 

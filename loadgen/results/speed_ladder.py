@@ -134,8 +134,8 @@ def _memory(facts: Facts) -> Memory | None:
 
 def _notes(run: Result) -> Iterator[str]:
     """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
-    records, ok, profile = run.records, run.records.ok, run.facts.profile
-    failed = [failure for failure in records.failures if failure is not None]
+    records, failed, profile = run.records, run.records.failed, run.facts.profile
+    ok = records.ok
     if run.facts.server.simulated:
         yield "SIMULATED, no model ran"
     if failed:

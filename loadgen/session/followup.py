@@ -65,7 +65,7 @@ def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
             facts = facts.learned(guarded(name, partial(step, facts), nothing, broken))
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
-            why = f"stopped by {signals.NAMES[number]} after the last request, before {name} was known"
+            why = f"{signals.reason(number)} after the last request, before {name} was known"
             return facts.learned({"signal": number, "notes": (*facts.notes, why)})
         unknown = tuple(f"{part.name}: {part.why}" for part in broken)
         facts = facts.learned({"unknown": (*facts.unknown, *unknown)})

@@ -15,13 +15,21 @@ from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.refused_options import ONLY_RANDOM, OTHER_DATASETS, REFUSED
-from loadgen.session.stop_options import add_stop_flags
-from loadgen.session.stop_rules import DRAIN_S, Tolerance
+from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, refuse_unknown
-from loadgen.workload.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
+from loadgen.workload.bounds import (
+    MOST_IDS,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_SEED,
+    YEAR_S,
+    parsed_by,
+    real,
+    shown,
+    whole,
+)
 
 _MOST_REPEATS = 10_000
-_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 
@@ -85,6 +93,12 @@ class Options(msgspec.Struct, frozen=True):
     def saves(self) -> bool:
         """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
+
+    def stop_rules(self) -> StopRules:
+        """The rules to stop, for one run: each run has its own."""
+        return StopRules(
+            self.max_failures, self.max_consecutive_failures, self.max_duration_s, self.drain_timeout_s
+        )
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
@@ -182,7 +196,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _workload_flags(parser.add_argument_group("workload"))
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
-    add_stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
+    _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))
     return parser
@@ -280,6 +294,18 @@ def _run_flags(group: Group) -> None:
         help="do not sample the server's /metrics nor this machine's sensors")
     add("--quiet", action="store_true", help="no progress display")
     add("--disable-tqdm", action="store_true", help="as --quiet")
+
+
+def _stop_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--max-failures", type=parsed_by(Tolerance.parse), metavar="N|N%",
+        help=f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on")
+    add("--max-consecutive-failures", type=whole(0, 999_999_999), metavar="N",
+        help=f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)")
+    add("--max-duration", dest="max_duration_s", type=real(0.001, YEAR_S), metavar="S",
+        help="send for at most S seconds")
+    add("--drain-timeout", dest="drain_timeout_s", type=real(0, YEAR_S), metavar="S",
+        help=f"seconds for requests to end then, before they are cut (default {DRAIN_S:g})")
 
 
 def add_roofline_flags(group: Group) -> None:

@@ -13,6 +13,7 @@ NAMES: dict[int, str] = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "SIGHUP (the terminal was closed)",
 }
+CANCELLED = 65  # no signal's number: the program cancelled the task that awaits the run
 _FAILED = 128  # a shell's exit code of a command that a signal ended, less the signal's number
 EXIT_CODES = frozenset(_FAILED + number for number in NAMES)
 
@@ -21,8 +22,13 @@ class Stopped(KeyboardInterrupt):
     """One of these signals came while nothing was measured."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(NAMES[number])
+        super().__init__(reason(number))
         self.number = number
+
+
+def reason(number: int) -> str:
+    """Why a run ended that was asked to, in words."""
+    return "cancelled" if number == CANCELLED else f"stopped by {NAMES[number]}"
 
 
 def number_of(stop: KeyboardInterrupt) -> int:
@@ -91,15 +97,20 @@ SIGNALS = Signals()
 
 
 class StopRequest:
-    """A request that another thread of the program makes, and `poll` delivers as a Ctrl-C."""
+    """A request that another thread of the program makes, and `poll` delivers as a signal."""
 
     def __init__(self) -> None:
-        self.pending = False
+        self._pending = 0  # the signal's number, or CANCELLED; 0: none
         self._react: Callable[[int], None] = stop
 
-    def make(self) -> None:
+    @property
+    def pending(self) -> bool:
+        """Whether `poll` has something to deliver."""
+        return self._pending > 0
+
+    def make(self, number: int) -> None:
         """Ask for the end, from any thread."""
-        self.pending = True
+        self._pending = number
 
     @contextmanager
     def caught(self, react: Callable[[int], None]) -> Iterator[None]:
@@ -112,9 +123,9 @@ class StopRequest:
 
     def poll(self) -> None:
         """React to a request that was made since the last time."""
-        if self.pending:
-            self.pending = False
-            self._react(signal.SIGINT)
+        number, self._pending = self._pending, 0
+        if number:
+            self._react(number)
 
 
 @contextmanager
