@@ -24,7 +24,6 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 
 DEFAULT_PROFILE = "qwen-speed"
-_BACKENDS = {"sglang": "sglang", "SGLang": "sglang"}  # its own API takes ids and needs no tokenizer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -114,6 +113,6 @@ def _climb_on(ladder: Climb, options: Options, asked: ServerSettings, seed: Seed
 
 def _native(workload: Profile, options: Options, engine: str) -> Profile:
     """The workload in the engine's own API where that suits it better, unless the user chose."""
-    if engine not in _BACKENDS or "backend" in options.overrides or options.endpoint is not None:
+    if engine.lower() != "sglang" or "backend" in options.overrides or options.endpoint is not None:
         return workload
-    return workload.model_copy(update={"backend": _BACKENDS[engine]})
+    return workload.model_copy(update={"backend": "sglang"})  # which takes ids and needs no tokenizer

@@ -28,17 +28,7 @@ from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags
 from loadgen.session import calibrate, progress, signals
-from loadgen.session.followup import (
-    FinishedRun,
-    Step,
-    bounded,
-    calibrated,
-    counted,
-    followed_up,
-    sensed,
-    throttled,
-    with_outcome,
-)
+from loadgen.session.followup import FinishedRun, Step, bounded, calibrated, followed_up, with_outcome
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
 from loadgen.session.options import Options
@@ -193,12 +183,24 @@ class Session(msgspec.Struct, frozen=True):
             facts = self._masked(with_outcome(facts, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
+        health = outcome.health
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
-            ("throttling", lambda _: throttled(before)),
+            (
+                "throttling",  # of this machine, where the server is on it
+                lambda _: (
+                    {"throttled": throttling.throttled(before, throttling.snapshot())} if before else {}
+                ),
+            ),
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
-            ("the server's counters", lambda _: counted(observer, outcome)),
-            ("the sensors", lambda _: sensed(sensing, outcome)),
+            (
+                "the server's counters",  # once they have settled; not waited for after a signal
+                lambda _: {"window": observer.after()} if observer and not outcome.interrupted else {},
+            ),
+            (
+                "the sensors",
+                lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
+            ),
             ("the engine's configuration", lambda _: self._server_side()),
             ("the last self-test", calibrated),
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
