@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,9 +21,8 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError, ServerDied
 from loadgen.protocol.printable import plain
 from loadgen.results import run_directory
-from loadgen.results.printing import printed
 from loadgen.results.run_directory import Result
-from loadgen.session import signals
+from loadgen.session import progress, signals
 from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
 from loadgen.session.session import Session
@@ -87,11 +85,8 @@ class Execution:
                     self.say(f"{name} {arm.name}: starting the server")
                 session = attach(options, arm.settings, left[0].workload, stack)
                 self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
-            except LoadgenError as error:
-                self._all_fail(left, name, error)
-                return
             except Exception as error:
-                self._all_fail(left, name, _own_fault(error))
+                self._all_fail(left, name, error if isinstance(error, LoadgenError) else _own_fault(error))
                 return
             try:
                 while left and self._measured(session, left, name):
@@ -100,10 +95,10 @@ class Execution:
             except StoreError:
                 raise
             except LoadgenError as error:  # of its end
-                _complain(f"{arm.name}: {error}")
+                progress.warn(plain(f"{arm.name}: {error}"))
 
     def _all_fail(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
-        _complain(str(error))
+        progress.warn(plain(str(error)))
         while left:
             planned = left.popleft()
             climb = self._climbs.pop(planned.id, None)
@@ -151,7 +146,7 @@ class Execution:
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._tell(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
         if died:
-            _complain(str(died))
+            progress.warn(plain(str(died)))
         return not died
 
     def _climb(self, session: Session, planned: Planned, left: deque[Planned]) -> bool:
@@ -162,16 +157,15 @@ class Execution:
             place.mkdir(mode=0o700)
             climb = Climb(planned.workload, place, quiet=self.quiet)
         try:
-            climb.on(
-                _inside(session, planned, climb.directory), replace(self.seed, repeat=planned.cell.repeat)
-            )
+            inside = _inside(session, planned, climb.directory)
+            climb.on(inside, replace(self.seed, repeat=planned.cell.repeat))
         except MeasureError as error:
-            _complain(str(session.hidden(error)))
+            progress.warn(plain(str(session.hidden(error))))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
-                return False
-            self._climbed(planned, climb)
+            else:
+                self._climbed(planned, climb)
             return False
         except LoadgenError as error:
             _stop_where_full(error)
@@ -197,14 +191,14 @@ class Execution:
         self.store.fail(planned, str(error), run_directory.now(), directory)
         self._tell(planned, f"FAILED: {error.summary}")
 
-    def _tell(self, planned: Planned, said: str) -> None:
+    def _tell(self, planned: Planned, outcome: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
-        every = [one.id for start in self.starts for one in start.planned]
+        every = [cell.id for start in self.starts for cell in start.planned]
         over = len(self.done & set(every))
         left = self.pace.left(self.starts, self.done)
         later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""
-        self.say(f"[{over}/{len(every)}] {title(planned)}: {said}{later}")
+        self.say(f"[{over}/{len(every)}] {title(planned)}: {outcome}{later}")
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
@@ -254,7 +248,3 @@ def _stop_where_full(error: LoadgenError) -> None:
 
 def _own_fault(error: Exception) -> LoadgenError:
     return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")
-
-
-def _complain(why: str) -> None:
-    printed(f"loadgen: {plain(why)}", sys.stderr)

@@ -125,7 +125,7 @@ def _gpus(facts: Facts) -> int | None:
 
 def _memory(facts: Facts) -> Memory | None:
     """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
-    engine = next((known for known in engines.ENGINES if known.name == facts.server.engine), engines.UNKNOWN)
+    engine = engines.by_name(facts.server.engine)
     if engine.takes_all_memory or facts.sensed is None:
         return None
     level = facts.sensed.server or facts.sensed.pss or facts.sensed.rss
