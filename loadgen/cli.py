@@ -130,7 +130,7 @@ def _readable(words: Sequence[str]) -> list[str]:
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
-    with signals.caught(signals.stop):
+    with signals.SIGNALS.caught(signals.stop):
         code = main()
         if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
             code = code or ExitCode.UNWRITTEN

@@ -85,8 +85,11 @@ def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerA
     """The address of a server that runs already; raises UsageError."""
     if options.preset is not None:
         raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
+    base_url = (options.base_url or "").rstrip("/")
+    if (options.endpoint or "/v1").startswith("/v1"):
+        base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats
     return ServerAddress(
-        _base_url(options),
+        base_url,
         auth.headers,
         options.insecure,
         options.ca_cert,
@@ -140,13 +143,6 @@ def _local(access: ServerAddress) -> Local | None:
         return [process.pid for first in processes for process in port_owner.tree(first)]
 
     return Local(pids)
-
-
-def _base_url(options: Options) -> str:
-    """The base URL without the `/v1` that some people include and the endpoint repeats."""
-    assert options.base_url is not None
-    base_url = options.base_url.rstrip("/")
-    return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
 
 
 def _session(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
@@ -121,6 +122,17 @@ class Climb:
         if not self.quiet:
             speed = "-" if row.speed_tok_s is None else f"{row.speed_tok_s} tok/s"
             printed(f"input {row.input_length}: {speed}" + f" ({row.note})" * bool(row.note), sys.stdout)
+
+
+def exit_code(climb: Climb, measure: Callable[[], None]) -> int:
+    """Measure a climb and print its tables; the command's exit code, 0 where any rung was measured."""
+    try:
+        measure()
+    except KeyboardInterrupt as stop:
+        return signals.exit_code(signals.number_of(stop))
+    finally:
+        climb.tell()
+    return 0 if climb.measured else MeasureError.exit_code
 
 
 def begin(workload: Profile, run_dir: str | None, formula: str | None = None) -> Climb:

@@ -17,17 +17,8 @@ from loadgen.session.launch_options import Launching, add_launch_flags, joined, 
 from loadgen.session.refused_options import ONLY_RANDOM, OTHER_DATASETS, REFUSED
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, refuse_unknown
-from loadgen.workload.bounds import (
-    MOST_IDS,
-    MOST_REQUESTS,
-    MOST_SECONDS,
-    MOST_SEED,
-    YEAR_S,
-    parsed_by,
-    real,
-    shown,
-    whole,
-)
+from loadgen.workload import bounds
+from loadgen.workload.bounds import parsed_by, real, shown, whole
 
 _MOST_REPEATS = 10_000
 _UNSET: Any = argparse.SUPPRESS
@@ -226,7 +217,7 @@ def _target_flags(group: Group) -> None:
     add("--model", help="default: the first in /v1/models")
     add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")
     add("--tokenizer", metavar="DIR", help="source of token ids or text prompts")
-    add("--vocab-size", type=whole(1, MOST_IDS), metavar="N",
+    add("--vocab-size", type=whole(1, bounds.MOST_IDS), metavar="N",
         help="draw token ids below N, if neither tokenizer nor config is available")
     add("--header", nargs="+", action="extend", metavar="NAME=VALUE",
         help="sent with every request, never stored (other users can read it in `ps`)")
@@ -235,7 +226,8 @@ def _target_flags(group: Group) -> None:
     add("--ca-cert", metavar="FILE", help="also trust these certificate authorities (PEM)")
     add("--client-cert", metavar="FILE", help="our certificate (PEM), for servers that require one")
     add("--client-key", metavar="FILE", help="its private key, if not in the same file")
-    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=real(0, MOST_SECONDS), metavar="S",
+    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", metavar="S",
+        type=real(0, bounds.MOST_SECONDS),
         help="wait S seconds for the server to be ready (default 0: it must be)")
     add("--preset", metavar="NAME",
         help="timing of the embedded engine: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
@@ -255,7 +247,8 @@ def _workload_flags(group: Group) -> None:
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
     add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
-    add("--seed", type=whole(-MOST_SEED, MOST_SEED), help="default: random, printed and recorded")
+    add("--seed", type=whole(-bounds.MOST_SEED, bounds.MOST_SEED),
+        help="default: random, printed and recorded")
     add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
         help="ids: exactly N random token ids (default where the API takes them)")
 
@@ -302,9 +295,9 @@ def _stop_flags(group: Group) -> None:
         help=f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on")
     add("--max-consecutive-failures", type=whole(0, 999_999_999), metavar="N",
         help=f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)")
-    add("--max-duration", dest="max_duration_s", type=real(0.001, YEAR_S), metavar="S",
+    add("--max-duration", dest="max_duration_s", type=real(0.001, bounds.YEAR_S), metavar="S",
         help="send for at most S seconds")
-    add("--drain-timeout", dest="drain_timeout_s", type=real(0, YEAR_S), metavar="S",
+    add("--drain-timeout", dest="drain_timeout_s", type=real(0, bounds.YEAR_S), metavar="S",
         help=f"seconds for requests to end then, before they are cut (default {DRAIN_S:g})")
 
 
@@ -345,4 +338,4 @@ def _warmups(text: str) -> int | str:
         return text
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `wave`")
-    return whole(0, MOST_REQUESTS)(text)
+    return whole(0, bounds.MOST_REQUESTS)(text)

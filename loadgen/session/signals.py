@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import FrameType
 from typing import Protocol
 
 NAMES: dict[int, str] = {
@@ -41,26 +40,6 @@ def exit_code(number: int) -> int:
     return _FAILED + number
 
 
-@contextmanager
-def caught(react: Callable[[int], None]) -> Iterator[None]:
-    """Call `react` with the number of each of these signals that comes meanwhile.
-
-    Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
-    """
-
-    def reacting(number: int, frame: FrameType | None) -> None:
-        react(number)
-
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    wanted = [number for number in NAMES if not (ignored and number == signal.SIGHUP)]
-    previous = {number: signal.signal(number, reacting) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def stop(number: int) -> None:
     """End what is under way by an exception, as Ctrl-C does."""
     raise Stopped(number)
@@ -85,9 +64,20 @@ class Signals:
 
     pending = False
 
-    def caught(self, react: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Call `react` with the number of each signal that comes meanwhile."""
-        return caught(react)
+    @contextmanager
+    def caught(self, react: Callable[[int], None]) -> Iterator[None]:
+        """Call `react` with the number of each signal that comes meanwhile.
+
+        Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
+        """
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        wanted = [number for number in NAMES if not (ignored and number == signal.SIGHUP)]
+        previous = {number: signal.signal(number, lambda number, _: react(number)) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def poll(self) -> None:
         """Nothing: a signal delivers itself."""
