@@ -18,20 +18,13 @@ if TYPE_CHECKING:
     from loadgen.workload.profile import Profile
 
 __version__ = "0.1.0"
-_PLACES = {
-    "Audit": "analysis.api",
-    "Comparison": "analysis.api",
-    "Interrupted": "session.api",
-    "LoadgenError": "errors",
-    "Metrics": "metrics.metrics",
-    "Profile": "workload.profile",
-    "Run": "results.run",
-    "Verdict": "results.run",
-    "audit": "analysis.api",
-    "bench": "session.api",
-    "bench_async": "session.api",
-    "compare": "analysis.api",
-    "load": "session.api",
+_MODULES = {
+    "analysis.api": ("Audit", "Comparison", "audit", "compare"),
+    "errors": ("LoadgenError",),
+    "metrics.metrics": ("Metrics",),
+    "results.run": ("Run", "Verdict"),
+    "session.api": ("Interrupted", "bench", "bench_async", "load"),
+    "workload.profile": ("Profile",),
 }
 __all__ = [
     "Audit",
@@ -52,11 +45,12 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """A public name, imported when it is first used: `loadgen --help` needs none of them."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -71,16 +71,6 @@ def _bench(argv: Sequence[str]) -> int:
     return main(argv)
 
 
-def _ladder(argv: Sequence[str]) -> int:
-    with _importing():
-        from loadgen.session.ladder import ladder_parser, main
-
-    if {"-h", "--help"} & set(argv):
-        ladder_parser().print_help()
-        return 0
-    return main(argv)
-
-
 def _profiles(argv: Sequence[str]) -> int:
     with _importing():
         from loadgen.workload import profile
@@ -110,7 +100,7 @@ def _main_of(module: str) -> Callable[[Sequence[str]], int]:
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
-    "ladder": _ladder,
+    "ladder": _main_of("loadgen.session.ladder"),
     "profiles": _profiles,
     "report": _main_of("loadgen.analysis.report.command"),
     "compare": _main_of("loadgen.analysis.comparison.command"),
@@ -132,15 +122,15 @@ def _readable(words: Sequence[str]) -> list[str]:
         try:
             read.append(word.encode("utf-8", "surrogateescape").decode())
         except UnicodeError:
-            said = shown(word.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
-            raise UsageError(f"argument {number}, {said}, is not UTF-8: write it in UTF-8") from None
+            text = shown(word.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+            raise UsageError(f"argument {number}, {text}, is not UTF-8: write it in UTF-8") from None
     return read
 
 
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
-    with signals.caught(signals.stop):
+    with signals.SIGNALS.caught(signals.stop):
         code = main()
         if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
             code = code or ExitCode.UNWRITTEN

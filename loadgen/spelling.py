@@ -22,8 +22,8 @@ class Parser(argparse.ArgumentParser):
     """Argparse whose errors are this tool's."""
 
     def error(self, message: str) -> NoReturn:
-        said = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
-        raise UsageError(f"{said}; {self.prog} --help lists the flags")
+        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        raise UsageError(f"{shown}; {self.prog} --help lists the flags")
 
 
 def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
@@ -31,5 +31,5 @@ def refuse_unknown(word: str, parser: argparse.ArgumentParser) -> NoReturn:
     flag = word.split("=", 1)[0]
     if not flag.startswith("-"):
         raise UsageError(f"unexpected argument {word!r}; {parser.prog} --help lists the flags")
-    known = [option for action in parser._actions for option in action.option_strings]
-    raise UsageError(f"unknown flag {flag}{nearest(flag, known)}; {parser.prog} --help lists the flags")
+    flags = [option for action in parser._actions for option in action.option_strings]
+    raise UsageError(f"unknown flag {flag}{nearest(flag, flags)}; {parser.prog} --help lists the flags")

@@ -76,22 +76,22 @@ def _sources(
     if isinstance(runs, str | os.PathLike | Run):
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
     groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
-    found: list[Reported] = []
+    reported: list[Reported] = []
     troubles: list[str] = []
     failures: list[FailedCell] = []
     places: list[str] = []
     for name, group in groups:
-        for one in [group] if isinstance(group, str | os.PathLike | Run) else group:
-            if isinstance(one, Run):
-                source = str(one.directory or f"the run of {one.result.facts.started:%H:%M:%S}")
-                read = Sources((run_summary.of_run(Path(source), one.result),))
+        for run in [group] if isinstance(group, str | os.PathLike | Run) else group:
+            if isinstance(run, Run):
+                source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
+                read = Sources((run_summary.of_run(Path(source), run.result),))
             else:
-                places.append(os.fspath(one))
+                places.append(os.fspath(run))
                 read = sources.read(places[-1:])
-            found += [replace(known, name=name or known.name) for known in read.reported]
+            reported += [replace(summary, name=name or summary.name) for summary in read.reported]
             troubles += read.troubles
             failures += read.failures
-    return Sources(tuple(found), tuple(troubles), tuple(failures)), places
+    return Sources(tuple(reported), tuple(troubles), tuple(failures)), places
 
 
 class AuditedRun(msgspec.Struct, frozen=True):

@@ -62,9 +62,8 @@ class Reported(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...] = ()  # their names, the grave ones
     simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
     speed_formula: str = ""  # what a speed table's tokens per second are over
-    remarks: tuple[
-        str, ...
-    ] = ()  # where a figure differs from its key's definition, and what could not be read
+    # Where a figure differs from its key's definition, and what could not be read.
+    remarks: tuple[str, ...] = ()
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
     file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
@@ -113,19 +112,13 @@ _KEYS = (
 def of_run(directory: Path, run: Result) -> Reported:
     """A run of ours; its figures are every one that a layout can show."""
     metrics, facts = run.metrics, run.facts
-    top = {
-        **traffic(facts.block()),
-        **throughputs(metrics),
-        **peaks(metrics),
-        "backend": facts.profile.backend,
-    }
+    top = traffic(facts.block()) | throughputs(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
     figures = {key: top[key] for key in _KEYS}
     for key in SELECTABLE:
         figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
+    figures = _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms)
     verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
-    return _ours(
-        facts, _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms), verdict, str(directory), run
-    )
+    return _ours(facts, figures, verdict, str(directory), run)
 
 
 def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
@@ -155,6 +148,7 @@ def _ours(
 ) -> Reported:
     environment, sensed, server = facts.environment, facts.sensed, facts.server
     ours = is_this_machine(server.url)  # else it is the client's machine that we know
+    machine = next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
@@ -162,7 +156,7 @@ def _ours(
         load=_load(facts, figures),
         source=source,
         engine=f"{server.engine} {server.version}".strip(),
-        machine=_machine(environment) if ours and not server.simulated else "",
+        machine=machine if ours and not server.simulated else "",
         power_mode=environment.get("jetson_power_mode", environment.get("power_mode", "")) if ours else "",
         started=facts.started,
         plan_digest=facts.plan_digest,
@@ -220,10 +214,6 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
     )
 
 
-def _machine(environment: Mapping[str, str]) -> str:
-    return next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
-
-
 def simulation(preset: str) -> str:
     """The remark on a run that the embedded engine answered."""
     return f"SIMULATED with the timing of {preset}: no model ran"
@@ -237,7 +227,7 @@ def _remarks(facts: Facts) -> Iterator[str]:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:
         return
-    engine = next((one for one in engines.ENGINES if one.name == facts.server.engine), engines.UNKNOWN)
+    engine = engines.by_name(facts.server.engine)
     if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
         yield "memory is the host's: no GPU memory was reported"
     elif facts.sensed.server is not None and engine.takes_all_memory:

@@ -112,9 +112,9 @@ def _kept(given: argparse.Namespace) -> Store | None:
         return store.latest(Path(given.run_dir), file.load(file.locate(given.file)).name)
     if given.resume.endswith(".toml"):
         raise UsageError("--resume takes the campaign's directory: put the file before it")
-    found = Store(Path(given.resume))
-    _ = found.record
-    return found
+    kept = Store(Path(given.resume))
+    _ = kept.record  # raises where there is none
+    return kept
 
 
 def _wanted(given: argparse.Namespace, kept: Store | None) -> CampaignRequest:
@@ -122,15 +122,15 @@ def _wanted(given: argparse.Namespace, kept: Store | None) -> CampaignRequest:
     path = Path(kept.record.file) if given.file is None and kept is not None else file.locate(given.file)
     if given.file is None and not path.is_file():
         raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
-    found = file.load(path)
+    campaign = file.load(path)
     if given.repeats is not None:
         if not 1 <= given.repeats <= 1000:
             raise UsageError(f"--repeats {given.repeats}: give 1 or more")
-        found = found.model_copy(update={"repeats": given.repeats})
+        campaign = campaign.model_copy(update={"repeats": given.repeats})
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
     trust = _trust(given).of(path)
-    chosen = arms.made(found, path, only, trust)
-    return CampaignRequest(path, trust, found, chosen, _starts(found, chosen))
+    chosen = arms.made(campaign, path, only, trust)
+    return CampaignRequest(path, trust, campaign, chosen, _starts(campaign, chosen))
 
 
 def _trust(given: argparse.Namespace) -> Trust:
@@ -143,8 +143,8 @@ def _trust(given: argparse.Namespace) -> Trust:
     return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
 
 
-def _starts(found: File, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
-    return matrix.starts(found.name, chosen, found.repeats, found.starts == ONCE)
+def _starts(campaign: File, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
+    return matrix.starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
 
 
 def _done(kept: Store, retry_failed: bool) -> set[str]:
@@ -175,13 +175,27 @@ def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> 
 
 
 def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int:
+    def say(line: str) -> None:
+        if not given.quiet:
+            printed(plain(line), sys.stdout)
+
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     resume = shlex.join(["loadgen", "campaign", *again])
     with kept.locked():
-        told = _record(wanted, None if given.resume is None else kept, given.retry_failed)
+        campaign = _record(wanted, None if given.resume is None else kept, given.retry_failed)
         kept.clear()
-        kept.write(told)
-        execution = _execution(wanted, kept, told, given)
+        kept.write(campaign)
+        cool = wanted.file.cool_down
+        execution = Execution(
+            store=kept,
+            starts=wanted.starts,
+            seed=campaign.prompts,
+            done=_done(kept, given.retry_failed),
+            pace=Pace.of(kept),
+            say=say,
+            quiet=given.quiet,
+            cooling=None if cool is None else Cooling(cool, discovery.sensors(), say),
+        )
         try:
             execution.run()
         except KeyboardInterrupt as stop:
@@ -192,26 +206,6 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
         finally:
             kept.drop()
     return _end(wanted, kept, resume)
-
-
-def _execution(
-    wanted: CampaignRequest, kept: Store, told: record.CampaignRecord, given: argparse.Namespace
-) -> Execution:
-    def say(line: str) -> None:
-        if not given.quiet:
-            printed(plain(line), sys.stdout)
-
-    cool = wanted.file.cool_down
-    return Execution(
-        store=kept,
-        starts=wanted.starts,
-        seed=told.prompts,
-        done=_done(kept, given.retry_failed),
-        pace=Pace.of(kept),
-        say=say,
-        quiet=given.quiet,
-        cooling=None if cool is None else Cooling(cool, discovery.sensors(), say),
-    )
 
 
 def _state(wanted: CampaignRequest, kept: Store) -> str:
@@ -242,7 +236,7 @@ def _compare(kept: Store) -> None:
     try:
         read = sources.read(places)
         command.complain(read.troubles)
-        found = command.compared(read, command.Asked(), campaigns.told(places))
-        printed(plain(render.text(found)), sys.stdout, end="")
+        tables = command.compared(read, command.Asked(), campaigns.told(places))
+        printed(plain(render.text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

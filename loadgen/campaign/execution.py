@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,9 +21,8 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError, ServerDied
 from loadgen.protocol.printable import plain
 from loadgen.results import run_directory
-from loadgen.results.printing import printed
 from loadgen.results.run_directory import Result
-from loadgen.session import signals
+from loadgen.session import progress, signals
 from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
 from loadgen.session.session import Session
@@ -88,8 +86,7 @@ class Execution:
                 session = attach(options, arm.settings, left[0].workload, stack)
                 self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
             except Exception as error:
-                fault = error if isinstance(error, LoadgenError) else _own_fault(error)
-                self._all_fail(left, name, fault)
+                self._all_fail(left, name, error if isinstance(error, LoadgenError) else _own_fault(error))
                 return
             try:
                 while left and self._measured(session, left, name):
@@ -98,10 +95,10 @@ class Execution:
             except StoreError:
                 raise
             except LoadgenError as error:  # of its end
-                _complain(f"{arm.name}: {error}")
+                progress.warn(plain(f"{arm.name}: {error}"))
 
     def _all_fail(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
-        _complain(str(error))
+        progress.warn(plain(str(error)))
         while left:
             planned = left.popleft()
             climb = self._climbs.pop(planned.id, None)
@@ -149,7 +146,7 @@ class Execution:
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._tell(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
         if died:
-            _complain(str(died))
+            progress.warn(plain(str(died)))
         return not died
 
     def _climb(self, session: Session, planned: Planned, left: deque[Planned]) -> bool:
@@ -160,10 +157,10 @@ class Execution:
             place.mkdir(mode=0o700)
             climb = Climb(planned.workload, place, quiet=self.quiet)
         try:
-            seed = replace(self.seed, repeat=planned.cell.repeat)
-            climb.on(_inside(session, planned, climb.directory), seed)
+            inside = _inside(session, planned, climb.directory)
+            climb.on(inside, replace(self.seed, repeat=planned.cell.repeat))
         except MeasureError as error:
-            _complain(str(session.hidden(error)))
+            progress.warn(plain(str(session.hidden(error))))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
@@ -194,14 +191,14 @@ class Execution:
         self.store.fail(planned, str(error), run_directory.now(), directory)
         self._tell(planned, f"FAILED: {error.summary}")
 
-    def _tell(self, planned: Planned, said: str) -> None:
+    def _tell(self, planned: Planned, outcome: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
         every = [cell.id for cell in cells_of(self.starts)]
         over = len(self.done & set(every))
         left = self.pace.left(self.starts, self.done)
         later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""
-        self.say(f"[{over}/{len(every)}] {title(planned)}: {said}{later}")
+        self.say(f"[{over}/{len(every)}] {title(planned)}: {outcome}{later}")
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
@@ -228,9 +225,8 @@ def _inside(session: Session, planned: Planned, place: Path) -> Session:
 def _unfinished(run: Result) -> str:
     """Why a run is not a finished cell; "" where it is one."""
     if not run.records.ok.any():
-        first = next((failure for failure in run.records.failures if failure is not None), None)
-        said = f", the first with {first.kind}: {first.detail}" if first is not None else ""
-        return f"every request failed{said}"
+        reason = "".join(f", the first with {first.kind}: {first.detail}" for first in run.records.failed[:1])
+        return f"every request failed{reason}"
     return f"cut short: {run.facts.partial}" if run.facts.partial else ""
 
 
@@ -252,7 +248,3 @@ def _stop_where_full(error: LoadgenError) -> None:
 
 def _own_fault(error: Exception) -> LoadgenError:
     return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")
-
-
-def _complain(why: str) -> None:
-    printed(f"loadgen: {plain(why)}", sys.stderr)

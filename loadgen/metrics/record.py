@@ -121,6 +121,11 @@ class Records(Columns, frozen=True, kw_only=True):
         return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
 
     @property
+    def failed(self) -> list[Failure]:
+        """Why each request failed that did, in their order."""
+        return [failure for failure in self.failures if failure is not None]
+
+    @property
     def in_one_block(self) -> bool:
         """Whether all messages can be worked on at once."""
         return len(self.arrival_ns) <= BLOCK

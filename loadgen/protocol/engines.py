@@ -81,6 +81,11 @@ ENGINES = (
 )
 
 
+def by_name(name: str) -> Engine:
+    """The engine of this name, or UNKNOWN."""
+    return next((engine for engine in ENGINES if engine.name == name), UNKNOWN)
+
+
 def by_owner(owned_by: str) -> Engine | None:
     """The engine that signs its models so."""
     return next((engine for engine in ENGINES if engine.owned_by and engine.owned_by == owned_by), None)

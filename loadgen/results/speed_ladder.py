@@ -118,7 +118,7 @@ def _gpus(facts: Facts) -> int | None:
 
 def _memory(facts: Facts) -> Memory | None:
     """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
-    engine = next((each for each in engines.ENGINES if each.name == facts.server.engine), engines.UNKNOWN)
+    engine = engines.by_name(facts.server.engine)
     if engine.takes_all_memory or facts.sensed is None:
         return None
     level = facts.sensed.server or facts.sensed.pss or facts.sensed.rss
@@ -127,8 +127,8 @@ def _memory(facts: Facts) -> Memory | None:
 
 def _notes(run: Result) -> Iterator[str]:
     """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
-    records, ok, profile = run.records, run.records.ok, run.facts.profile
-    failed = [failure for failure in records.failures if failure is not None]
+    records, failed, profile = run.records, run.records.failed, run.facts.profile
+    ok = records.ok
     if run.facts.server.simulated:
         yield "SIMULATED, no model ran"
     if failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import psutil
 from msgspec.structs import replace
@@ -56,7 +56,8 @@ def attach(
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
-    auth = credentials(options, options.base_url is None, _tables(asked), workload.model_dump())
+    tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
+    auth = credentials(options, options.base_url is None, tables, workload.model_dump())
     with auth.secrets.kept():
         loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
@@ -67,7 +68,11 @@ def attach(
                 options = replace(options, model=os.path.abspath(options.model))
             access, local = stack.enter_context(launched(options, asked, auth, loop))
             session = _session(options, access, local, 0.0, interrupts)
-            _check_token(session, workload)
+            try:
+                first_token(session, workload)
+            except MeasureError:
+                session.check_alive(failed=True)  # why it died explains more
+                raise
             return session
         if options.base_url is not None:
             access = _attached(options, auth, loop)
@@ -76,17 +81,15 @@ def attach(
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
-def _tables(asked: ServerSettings) -> dict[str, object]:
-    """Settings of a server that may hold secrets."""
-    return {"arguments": asked.arguments, "environment": asked.environment}
-
-
 def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """The address of a server that runs already; raises UsageError."""
     if options.preset is not None:
         raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
+    base_url = (options.base_url or "").rstrip("/")
+    if (options.endpoint or "/v1").startswith("/v1"):
+        base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats
     return ServerAddress(
-        _base_url(options),
+        base_url,
         auth.headers,
         options.insecure,
         options.ca_cert,
@@ -97,14 +100,6 @@ def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerA
     )
 
 
-def _check_token(session: Session, workload: Profile) -> None:
-    try:
-        first_token(session, workload)
-    except MeasureError:
-        session.check_alive(failed=True)  # why it died explains more
-        raise
-
-
 def first_token(session: Session, workload: Profile) -> None:
     """Check that the server generates: one token, requested as the workload requests them.
 
@@ -112,15 +107,11 @@ def first_token(session: Session, workload: Profile) -> None:
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    outcome = measure(
-        asked,
-        session.transport_options(asked),
-        Watch(progress.Silent(), "first token", interrupts=session.interrupts),
-    )
+    watch = Watch(progress.Silent(), "first token", interrupts=session.interrupts)
+    outcome = measure(asked, session.transport_options(asked), watch)
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
-    failures = [failure for failure in outcome.records.failures if failure is not None]
-    if failures:
+    if failures := outcome.records.failed:
         raise MeasureError(
             f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
         )
@@ -154,13 +145,6 @@ def _local(access: ServerAddress) -> Local | None:
     return Local(pids)
 
 
-def _base_url(options: Options) -> str:
-    """The base URL without the `/v1` that some people include and the endpoint repeats."""
-    assert options.base_url is not None
-    base_url = options.base_url.rstrip("/")
-    return base_url.removesuffix("/v1") if (options.endpoint or "/v1").startswith("/v1") else base_url
-
-
 def _session(
     options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
 ) -> Session:
@@ -169,30 +153,20 @@ def _session(
     served = ServerProbe(access, tls).ask(model, wait_s)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)
+    # A --model that is a directory has its tokenizer there, as `vllm bench serve` has it.
+    directory = options.model if options.model and os.path.isdir(options.model) else None
     subject = ModelTarget(
         engine=served.engine,
         model=served.model,
         model_root=served.model_root,
-        tokenizer=options.tokenizer or _model_directory(options),
+        tokenizer=options.tokenizer or directory,
         vocab_size=options.vocab_size,
         endpoint=options.endpoint,
     )
-    files = None if local is None or served.engine.simulated else _checkpoint(subject.model_root)
+    files: Checkpoint | None = None
+    if local is not None and not served.engine.simulated and subject.model_root:
+        with suppress(UsageError):  # files that cannot be read do not stop the server
+            files = checkpoint.read(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for.
     root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
     return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
-
-
-def _checkpoint(place: str) -> Checkpoint | None:
-    """What the model's files declare; None where they cannot be read, which does not stop the server."""
-    if not place:
-        return None
-    try:
-        return checkpoint.read(place)
-    except UsageError:
-        return None
-
-
-def _model_directory(options: Options) -> str | None:
-    """--model where it is a directory: then its tokenizer is there, as `vllm bench serve` has it."""
-    return options.model if options.model and os.path.isdir(options.model) else None

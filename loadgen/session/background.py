@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from signal import SIGINT
 from typing import Generic, TypeVar
 
-from loadgen.session.signals import Interrupts, Stopped, StopRequest
+from loadgen.session.signals import CANCELLED, Interrupts, Stopped, StopRequest
 
 T = TypeVar("T")
 
@@ -39,12 +40,12 @@ class Call(Generic[T]):
         try:
             return self._future.result()
         except KeyboardInterrupt:
-            self._request.make()
+            self._request.make(SIGINT)
             while not self._future.done():
                 try:
                     wait_for([self._future])
                 except KeyboardInterrupt:
-                    self._request.make()
+                    self._request.make(SIGINT)
             raise
 
     async def wait_async(self) -> T | None:
@@ -53,12 +54,12 @@ class Call(Generic[T]):
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            self._request.make()
+            self._request.make(CANCELLED)
             while not future.done():
                 try:
                     await asyncio.wait([future])
                 except asyncio.CancelledError:
-                    self._request.make()
+                    self._request.make(CANCELLED)
             if not future.cancelled():
                 future.exception()  # it is not lost: the cancellation stands for it
             raise

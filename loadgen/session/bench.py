@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.errors import ExitCode, MeasureError, UsageError
+from loadgen.errors import ExitCode, UsageError
 from loadgen.metrics import repeats
 from loadgen.results import result_block, run_directory
 from loadgen.results.printing import printed
@@ -79,13 +79,7 @@ def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[R
     from loadgen.session import ladder_run  # few runs need it
 
     ladder = ladder_run.begin(workload, session.options.run_dir)
-    try:
-        ladder.on(session, seed)
-    except KeyboardInterrupt as stop:
-        return signals.exit_code(signals.number_of(stop)), []
-    finally:
-        ladder.tell()
-    return 0 if ladder.measured else MeasureError.exit_code, []
+    return ladder_run.exit_code(ladder, lambda: ladder.on(session, seed)), []
 
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:

@@ -7,13 +7,10 @@ from functools import partial
 
 import msgspec
 
-from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.results import run_directory
 from loadgen.roofline.identify import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
-from loadgen.telemetry import throttling
-from loadgen.telemetry.sampler import Sampler
 from loadgen.validity import calibration, run_roofline
 from loadgen.validity.run_metadata import Client, Facts, LateFacts
 from loadgen.validity.sections import Broken, guarded
@@ -65,27 +62,11 @@ def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
             facts = facts.learned(guarded(name, partial(step, facts), nothing, broken))
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
-            why = f"stopped by {signals.NAMES[number]} after the last request, before {name} was known"
+            why = f"{signals.reason(number)} after the last request, before {name} was known"
             return facts.learned({"signal": number, "notes": (*facts.notes, why)})
         unknown = tuple(f"{part.name}: {part.why}" for part in broken)
         facts = facts.learned({"unknown": (*facts.unknown, *unknown)})
     return facts
-
-
-def throttled(before: throttling.HostState | None) -> LateFacts:
-    """What held this machine back while the load ran, where the server is on it."""
-    return {} if before is None else {"throttled": throttling.throttled(before, throttling.snapshot())}
-
-
-def counted(observer: MetricsScraper | None, outcome: Outcome) -> LateFacts:
-    """The server's own counters, once they have settled; not waited for after a signal."""
-    return {} if observer is None or outcome.interrupted else {"window": observer.after()}
-
-
-def sensed(sensing: Sampler | None, outcome: Outcome) -> LateFacts:
-    """What the sensors read while the load ran."""
-    health = outcome.health
-    return {} if sensing is None else {"sensed": sensing.sensed(health.started_ns, health.ended_ns)}
 
 
 def calibrated(facts: Facts) -> LateFacts:

@@ -114,7 +114,10 @@ def parsed(
         raise UsageError(_words(str(error))) from None
     overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
     if "max_failures" in values:
-        values["max_failures"] = _tolerance(values["max_failures"])
+        try:
+            values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
+        except ValueError as error:
+            raise UsageError(f"max_failures: {error}") from None
     headers = values.pop("headers", {})
     if "api_key" in values:
         values["api_key_env"] = NO_KEY
@@ -140,13 +143,6 @@ def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[
     if made.ladder is not None:
         raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
     return made
-
-
-def _tolerance(value: int | str) -> Tolerance:
-    try:
-        return Tolerance.parse(str(value))
-    except ValueError as error:
-        raise UsageError(f"max_failures: {error}") from None
 
 
 def _words(message: str) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import FORMULAS, TOTAL
-from loadgen.session import ladder_run, signals
+from loadgen.session import ladder_run
 from loadgen.session.attach import attach, settings
 from loadgen.session.bench import check, seeded
 from loadgen.session.ladder_run import Climb
@@ -24,7 +24,6 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 
 DEFAULT_PROFILE = "qwen-speed"
-_BACKENDS = {"sglang": "sglang", "SGLang": "sglang"}  # its own API takes ids and needs no tokenizer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,10 +41,7 @@ def main(argv: Sequence[str]) -> int:
         printed(dry_run(options, asked), sys.stdout)
         return 0
     ladder = ladder_run.begin(workload, options.run_dir, options.formula)
-    try:
-        return _climb(ladder, options, asked)
-    finally:
-        ladder.tell()
+    return ladder_run.exit_code(ladder, lambda: _climb(ladder, options, asked))
 
 
 def ladder_parser() -> argparse.ArgumentParser:
@@ -83,15 +79,11 @@ def _workload(options: Options) -> Profile:
     return _native(workload, options, options.launching.engine or "")
 
 
-def _climb(ladder: Climb, options: Options, asked: ServerSettings) -> int:
-    """Measure every length; a server that dies of one is started again for the next. The exit code."""
+def _climb(ladder: Climb, options: Options, asked: ServerSettings) -> None:
+    """Measure every length; a server that dies of one is started again for the next."""
     seed = seeded(options)
-    try:
-        while ladder.left:
-            _climb_on(ladder, options, asked, seed)
-    except KeyboardInterrupt as stop:
-        return signals.exit_code(signals.number_of(stop))
-    return 0 if ladder.measured else MeasureError.exit_code
+    while ladder.left:
+        _climb_on(ladder, options, asked, seed)
 
 
 def _climb_on(ladder: Climb, options: Options, asked: ServerSettings, seed: Seed) -> None:
@@ -114,6 +106,6 @@ def _climb_on(ladder: Climb, options: Options, asked: ServerSettings, seed: Seed
 
 def _native(workload: Profile, options: Options, engine: str) -> Profile:
     """The workload in the engine's own API where that suits it better, unless the user chose."""
-    if engine not in _BACKENDS or "backend" in options.overrides or options.endpoint is not None:
+    if engine.lower() != "sglang" or "backend" in options.overrides or options.endpoint is not None:
         return workload
-    return workload.model_copy(update={"backend": _BACKENDS[engine]})
+    return workload.model_copy(update={"backend": "sglang"})  # which takes ids and needs no tokenizer

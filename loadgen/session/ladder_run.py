@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
@@ -72,8 +73,8 @@ class Climb:
         printed("\n" + "\n".join(drawn) + f"\ntables and runs: {self.directory}", sys.stdout)
 
     def _rung(self, session: Session, length: int, seed: Seed) -> None:
-        need, limit = length + self.workload.output_len, session.context_limit
-        if 0 < limit < need:
+        need = length + self.workload.output_len
+        if 0 < (limit := session.context_limit) < need:
             raise MeasureError(f"needs {need} tokens, the context limit is {limit}")
         update = {"ladder": None, "input_len": length, "name": f"{self.workload.name}-{length}"}
         run, directory = session.run(self.workload.model_copy(update=update), seed)
@@ -89,17 +90,17 @@ class Climb:
     def _missed(self, length: int, why: str, session: Session | None = None) -> SpeedRow:
         """A row without a speed, with the reason; model and machine are those of the row before."""
         if self.rows:
-            known = self.rows[-1]
+            previous = self.rows[-1]
         else:
             assert session is not None
             served = session.served
             root = "" if served.engine.simulated else served.model_root
             base, quantization = speed_ladder.named(root or served.model, session.checkpoint)
-            known = SpeedRow(
+            previous = SpeedRow(
                 base, speed_ladder.backend(served.engine.name), "", length, quantization, None, None
             )
         return replace(
-            known,
+            previous,
             input_length=length,
             gpu_num=None,
             speed_tok_s=None,
@@ -113,14 +114,25 @@ class Climb:
         """Keep a row, write every table again, and print the row."""
         self.rows.append(row)
         self.runs.append(run)
-        listed = [speed_ladder.json(known, where) for known, where in zip(self.rows, self.runs, strict=True)]
+        listed = [speed_ladder.json(row, where) for row, where in zip(self.rows, self.runs, strict=True)]
         texts = {f"ladder.{form}": speed_tables.render(self.rows, form) for form in _FILES}
         for name, text in {**texts, "ladder.json": dumps({"rows": listed}, allow_nan=False)}.items():
             if error := run_directory.write_text(self.directory / name, text):
                 progress.warn(error)  # the next rung is worth measuring all the same
-        said = "-" if row.speed_tok_s is None else f"{row.speed_tok_s} tok/s"
         if not self.quiet:
-            printed(f"input {row.input_length}: {said}" + f" ({row.note})" * bool(row.note), sys.stdout)
+            speed = "-" if row.speed_tok_s is None else f"{row.speed_tok_s} tok/s"
+            printed(f"input {row.input_length}: {speed}" + f" ({row.note})" * bool(row.note), sys.stdout)
+
+
+def exit_code(climb: Climb, measure: Callable[[], None]) -> int:
+    """Measure a climb and print its tables; the command's exit code, 0 where any rung was measured."""
+    try:
+        measure()
+    except KeyboardInterrupt as stop:
+        return signals.exit_code(signals.number_of(stop))
+    finally:
+        climb.tell()
+    return 0 if climb.measured else MeasureError.exit_code
 
 
 def begin(workload: Profile, run_dir: str | None, formula: str | None = None) -> Climb:

@@ -94,11 +94,11 @@ def launching(values: dict[str, Any]) -> Launching:
     given = {name: values.pop(name) for name in _SETTINGS if name in values}
     if "server_seed" in given:
         given["seed"] = given.pop("server_seed")
-    arguments = _words("--server-args", values.pop("server_args", ""))
-    if arguments:
+    if arguments := _words("--server-args", values.pop("server_args", "")):
         given["arguments"] = arguments
     if pairs := values.pop("server_env", []):
         given["environment"] = _environment(pairs)
+    trace = values.pop("server_trace", None)
     launch = Launching(
         engine=values.pop("launch", None),
         command=values.pop("launch_command", None),
@@ -109,7 +109,7 @@ def launching(values: dict[str, Any]) -> Launching:
         settings=given,
         timeout_s=values.pop("launch_timeout_s", _TIMEOUT_S),
         dry_run=values.pop("dry_run", False),
-        trace_directory=_whole(values.pop("server_trace", None)),
+        trace_directory=None if trace is None else os.path.abspath(trace),  # the server may start elsewhere
     )
     _check(launch, given)
     return launch
@@ -132,11 +132,6 @@ def _check(launch: Launching, given: Mapping[str, Any]) -> None:
         raise UsageError(
             f"--{flag} applies to a server that loadgen starts: add --launch, --launch-command or -container"
         )
-
-
-def _whole(directory: str | None) -> str | None:
-    """The server may be started elsewhere."""
-    return None if directory is None else os.path.abspath(directory)
 
 
 def _words(flag: str, line: str) -> tuple[str, ...]:

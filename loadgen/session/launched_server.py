@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,7 +27,7 @@ from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.secrecy import shown, without_secrets
-from loadgen_servers.launch.spec import Command, Launcher, LaunchError, ServerSpec
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 from loadgen_servers.process import port_owner
 from loadgen_servers.process.failure_causes import cause
 from loadgen_servers.process.running import Running, free_port, start
@@ -72,7 +71,7 @@ def dry_run(options: Options, settings: ServerSettings) -> str:
 
 @contextmanager
 def launched(
-    options: Options, settings: ServerSettings, known: Credentials, loop: ControlLoop
+    options: Options, settings: ServerSettings, auth: Credentials, loop: ControlLoop
 ) -> Iterator[tuple[ServerAddress, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
 
@@ -86,8 +85,8 @@ def launched(
         Path(options.run_dir or "runs"), f"{launch.name}-server", run_directory.now()
     )
     before = discovery.device_memory_bytes()
-    startup = Startup(launch, _started(command, port, directory, known.variables), clock.now_ns())
-    access = ServerAddress(f"http://127.0.0.1:{port}", known.headers, secrets=known.secrets, loop=loop)
+    startup = Startup(launch, _started(command, port, directory, auth.variables), clock.now_ns())
+    access = ServerAddress(f"http://127.0.0.1:{port}", auth.headers, secrets=auth.secrets, loop=loop)
     try:
         with startup.running:
             _until_ready(startup, access, options.quiet)
@@ -110,12 +109,18 @@ def _started(command: Command, port: int, directory: Path, withheld: Sequence[st
 def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
     """What is known of a server that has become ready; raises UsageError where another process answers."""
     running, safe = startup.running, without_secrets(command)
+    given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
     facts = Launched(
         how=startup.launch.name,
         image=startup.launch.container or "",
         command=list(safe.argv),
         environment=dict(safe.environment),
-        settings=_without_secrets(settings),
+        settings=settings.model_copy(
+            update={
+                "arguments": settings.arguments and given.argv,
+                "environment": settings.environment and dict(given.environment),
+            }
+        ),
         ready_s=startup.elapsed_s,
         owned=_owned(running),
     )
@@ -126,17 +131,6 @@ def _local(startup: Startup, command: Command, settings: ServerSettings, before:
         check_alive=lambda wait_s: _check_alive(startup.launch.name, running, wait_s),
         gone=lambda: running.exit_code() is not None,
         device_before_bytes=before,
-    )
-
-
-def _without_secrets(settings: ServerSettings) -> ServerSettings:
-    arguments, environment = settings.arguments, settings.environment
-    safe = without_secrets(Command(arguments or (), environment or {}))
-    return settings.model_copy(
-        update={
-            "arguments": arguments and safe.argv,
-            "environment": environment and dict(safe.environment),
-        }
     )
 
 
@@ -162,30 +156,27 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
         python=launch.python,
     )
     try:
-        return _launcher(launch)(spec)
+        if launch.container is not None:
+            engine = launch.engine or "vllm"
+            container = Container(
+                launch.container, launch.container_engine, engine, launch.container_args, launch.command
+            )
+            return container.command(spec)
+        if launch.command is not None:
+            return custom.command(launch.command, spec)
+        assert launch.engine is not None
+        return LAUNCHERS[launch.engine](spec)
     except LaunchError as error:
         raise UsageError(str(error)) from None
 
 
-def _launcher(launch: Launching) -> Launcher:
-    if launch.container is not None:
-        served = launch.engine or "vllm"
-        return Container(
-            launch.container, launch.container_engine, served, launch.container_args, launch.command
-        ).command
-    if launch.command is not None:
-        return partial(custom.command, launch.command)
-    assert launch.engine is not None
-    return LAUNCHERS[launch.engine]
-
-
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     """Wait until /health is ready; raises ServerDied."""
-    inquiry = ServerProbe(access, None)
+    probe = ServerProbe(access, None)
     display = progress.display(quiet)
     launch, running = startup.launch, startup.running
     try:
-        while (reason := inquiry.poll()) is not None:
+        while (reason := probe.poll()) is not None:
             if (code := running.exit_code()) is not None:
                 raise _death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
@@ -200,12 +191,12 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 def _owned(running: Running) -> str:
     """How it is known that the listener is ours; raises UsageError where it is another process."""
     try:
-        found = port_owner.check(running.pids(), running.port)
+        owner = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
         raise UsageError(str(error)) from None
-    if found is port_owner.PortOwner.NO_ONE:
-        raise _death("the server", running, f"answers, and {found.value}")
-    return str(found.value)
+    if owner is port_owner.PortOwner.NO_ONE:
+        raise _death("the server", running, f"answers, and {owner.value}")
+    return str(owner.value)
 
 
 def _check_alive(name: str, running: Running, wait_s: float) -> None:
@@ -220,8 +211,8 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
 def _death(name: str, running: Running, what: str) -> ServerDied:
     """What happened and the known cause; then the end of the log."""
     tail = running.tail(_CAUSE_LINES)
-    known = cause("\n".join(tail), running.exit_code())
-    summary = f"{name} {what}" + (f": {known}" if known else "")
+    reason = cause("\n".join(tail), running.exit_code())
+    summary = f"{name} {what}" + (f": {reason}" if reason else "")
     last_lines = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
     return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
 

@@ -10,17 +10,14 @@ import msgspec
 from loadgen.validity.run_metadata import Launched
 
 
-def _nothing(wait_s: float) -> None:
-    """A server that was not started here: unknown whether it is alive."""
-
-
 class Local(msgspec.Struct, frozen=True):
     """A server on this machine: its processes, and, where it was started for the run, its log and its end."""
 
     pids: Callable[[], Sequence[int]]
     log: Path | None = None
     launched: Launched | None = None
-    # Raises ServerDied where it has ended; one that just failed may take that many seconds to end.
-    check_alive: Callable[[float], None] = _nothing
+    # Raises ServerDied where it has ended; one that just failed may take that many seconds to end. Of a
+    # server that was not started here it is unknown.
+    check_alive: Callable[[float], None] = lambda wait_s: None
     gone: Callable[[], bool] = lambda: False  # whether it has ended
     device_before_bytes: int | None = None  # GPU memory in use before it was started

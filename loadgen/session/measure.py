@@ -106,7 +106,7 @@ class _Ending:
         if self.run.died:
             return self.run.died
         if self.signal:
-            return f"stopped by {signals.NAMES[self.signal]}"
+            return signals.reason(self.signal)
         return "the server has ended" if self.gone else ""
 
 

@@ -15,13 +15,12 @@ from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.refused_options import ONLY_RANDOM, OTHER_DATASETS, REFUSED
-from loadgen.session.stop_options import add_stop_flags
-from loadgen.session.stop_rules import DRAIN_S, Tolerance
+from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, refuse_unknown
-from loadgen.workload.bounds import MOST_IDS, MOST_REQUESTS, MOST_SECONDS, MOST_SEED, real, shown, whole
+from loadgen.workload import bounds
+from loadgen.workload.bounds import parsed_by, real, shown, whole
 
 _MOST_REPEATS = 10_000
-_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 
@@ -85,6 +84,12 @@ class Options(msgspec.Struct, frozen=True):
     def saves(self) -> bool:
         """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
+
+    def stop_rules(self) -> StopRules:
+        """The rules to stop, for one run: each run has its own."""
+        return StopRules(
+            self.max_failures, self.max_consecutive_failures, self.max_duration_s, self.drain_timeout_s
+        )
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
@@ -182,7 +187,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _workload_flags(parser.add_argument_group("workload"))
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
-    add_stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
+    _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))
     return parser
@@ -212,7 +217,7 @@ def _target_flags(group: Group) -> None:
     add("--model", help="default: the first in /v1/models")
     add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")
     add("--tokenizer", metavar="DIR", help="source of token ids or text prompts")
-    add("--vocab-size", type=whole(1, MOST_IDS), metavar="N",
+    add("--vocab-size", type=whole(1, bounds.MOST_IDS), metavar="N",
         help="draw token ids below N, if neither tokenizer nor config is available")
     add("--header", nargs="+", action="extend", metavar="NAME=VALUE",
         help="sent with every request, never stored (other users can read it in `ps`)")
@@ -221,7 +226,8 @@ def _target_flags(group: Group) -> None:
     add("--ca-cert", metavar="FILE", help="also trust these certificate authorities (PEM)")
     add("--client-cert", metavar="FILE", help="our certificate (PEM), for servers that require one")
     add("--client-key", metavar="FILE", help="its private key, if not in the same file")
-    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", type=real(0, MOST_SECONDS), metavar="S",
+    add("--ready-check-timeout-sec", dest="ready_check_timeout_s", metavar="S",
+        type=real(0, bounds.MOST_SECONDS),
         help="wait S seconds for the server to be ready (default 0: it must be)")
     add("--preset", metavar="NAME",
         help="timing of the embedded engine: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
@@ -241,7 +247,8 @@ def _workload_flags(group: Group) -> None:
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
     add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
-    add("--seed", type=whole(-MOST_SEED, MOST_SEED), help="default: random, printed and recorded")
+    add("--seed", type=whole(-bounds.MOST_SEED, bounds.MOST_SEED),
+        help="default: random, printed and recorded")
     add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
         help="ids: exactly N random token ids (default where the API takes them)")
 
@@ -282,6 +289,18 @@ def _run_flags(group: Group) -> None:
     add("--disable-tqdm", action="store_true", help="as --quiet")
 
 
+def _stop_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--max-failures", type=parsed_by(Tolerance.parse), metavar="N|N%",
+        help=f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on")
+    add("--max-consecutive-failures", type=whole(0, 999_999_999), metavar="N",
+        help=f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)")
+    add("--max-duration", dest="max_duration_s", type=real(0.001, bounds.YEAR_S), metavar="S",
+        help="send for at most S seconds")
+    add("--drain-timeout", dest="drain_timeout_s", type=real(0, bounds.YEAR_S), metavar="S",
+        help=f"seconds for requests to end then, before they are cut (default {DRAIN_S:g})")
+
+
 def add_roofline_flags(group: Group) -> None:
     """The flags that name machine and model, where neither can be detected."""
     add = group.add_argument
@@ -319,4 +338,4 @@ def _warmups(text: str) -> int | str:
         return text
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `wave`")
-    return whole(0, MOST_REQUESTS)(text)
+    return whole(0, bounds.MOST_REQUESTS)(text)

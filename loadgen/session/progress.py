@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
@@ -177,10 +178,8 @@ class Lasting:
 
     def close(self) -> None:
         """As the display does, if it can."""
-        try:
+        with suppress(OSError, ValueError):
             self.inner.close()
-        except (OSError, ValueError):
-            self.inner = Silent()
 
 
 def display(quiet: bool) -> Display:

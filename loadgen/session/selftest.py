@@ -82,20 +82,22 @@ class SelftestLoad(msgspec.Struct, frozen=True):
 
 @dataclass
 class Null:
-    """A null server under way; its log can be read once it has ended."""
+    """A running null server."""
 
     base_url: str
     log: Path
+    process: Embedded
 
     def sent(self, prefix: str) -> dict[int, Sent]:
-        """What was sent to the requests of a prefix, by plan index."""
+        """What was sent to the requests of a prefix, by plan index; ends the server."""
+        self.process.stop()
         rows = (msgspec.json.decode(line, type=Sent) for line in self.log.read_bytes().splitlines())
         return {int(row.request_id[len(prefix) :]): row for row in rows if row.request_id.startswith(prefix)}
 
 
 @contextmanager
-def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[tuple[Null, Embedded]]:
-    """A null server of our own, which `stop` ends before the block does; raises MeasureError."""
+def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
+    """A null server of our own; raises MeasureError."""
     with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
         log = Path(name) / "log.jsonl"
         pace = ["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", "--log", str(log)]
@@ -104,7 +106,7 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[tup
                 listening = process.start()
             except EngineFailed as error:
                 raise MeasureError(f"the null server did not start: {error}") from None
-            yield Null(listening.base_url, log), process
+            yield Null(listening.base_url, log, process)
 
 
 class _Words(msgspec.Struct, frozen=True):
@@ -137,11 +139,8 @@ def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
         }
     )
     engine = engines.by_owner("loadgen-null") or engines.UNKNOWN
-    made = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn())
-    if not load.chat:
-        return made
-    dialect = DIALECTS["chat"]
-    return replace(made, dialect=dialect, path=dialect.path, prompts=_Words(made.prompts))
+    made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn()), DIALECTS["chat"]
+    return replace(made, dialect=chat, path=chat.path, prompts=_Words(made.prompts)) if load.chat else made
 
 
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
@@ -159,9 +158,8 @@ def _trial(load: SelftestLoad, transport: str, waves: int, messages: int) -> tup
     """Waves of requests with `messages` messages each, against a null server of their own."""
     tokens, prefix = messages * load.tokens_per_message, f"{transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
-    with null_server(_TTFT_MS, load.interval_ms, *shape) as (null, process):
+    with null_server(_TTFT_MS, load.interval_ms, *shape) as null:
         outcome = _fire(_plan(load, waves * load.streams, tokens), transport, null.base_url, prefix)
-        process.stop()
         return compare(outcome.records, null.sent(prefix)), outcome.health
 
 
@@ -189,42 +187,40 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
     return replace(held, bounded=math.isfinite(refused))
 
 
-@dataclass
-class _Steps:
-    """One wave at a time of other numbers of streams, while there is time for it."""
+def _capacity(
+    load: SelftestLoad, transport: str, first: Seen, cpu_us_per_token: float, deadline_ns: int
+) -> Capacity:
+    """The capacity, from the first trial and waves of other numbers of streams until the deadline."""
+    took_ns = 0
 
-    load: SelftestLoad
-    transport: str
-    deadline_ns: int
-    took_ns: int = 0
-
-    def __call__(self, streams: int) -> Seen | None:
+    def wave(streams: int) -> Seen | None:
+        nonlocal took_ns
         begin_ns = clock.now_ns()
-        if begin_ns + _MARGIN * self.took_ns > self.deadline_ns:
+        if begin_ns + _MARGIN * took_ns > deadline_ns:
             return None
-        messages = max(_LEAST_MESSAGES, round(_STEP_S / (self.load.interval_ms / 1e3)))
+        messages = max(_LEAST_MESSAGES, round(_STEP_S * 1e3 / load.interval_ms))
         try:
-            seen, _ = _trial(replace(self.load, streams=streams), self.transport, 1, messages)
+            seen, _ = _trial(replace(load, streams=streams), transport, 1, messages)
         except UsageError:  # more connections than files may be open
             return None
-        self.took_ns = clock.now_ns() - begin_ns
+        took_ns = clock.now_ns() - begin_ns
         served_ms = float(np.median(seen.gap[1])) / 1e6 if len(seen.gap[1]) else 0.0
-        return None if served_ms > _SLOW * self.load.interval_ms else seen
+        return None if served_ms > _SLOW * load.interval_ms else seen
 
-
-def _power_of_two(load: SelftestLoad, cpu_us_per_token: float) -> int:
-    """Streams that should take half a core, rounded down: where the search for the capacity begins."""
+    # The search begins at the streams that should take half a core, rounded down to a power of two.
     messages_per_s = 0.5e6 / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
-    streams = max(1, int(messages_per_s * load.interval_ms / 1e3))
-    return 1 << (streams.bit_length() - 1)
+    guess = 1 << (max(1, int(messages_per_s * load.interval_ms / 1e3)).bit_length() - 1)
+    if first.held(load.streams):
+        held = Capacity(load.streams, first.tokens_per_s, False)
+        return search(held, max(2 * load.streams, guess), math.inf, wave)
+    return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, wave)
 
 
 def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment: str) -> Calibration:
     """The self-test of one transport in about `budget_s`; raises MeasureError where nothing came whole."""
     begin_ns = clock.now_ns()
-    interval_s = load.interval_ms / 1e3
-    messages = max(_LEAST_MESSAGES, round(_REQUEST_S / interval_s))
-    wave_s = _TTFT_MS / 1e3 + messages * interval_s
+    messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
+    wave_s = (_TTFT_MS + messages * load.interval_ms) / 1e3
     seen, health = _trial(load, transport, max(1, round(0.4 * budget_s / wave_s)), messages)
     if not len(seen.gap[0]):
         raise MeasureError(
@@ -232,13 +228,7 @@ def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment:
             f"failed{'; ' * bool(seen.first_error)}{seen.first_error}): give fewer --streams"
         )
     cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
-    guess = _power_of_two(load, cpu_us_per_token)
-    steps = _Steps(load, transport, begin_ns + int(budget_s * 1e9))
-    if seen.held(load.streams):
-        known = Capacity(load.streams, seen.tokens_per_s, False)
-        capacity = search(known, max(2 * load.streams, guess), math.inf, steps)
-    else:
-        capacity = search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, steps)
+    capacity = _capacity(load, transport, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
     return Calibration(
         measured=datetime.now(UTC),
         environment=environment,
@@ -292,14 +282,15 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
     """What is wrong with what each transport saw of a mode, `ok` where nothing is; raises MeasureError."""
     load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
-    with null_server(load.interval_ms, load.interval_ms, *mode.shape) as (null, process):
+    with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
         records = {
             transport: _fire(_plan(load, requests, tokens), transport, null.base_url, f"{transport}-").records
             for transport in transports
         }
-        process.stop()
-        seen = {transport: compare(found, null.sent(f"{transport}-")) for transport, found in records.items()}
-    return {transport: fault(found, requests * tokens) for transport, found in seen.items()}
+        return {
+            transport: fault(compare(received, null.sent(f"{transport}-")), requests * tokens)
+            for transport, received in records.items()
+        }
 
 
 def fault(seen: Seen, tokens: int) -> str:
@@ -315,29 +306,29 @@ def _modes(transports: Sequence[str]) -> tuple[list[str], bool]:
     """The table of modes, and whether all are well."""
     lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
     for mode in MODES:
-        found = examine(mode, transports)
-        cells = (f"{'ok' if word == 'ok' else 'wrong':>10}" for word in found.values())
+        outcomes = examine(mode, transports)
+        cells = (f"{'ok' if outcome == 'ok' else 'wrong':>10}" for outcome in outcomes.values())
         lines.append(f"  {mode.words:<26}" + "".join(cells))
-        faults += [f"{mode.words}, {name}: {word}" for name, word in found.items() if word != "ok"]
+        faults += [f"{mode.words}, {name}: {wrong}" for name, wrong in outcomes.items() if wrong != "ok"]
     return lines + faults, not faults
 
 
-def table(found: Calibration) -> list[str]:
+def table(measured: Calibration) -> list[str]:
     """A transport's figures, at most 80 columns."""
-    lines = [f"{found.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
-    for name, error in (("TTFT", found.ttft), ("message gap", found.gap), ("E2E", found.e2e)):
+    lines = [f"{measured.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
+    for name, error in (("TTFT", measured.ttft), ("message gap", measured.gap), ("E2E", measured.e2e)):
         values_us = (error.median_us, error.p99_us, error.max_us)
         lines.append(f"  {name:<12}" + "".join(f"{_cell(error, us):>22}" for us in values_us))
-    if found.capacity_streams:
-        least = "" if found.capacity_bounded else "at least "
-        capacity = f"{least}{found.capacity_tokens_per_s:,.0f} tok/s, on {found.capacity_streams:,} streams"
+    if measured.capacity_streams:
+        capacity = "" if measured.capacity_bounded else "at least "
+        capacity += f"{measured.capacity_tokens_per_s:,.0f} tok/s, on {measured.capacity_streams:,} streams"
     else:
         capacity = "no load that was tried was held"
     return [
         *lines,
         f"  capacity          {capacity}",
-        f"  messages a read   {found.events_per_read:.4f}",
-        f"  CPU per token     {found.cpu_us_per_token:.1f} µs",
+        f"  messages a read   {measured.events_per_read:.4f}",
+        f"  CPU per token     {measured.cpu_us_per_token:.1f} µs",
     ]
 
 
@@ -355,12 +346,12 @@ def main(argv: Sequence[str]) -> int:
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
     lines, well = _modes(transports)
     printed("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
-    found: dict[str, Calibration] = {}
+    measured: dict[str, Calibration] = {}
     for transport in transports:
-        left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(found))
-        found |= measure_client(load, (transport,), left_s)
-        printed("\n".join(table(found[transport])), sys.stdout, end="\n\n")
-    if options.save and calibration.remember(found.values()):
+        left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
+        measured |= measure_client(load, (transport,), left_s)
+        printed("\n".join(table(measured[transport])), sys.stdout, end="\n\n")
+    if options.save and calibration.remember(measured.values()):
         printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
     return 0 if well else MeasureError.exit_code
 

@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -28,23 +28,12 @@ from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags
 from loadgen.session import calibrate, progress, signals
-from loadgen.session.followup import (
-    FinishedRun,
-    Step,
-    bounded,
-    calibrated,
-    counted,
-    followed_up,
-    sensed,
-    throttled,
-    with_outcome,
-)
+from loadgen.session.followup import FinishedRun, Step, bounded, calibrated, followed_up, with_outcome
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.signals import Interrupts
-from loadgen.session.stop_rules import StopRules
 from loadgen.telemetry import discovery, throttling
 from loadgen.telemetry.environment import describe, git_state
 from loadgen.telemetry.sampler import Sampler
@@ -101,26 +90,22 @@ class Session(msgspec.Struct, frozen=True):
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
-        with signals.deferred(self.interrupts) as came:
-            kept = self._keep(run, directory, explain, layout)
-        return replace(kept, signal=came[0] if came else 0)
-
-    def _keep(self, run: Result, directory: Path, explain: bool, layout: str | None) -> FinishedRun:
         broken: list[Broken] = []
-        text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
-        texts = {run_directory.REPORT: text + "\n"}
-        if self.local is not None and self.local.log is not None:
-            log = self.local.log  # engines print their keys
-            content = server_log.text(log) or server_log.missing(log)
-            texts[log.name] = hide(self.access.secrets.conceal(content))
-        errors = run_directory.save(run, directory, texts, broken)
-        if self.options.save_requests:
-            try:
-                request_rows.save(run, directory)
-            except UsageError as error:
-                errors.append(str(error))
+        with signals.deferred(self.interrupts) as came:
+            text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+            texts = {run_directory.REPORT: text + "\n"}
+            if self.local is not None and self.local.log is not None:
+                log = self.local.log  # engines print their keys
+                content = server_log.text(log) or server_log.missing(log)
+                texts[log.name] = hide(self.access.secrets.conceal(content))
+            errors = run_directory.save(run, directory, texts, broken)
+            if self.options.save_requests:
+                try:
+                    request_rows.save(run, directory)
+                except UsageError as error:
+                    errors.append(str(error))
         errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]
-        return FinishedRun(text, tuple(errors))
+        return FinishedRun(text, tuple(errors), signal=came[0] if came else 0)
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """One request of a profile as it would be sent, secrets hidden."""
@@ -181,27 +166,41 @@ class Session(msgspec.Struct, frozen=True):
         facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(facts.dumped())
         before = throttling.snapshot() if is_loopback(self.root.host) else None
-        observer = (
-            MetricsScraper(self.access, self.root.tls, self.served.model) if self.options.observe else None
-        )
-        if observer is not None:
+        observer, traces = None, self.options.launching.trace_directory
+        if self.options.observe:
+            observer = MetricsScraper(self.access, self.root.tls, self.served.model)
             observer.before(_REST_S if len(warmed) else 0.0)
             if self.local is not None:
                 self.local.pids()  # searching for them is cheaper while there are few connections
-        during = _sampled(observer, sensing)
-        rules = StopRules.of(self.options)
-        with self._traced() as trace:
+        during, rules = _sampled(observer, sensing), self.options.stop_rules()
+        with ExitStack() as stack:
+            trace: Trace | None = None
+            if traces is not None:
+                tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
+                trace = stack.enter_context(tracing)
             watch = Watch(display, self._title(made), during, journal, rules, self.interrupts)
             outcome = measure(made, options, watch)
             facts = self._masked(with_outcome(facts, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
+        health = outcome.health
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
-            ("throttling", lambda _: throttled(before)),
+            (
+                "throttling",  # of this machine, where the server is on it
+                lambda _: (
+                    {"throttled": throttling.throttled(before, throttling.snapshot())} if before else {}
+                ),
+            ),
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
-            ("the server's counters", lambda _: counted(observer, outcome)),
-            ("the sensors", lambda _: sensed(sensing, outcome)),
+            (
+                "the server's counters",  # once they have settled; not waited for after a signal
+                lambda _: {"window": observer.after()} if observer and not outcome.interrupted else {},
+            ),
+            (
+                "the sensors",
+                lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
+            ),
             ("the engine's configuration", lambda _: self._server_side()),
             ("the last self-test", calibrated),
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
@@ -225,12 +224,10 @@ class Session(msgspec.Struct, frozen=True):
         if made.path in self.fingerprints:
             return {"fingerprint": self.fingerprints[made.path]}
         if outcome.interrupted or not outcome.records.ok.any():
-            name = signals.NAMES.get(outcome.signal)
-            why = f"stopped by {name} before it was taken" if name else "every request failed"
-            return {"fingerprint": Fingerprint.none(why)}
-        hide = self.access.secrets.hide
+            stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
+            return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
         self.fingerprints[made.path] = greedy_prompts.ask(
-            self.access, self.root.tls, self.subject, made, display.show, hide=hide
+            self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
         )
         return {"fingerprint": self.fingerprints[made.path]}
 
@@ -248,12 +245,6 @@ class Session(msgspec.Struct, frozen=True):
         sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
         sensing.sample_idle(_IDLE_S)
         return sensing
-
-    def _traced(self) -> AbstractContextManager[Trace | None]:
-        directory = self.options.launching.trace_directory
-        if directory is None:
-            return nullcontext()
-        return control.tracing(self.access, self.root.tls, self.served.engine, directory)
 
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
@@ -273,8 +264,7 @@ class Session(msgspec.Struct, frozen=True):
         )
 
     def _check_fits(self, made: Plan) -> None:
-        limit = self.served.max_model_len
-        if 0 < limit < made.longest:
+        if 0 < (limit := self.served.max_model_len) < made.longest:
             raise MeasureError(
                 f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
                 "lower --random-input-len or --random-output-len"
@@ -289,7 +279,7 @@ class Session(msgspec.Struct, frozen=True):
         outcome = measure(warmup, options, watch)
         if outcome.signal:
             raise signals.Stopped(outcome.signal)
-        failures = [failure for failure in outcome.records.failures if failure is not None]
+        failures = outcome.records.failed
         if len(failures) == len(outcome.records):
             self.check_alive(failed=True)  # why it died explains more
             first = failures[0]
@@ -307,6 +297,9 @@ class Session(msgspec.Struct, frozen=True):
     ) -> Facts:
         """What is known before the first request of the run itself."""
         local = self.local
+        # This machine and our own software; its GPUs too where the server is on it.
+        devices = discovery.facts(sensing.sensors) if sensing is not None else {}
+        environment = {**describe(), "git": git_state(), **devices}
         return Facts(
             started=started,
             finished=started,
@@ -323,7 +316,7 @@ class Session(msgspec.Struct, frozen=True):
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
             client=Client(transport=options.transport),
-            environment=self._environment(sensing),
+            environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
             under_way=True,
@@ -337,12 +330,6 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
             cache_reset=reset,
         )
-
-    def _environment(self, sensing: Sampler | None) -> dict[str, str]:
-        """This machine and our own software; of its GPUs too where the server is on it."""
-        client = {**describe(), "git": git_state()}
-        devices = discovery.facts(sensing.sensors) if sensing is not None else {}
-        return {name: value for name, value in {**client, **devices}.items() if value}
 
     def _server_side(self) -> LateFacts:
         """The engine's own account of its configuration."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import FrameType
 from typing import Protocol
 
 NAMES: dict[int, str] = {
@@ -13,6 +12,7 @@ NAMES: dict[int, str] = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "SIGHUP (the terminal was closed)",
 }
+CANCELLED = 65  # no signal's number: the program cancelled the task that awaits the run
 _FAILED = 128  # a shell's exit code of a command that a signal ended, less the signal's number
 EXIT_CODES = frozenset(_FAILED + number for number in NAMES)
 
@@ -21,8 +21,13 @@ class Stopped(KeyboardInterrupt):
     """One of these signals came while nothing was measured."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(NAMES[number])
+        super().__init__(reason(number))
         self.number = number
+
+
+def reason(number: int) -> str:
+    """Why a run ended that was asked to, in words."""
+    return "cancelled" if number == CANCELLED else f"stopped by {NAMES[number]}"
 
 
 def number_of(stop: KeyboardInterrupt) -> int:
@@ -33,26 +38,6 @@ def number_of(stop: KeyboardInterrupt) -> int:
 def exit_code(number: int) -> int:
     """The command's exit code where a signal ended it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
     return _FAILED + number
-
-
-@contextmanager
-def caught(react: Callable[[int], None]) -> Iterator[None]:
-    """Call `react` with the number of each of these signals that comes meanwhile.
-
-    Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
-    """
-
-    def reacting(number: int, frame: FrameType | None) -> None:
-        react(number)
-
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    wanted = [number for number in NAMES if not (ignored and number == signal.SIGHUP)]
-    previous = {number: signal.signal(number, reacting) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def stop(number: int) -> None:
@@ -79,9 +64,20 @@ class Signals:
 
     pending = False
 
-    def caught(self, react: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Call `react` with the number of each signal that comes meanwhile."""
-        return caught(react)
+    @contextmanager
+    def caught(self, react: Callable[[int], None]) -> Iterator[None]:
+        """Call `react` with the number of each signal that comes meanwhile.
+
+        Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
+        """
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        wanted = [number for number in NAMES if not (ignored and number == signal.SIGHUP)]
+        previous = {number: signal.signal(number, lambda number, _: react(number)) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def poll(self) -> None:
         """Nothing: a signal delivers itself."""
@@ -91,15 +87,20 @@ SIGNALS = Signals()
 
 
 class StopRequest:
-    """A request that another thread of the program makes, and `poll` delivers as a Ctrl-C."""
+    """A request that another thread of the program makes, and `poll` delivers as a signal."""
 
     def __init__(self) -> None:
-        self.pending = False
+        self._pending = 0  # the signal's number, or CANCELLED; 0: none
         self._react: Callable[[int], None] = stop
 
-    def make(self) -> None:
+    @property
+    def pending(self) -> bool:
+        """Whether `poll` has something to deliver."""
+        return self._pending > 0
+
+    def make(self, number: int) -> None:
         """Ask for the end, from any thread."""
-        self.pending = True
+        self._pending = number
 
     @contextmanager
     def caught(self, react: Callable[[int], None]) -> Iterator[None]:
@@ -112,9 +113,9 @@ class StopRequest:
 
     def poll(self) -> None:
         """React to a request that was made since the last time."""
-        if self.pending:
-            self.pending = False
-            self._react(signal.SIGINT)
+        number, self._pending = self._pending, 0
+        if number:
+            self._react(number)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -26,26 +25,19 @@ class Tolerance(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Tolerance:
         """The tolerance of `--max-failures 5` or `--max-failures 2.5%`; raises ValueError."""
-        found = _LIMIT.fullmatch(text.strip())
-        if found is None or (found[2] and float(found[2]) > 100):
+        match = _LIMIT.fullmatch(text.strip())
+        if match is None or (match[2] and float(match[2]) > 100):
             raise ValueError(f"{text!r} is not a number of requests (such as 5) or a share (such as 2.5%)")
-        return cls(count=int(found[1])) if found[1] else cls(share=float(found[2]) / 100)
+        return cls(count=int(match[1])) if match[1] else cls(share=float(match[2]) / 100)
+
+    def exceeded(self, failed: int, ended: int) -> bool:
+        """Whether `failed` of the `ended` requests are too many; a share is not judged too early."""
+        if self.share is None:
+            return self.count is not None and failed > self.count
+        return ended >= JUDGED_FROM and failed > self.share * ended
 
     def __str__(self) -> str:
         return str(self.count) if self.share is None else f"{100 * self.share:g}%"
-
-
-class StopOptions(Protocol):
-    """The command line's rules to stop; None: not given."""
-
-    @property
-    def max_failures(self) -> Tolerance | None: ...
-    @property
-    def max_consecutive_failures(self) -> int | None: ...
-    @property
-    def max_duration_s(self) -> float | None: ...
-    @property
-    def drain_timeout_s(self) -> float: ...
 
 
 @dataclass
@@ -65,18 +57,6 @@ class StopRules:
     in_a_row: int = field(default=0, init=False)
     last: Failure | None = field(default=None, init=False)
     fired: str = field(default="", init=False)  # the first reason that there was
-
-    @classmethod
-    def of(cls, asked: StopOptions) -> StopRules:
-        """The rules of a command line, for one run: each run has its own."""
-        return cls(
-            asked.max_failures, asked.max_consecutive_failures, asked.max_duration_s, asked.drain_timeout_s
-        )
-
-    @property
-    def send_for_s(self) -> float | None:
-        """For how long requests are sent; None: for as long as there are any."""
-        return self.max_duration_s
 
     @property
     def cut_after_s(self) -> float | None:
@@ -119,20 +99,10 @@ class StopRules:
         return f"--max-duration {limit_s:g} s: {not_sent} requests were not sent; what was under way ended"
 
     def _failures(self) -> str:
-        said = f"{self.failed} of {self.ended} requests failed"
-        last = (
-            "" if self.last is None else f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ")
-        )
+        last = f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ") if self.last else ""
         tolerance, row = self.max_failures, self.max_consecutive
-        if tolerance is not None and tolerance.count is not None and self.failed > tolerance.count:
-            return f"--max-failures {tolerance}: {said}{last}"
-        if (
-            tolerance is not None
-            and tolerance.share is not None
-            and self.ended >= JUDGED_FROM
-            and self.failed > tolerance.share * self.ended
-        ):
-            return f"--max-failures {tolerance}: {said}{last}"
+        if tolerance is not None and tolerance.exceeded(self.failed, self.ended):
+            return f"--max-failures {tolerance}: {self.failed} of {self.ended} requests failed{last}"
         if row is None and self.failed == self.ended >= DEAD:
             return f"the first {self.failed} requests all failed{last} (--max-consecutive-failures 0 goes on)"
         if row and self.in_a_row >= row:

@@ -109,7 +109,7 @@ def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
     first_ns, last_ns = (np.array([times[at] for times in wrote], np.int64) for at in (0, -1))
     sent_ns, tokens = records.sent_ns[alike], int(records.output_tokens[alike].sum())
     span_s = (int(last_ns.max()) - int(first_ns.min())) / 1e9 if alike else 0.0
-    failures = [failure for failure in records.failures if failure is not None]
+    failures = records.failed
     return Seen(
         requests=len(records),
         failed=len(failures),

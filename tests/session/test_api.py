@@ -281,7 +281,7 @@ def test_a_cancelled_run_ends_with_what_it_measured(hanging: ScriptedServer, tmp
         run = asyncio.run(cancelled(hanging, run_dir=tmp_path))
     assert run is not None
     assert 0 < run.metrics.completed < 50
-    assert run.partial == "stopped by Ctrl-C"
+    assert run.partial == "cancelled"
     assert run.directory is not None
     assert loadgen.load(run.directory).metrics.completed == run.metrics.completed
 

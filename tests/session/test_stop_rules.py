@@ -18,7 +18,7 @@ LAST = ", the last with connect: Connection refused"
 
 
 def rules(words: str) -> StopRules:
-    return StopRules.of(parse(shlex.split(words)))
+    return parse(shlex.split(words)).stop_rules()
 
 
 def after(words: str, outcomes: str) -> tuple[int, str]:
@@ -110,7 +110,7 @@ def test_what_the_job_is_given(
     words: str, planned_ns: int, send_s: float | None, cut_s: float | None, duration_ns: int
 ) -> None:
     known = rules(words)
-    assert (known.send_for_s, known.cut_after_s) == (send_s, cut_s)
+    assert (known.max_duration_s, known.cut_after_s) == (send_s, cut_s)
     assert known.duration_ns(planned_ns) == duration_ns
 
 
@@ -143,8 +143,8 @@ def test_the_first_reason_stays() -> None:
 
 def test_each_run_has_rules_of_its_own() -> None:
     options = parse(["--max-failures", "0"])
-    StopRules.of(options).note(REFUSED)
-    assert StopRules.of(options).reason(0.0) == ""
+    options.stop_rules().note(REFUSED)
+    assert options.stop_rules().reason(0.0) == ""
 
 
 @pytest.mark.parametrize(
