@@ -160,7 +160,9 @@ class Session(msgspec.Struct, frozen=True):
         except BaseException:
             # Not handled here, but what was measured is on disk, and the user must know.
             if journal.requests:
-                _LOG.warning("%d requests were measured: loadgen report %s", journal.requests, directory)
+                _LOG.warning(
+                    "%d requests were measured: loadgen report %s shows them", journal.requests, directory
+                )
             else:
                 journal.remove()
                 run_directory.remove_empty(directory)

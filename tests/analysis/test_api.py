@@ -49,5 +49,5 @@ def test_runs_are_audited(server: ScriptedServer, tmp_path: Path) -> None:
     assert "m" in found.text(explain=True)
     assert found.json()["runs"]
     (tmp_path / "a.txt").write_text("nothing")
-    with pytest.raises(loadgen.LoadgenError, match="no results"):
+    with pytest.raises(loadgen.LoadgenError, match="no known results"):
         loadgen.audit([tmp_path / "a.txt"])
