@@ -226,7 +226,7 @@ def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.C
     out = " ".join(capsys.readouterr().out.split())
     assert "Published on" in out
     assert "SGLang, 1× H20" in out
-    assert "Published of 2048 generated tokens, ours of 4" in out
+    assert "Published with 2048 generated tokens, ours with 4" in out
     ours = rows()[0].speed_tok_s
     assert ours is not None
     assert f"1 {ours} 81.73 {ours / Decimal('81.73'):.2f} SGLang" in out
