@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes for the whole suite, which mostly waits; one for a part of it, and for engines on one GPU."""
+    """Two processes for the whole suite, which mostly waits; one for a part of it and for real engines."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     return 2 if whole and config.option.markexpr == "not engine" else 0
 
