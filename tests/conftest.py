@@ -10,15 +10,25 @@ from pathlib import Path
 import pytest
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C is heard: a shell that starts this in the background has it ignored, and all children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A worker of pytest-xdist has a thread of its own, of which Python 3.12 warns at each fork.
+    config.addinivalue_line("filterwarnings", "ignore:.*fork:DeprecationWarning")
+    gc.disable()  # until all tests are collected: nearly all of it stays
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for the whole suite, which mostly waits; one for a part of it and for real engines."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return 2 if whole and config.option.markexpr == "not engine" else 0
 
 
 def pytest_collection_finish() -> None:
     """What is imported stays to the end: the garbage collector need not search it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

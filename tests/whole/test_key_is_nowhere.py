@@ -47,7 +47,7 @@ FORMS = (
 def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(session, "_FAILED_S", 0.5)
-    monkeypatch.setattr(scraper, "_REST_S", 0.2)
+    monkeypatch.setattr(scraper, "_IDLE_S", 0.2)
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
