@@ -69,10 +69,10 @@ class ControlLoop:
             self._poll()
             raise
         finally:
-            request.close()
             if not completed:  # what was under way must not go on with the next request
                 self._runner.close()
                 self._runner = asyncio.Runner()
+            request.close()  # one that never began; a task is only ever ended by its own loop
 
     async def _interruptible(self, request: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(request)
