@@ -33,7 +33,7 @@ BUSY_MACHINE = {"busy-loop"}
 # What any run shows in which the whole machine stood still, as virtual ones do for 60 ms now and then: the
 # client reads late, and the server writes at once what was due. Such a run tells nothing, and is repeated.
 STOOD_STILL = {"reads-late", "messages-together", "sends-late", "concurrency-not-held", "late-bodies"}
-STOOD_STILL |= {"client-stopped", "throughput-trend"}  # for over a second; in a part of the run alone
+STOOD_STILL |= {"client-stopped", "throughput-trend", "first-wave"}  # over a second, or in a part of the run
 ATTEMPTS = 5
 FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
 MODEL = f"--model-config {Path(__file__).parents[1] / 'data' / 'configs' / 'qwen3-8b.json'}"
