@@ -131,7 +131,7 @@ def test_every_way_of_asking_counts_what_the_server_counts(
     ("more", "said"),
     [
         ("--model nope", "vLLM does not serve 'nope'; it serves qwen3"),
-        ("--random-output-len 5000", "qwen3 takes 4096"),
+        ("--random-output-len 5000", "qwen3 accepts 4096"),
         ('--extra-body {"top_p":5}', "top_p must be in (0, 1]"),
         ("--endpoint /v1/nowhere/completions", "404"),
     ],
