@@ -22,7 +22,7 @@ def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") 
     """Raises UsageError that names the header, never its value, where one cannot be sent as it is meant."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{origin} {name!r}: not a valid header name: write NAME=VALUE")
+            raise UsageError(f"{origin} {name!r}: not a valid header name: use letters, digits and hyphens")
         if name.lower() in _OURS:
             raise UsageError(f"{origin} {name}: the client sets this header itself: leave it out")
         if not _VALUE.fullmatch(value):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from loadgen.errors import UsageError
+from loadgen.protocol.sent_headers import check_headers
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
@@ -119,6 +120,7 @@ def parsed(
         except ValueError as error:
             raise UsageError(f"max_failures: {error}") from None
     headers = values.pop("headers", {})
+    check_headers(headers.items(), "headers")
     if "api_key" in values:
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
