@@ -86,7 +86,7 @@ def argv(base_url: str, requests: int, *more: str, code: str = "") -> list[str]:
 
 
 def started(words: Sequence[str], place: Path, **environ: str) -> subprocess.Popen[bytes]:
-    """A process that leads a group of its own."""
+    """A process that leads a group of its own, and ignores no signal though this one may (under nohup)."""
     return subprocess.Popen(
         words,
         cwd=place,
@@ -95,7 +95,13 @@ def started(words: Sequence[str], place: Path, **environ: str) -> subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=_heed_signals,
     )
+
+
+def _heed_signals() -> None:
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
-"""TLS on the wire: the stamps of plain sockets, and failures in words."""
+"""TLS on the wire: the timestamps of plain sockets, and failures in words."""
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 import sys
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +28,7 @@ from fakes.scripted_server import (
     token,
 )
 from loadgen.endpoint.discovery import ServerAddress
+from loadgen.transport.connection import SO_TIMESTAMPNS
 from loadgen.transport.failure import FailureKind
 
 BODY = b"".join(events(3))
@@ -50,8 +54,30 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
+@pytest.fixture
+def timestamping() -> Iterator[None]:
+    """Linux timestamps packets: it begins a while after the first socket that asks, for the whole machine."""
+    if sys.platform != "linux":
+        yield
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        deadline = time.monotonic() + 10.0
+        while True:
+            sock.sendto(b"x", sock.getsockname())
+            time.sleep(0.001)  # a packet without a timestamp gets one when it is read, if they are on by then
+            _, messages, _, _ = sock.recvmsg(1, 64)
+            seconds, ns = struct.unpack_from("qq", messages[0][2])
+            if time.time() - (seconds + ns / 1e9) > 0.0009:
+                break
+            assert time.monotonic() < deadline
+        yield
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_streams_over_tls_are_whole_and_keep_their_kernel_stamps(
+@pytest.mark.usefixtures("timestamping")
+def test_streams_over_tls_are_whole_and_keep_their_kernel_timestamps(
     serving: ssl.SSLContext, trusting: ssl.SSLContext, version: ssl.TLSVersion
 ) -> None:
     serving.minimum_version = serving.maximum_version = version
