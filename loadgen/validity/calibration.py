@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from loadgen.arrays import Int64
 from loadgen.metrics import files
@@ -32,10 +32,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Error(BaseModel):
+class Error(BaseModel, extra="forbid", frozen=True):
     """Reported minus true, of one figure over many events."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     median_us: NotNegative  # of the absolute error, as the others
     p99_us: NotNegative
@@ -131,10 +129,8 @@ def _gaps(streams: Sequence[Int64]) -> Int64:
     return np.concatenate([np.zeros(0, np.int64), *(np.diff(times) for times in streams)])
 
 
-class Calibration(BaseModel):
+class Calibration(BaseModel, extra="forbid", frozen=True):
     """One transport's self-test at one load."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     measured: datetime
     environment: str  # a digest of machine and software: valid for this one only
@@ -168,10 +164,8 @@ class Calibration(BaseModel):
         return messages_per_s / capacity if capacity else float("inf")
 
 
-class _Cache(BaseModel):
+class _Cache(BaseModel, extra="forbid"):
     """The cache file: the latest of each transport and environment."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: Literal[1] = 1
     calibrations: tuple[Calibration, ...] = ()
