@@ -156,13 +156,6 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
         """The capacity as a multiple of a run's rate; 0 if no load was held."""
         return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
 
-    def share(self, messages_per_s: float) -> float:
-        """The share of the capacity that a run's rate takes; infinite if no load was held."""
-        if messages_per_s <= 0:
-            return 0.0
-        capacity = self.capacity_messages_per_s
-        return messages_per_s / capacity if capacity else float("inf")
-
 
 class _Cache(BaseModel, extra="forbid"):
     """The cache file: the latest of each transport and environment."""

@@ -132,9 +132,7 @@ class Facts(BaseModel, extra="forbid", frozen=True):
     launched: Launched | None = None  # None: it was running before
     checkpoint: Checkpoint | None = None  # what the model's files declare
     as_run: EngineConfig | None = None  # the configuration that the engine reports
-    sensed: SensorSummary | None = (
-        None  # this machine's memory, power and heat; None: the server is elsewhere
-    )
+    sensed: SensorSummary | None = None  # this machine's memory, power, heat; None: the server is elsewhere
     cache_reset: str = ""  # how the prefix cache was reset before the run; "": it was not
     traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # this client's error when it last measured itself

@@ -99,20 +99,9 @@ def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
 
 def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("an unsteady machine").add_argument
-    add(
-        "--cold-ms",
-        type=_not_negative,
-        default=0.0,
-        metavar="MS",
-        help="added to each cold step (default: 0)",
-    )
-    add(
-        "--cold-steps",
-        type=_positive,
-        default=16,
-        metavar="N",
-        help="first steps that are cold (default: 16)",
-    )
+    cold, steps = "added to each cold step (default: 0)", "first steps that are cold (default: 16)"
+    add("--cold-ms", type=_not_negative, default=0.0, metavar="MS", help=cold)
+    add("--cold-steps", type=_positive, default=16, metavar="N", help=steps)
     slower = "every step gets longer by this fraction per second since the first step (default: 0)"
     add("--slowdown-per-s", type=_not_negative, default=0.0, metavar="FRACTION", help=slower)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -116,18 +115,8 @@ def _interpreter_of(path: str) -> str | None:
 
 def _ask(interpreter: str, package: Package) -> _Answer | None:
     """The package's version and missing modules, as its interpreter reports them; None if it fails."""
-    try:
-        done = subprocess.run(
-            [interpreter, "-c", _ASK, package.name, *package.modules],
-            env={**child_process.inherited(), "PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ASK_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = done.stdout.decode(errors="replace").splitlines()
+    asked = [interpreter, "-c", _ASK, package.name, *package.modules]
+    lines = child_process.output(asked, _ASK_S, PYTHONSAFEPATH="1").splitlines()
     return _Answer(lines[0].strip(), tuple(lines[1].split())) if len(lines) == 2 else None
 
 
