@@ -172,14 +172,11 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 def parse_percentile_metrics(text: str) -> tuple[str, ...]:
     """The metrics of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
-    names: dict[str, None] = {}
-    for name in (part.strip() for part in text.split(",")):
-        if name not in SELECTABLE:
-            raise UsageError(
-                f"--percentile-metrics {text}: unknown metric {name!r}: choose from {', '.join(SELECTABLE)}"
-            )
-        names[name] = None
-    return tuple(names)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if unknown := [name for name in names if name not in SELECTABLE]:
+        which = f"unknown metric {unknown[0]!r}: choose from {', '.join(SELECTABLE)}"
+        raise UsageError(f"--percentile-metrics {text}: {which}")
+    return names
 
 
 def compute(records: Records, ask: MetricOptions) -> Metrics:

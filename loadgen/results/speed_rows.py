@@ -68,22 +68,17 @@ class Setting(msgspec.Struct, frozen=True):
         return " ".join(f"{name}={value}" for name, value in self.words)
 
 
-def _vllm(gpu_memory_utilization: float, max_model_len: int, enforce_eager: bool) -> Setting:
-    return Setting.of(
-        gpu_memory_utilization=gpu_memory_utilization,
-        max_model_len=max_model_len,
-        enforce_eager=enforce_eager,
-    )
-
-
 # "Setting 1" is two things on the Qwen2.5 page: this is that of 72B (and of Qwen2-72B).
 SETTINGS: Mapping[str, Setting] = {
-    "Default Setting": _vllm(0.9, 32768, False),
-    "Setting 1": _vllm(0.98, 4096, True),
-    "Setting 2": _vllm(1.0, 4096, True),
-    "Setting 3": _vllm(1.0, 8192, True),
-    "Setting 4": _vllm(0.9, 65536, False),
-    "Setting 5": _vllm(0.9, 131072, False),
+    name: Setting.of(gpu_memory_utilization=share, max_model_len=tokens, enforce_eager=eager)
+    for name, share, tokens, eager in (
+        ("Default Setting", 0.9, 32768, False),
+        ("Setting 1", 0.98, 4096, True),
+        ("Setting 2", 1.0, 4096, True),
+        ("Setting 3", 1.0, 8192, True),
+        ("Setting 4", 0.9, 65536, False),
+        ("Setting 5", 0.9, 131072, False),
+    )
 }
 
 

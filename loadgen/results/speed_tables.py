@@ -58,12 +58,8 @@ class Table(msgspec.Struct, frozen=True):
 
     def shown(self) -> list[tuple[str, ...]]:
         """The body with a cell that goes on left blank."""
-        return [
-            tuple(
-                "" if index < self.spanned and not counts[index] else cell for index, cell in enumerate(row)
-            )
-            for row, counts in zip(self.body, self.spans(), strict=True)
-        ]
+        rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.spans(), strict=True))
+        return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
 
 _TITLES = {

@@ -73,7 +73,7 @@ def vllm_result(
         "num_prompts": facts.requests,
         **parse_metadata(facts.metadata),
         "request_rate": traffic["request_rate"],
-        "burstiness": _strict(facts.profile.burstiness),
+        "burstiness": strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
         **vllm_keys.throughputs(metrics),
         **_requests(records, each, detailed),
@@ -97,7 +97,7 @@ def _ours(
     return {
         "definitions_version": DEFINITIONS_VERSION,
         "metrics": made.pop("metrics"),
-        **_strict(facts.model_dump(mode="json"), nan="nan"),
+        **strict(facts.model_dump(mode="json"), nan="nan"),
         **made,
         **failed,
     }
@@ -105,7 +105,7 @@ def _ours(
 
 def _checked(make: Callable[[], Any]) -> Any:
     """A part as strict JSON; raises TypeError or ValueError where it cannot be."""
-    part = _strict(make())
+    part = strict(make())
     json.dumps(part, allow_nan=False)
     return part
 
@@ -166,19 +166,17 @@ def _seconds(times_ns: Int64) -> list[float]:
     return seconds
 
 
-def _strict(value: Any, nan: str | None = None) -> Any:
+def strict(value: Any, nan: str | None = None) -> Any:
     """The value as strict JSON: NaN becomes null or what is given for it, an infinity its name."""
     if isinstance(value, msgspec.Struct):
         value = asdict(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else percentile_name(key): _strict(item, nan)
+            key if isinstance(key, str) else percentile_name(key): strict(item, nan)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_strict(item, nan) for item in value]
-    if isinstance(value, float) and math.isnan(value):
-        return nan
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+        return [strict(item, nan) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return nan if math.isnan(value) else str(value)
     return value

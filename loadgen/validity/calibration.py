@@ -178,15 +178,13 @@ def cache_path() -> Path:
 
 def remembered(transport: str, environment: str) -> Calibration | None:
     """The last self-test of a transport in this environment; None if it cannot be read."""
-    wanted = (transport, environment)
-    stored = _read().calibrations
-    return next((each for each in stored if (each.transport, each.environment) == wanted), None)
+    return _read().get((transport, environment))
 
 
 def remember(measured: Iterable[Calibration]) -> bool:
     """Store these in place of older ones of their kind; False, and a line of why, if that fails."""
     path = cache_path()
-    latest = {(each.transport, each.environment): each for each in (*_read().calibrations, *measured)}
+    latest = _read() | {(each.transport, each.environment): each for each in measured}
     cache = _Cache(calibrations=tuple(latest.values()))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,16 +195,17 @@ def remember(measured: Iterable[Calibration]) -> bool:
     return True
 
 
-def _read() -> _Cache:
-    """The cache; empty, and a line of why, if the file is damaged."""
+def _read() -> dict[tuple[str, str], Calibration]:
+    """The cache by transport and environment; empty, and a line of why, if the file is damaged."""
     path = cache_path()
     try:
-        return _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
+        cache = _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
+        return {(each.transport, each.environment): each for each in cache.calibrations}
     except FileNotFoundError:
-        return _Cache()
+        return {}
     except OSError as error:
         why = error.strerror or type(error).__name__
     except ValidationError as error:
         why = f"it is damaged: {error.errors()[0]['msg']}"
     _LOG.warning("earlier self-tests are ignored: %s: %s", path, why)
-    return _Cache()
+    return {}

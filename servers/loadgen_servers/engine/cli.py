@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from loadgen_servers import http_server
-from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, given, preset, presets
+from loadgen_servers.engine.presets import DEFAULT, Preset, given, preset, presets
 from loadgen_servers.engine.request import ServedModel
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
         limits = _limits(options, chosen)
-    except (UnknownPreset, ValueError) as error:
+    except ValueError as error:
         print(f"loadgen engine: {error}", file=sys.stderr)
         return 2
     timing: Timing = chosen.timing
