@@ -87,19 +87,14 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     `texts` are written by their names. Parts that cannot be made are added to `broken`. The journal is taken
     away once arrivals and result are on the disk.
     """
-    errors: list[str] = []
-
-    def written(name: str, write: Callable[[Path], None]) -> bool:
-        error = _attempted(directory / name, write)
-        errors.extend(filter(None, [error]))
-        return not error
-
-    kept = written(ARRIVALS, run.records.save)
-    errors += filter(None, (write_text(directory / name, text) for name, text in texts.items()))
+    errors = [_attempted(directory / ARRIVALS, run.records.save)]
+    errors += [write_text(directory / name, text) for name, text in texts.items()]
     stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
-    if kept and stored and written(RESULT, partial(files.write_text, text=stored)):
-        (directory / JOURNAL).unlink(missing_ok=True)
-    return errors
+    if not errors[0] and stored:
+        errors.append(write_text(directory / RESULT, stored))
+        if not errors[-1]:
+            (directory / JOURNAL).unlink(missing_ok=True)
+    return [error for error in errors if error]
 
 
 def write_text(path: Path, text: str) -> str:

@@ -115,7 +115,7 @@ def throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape = THR
     return TABLES[form](_table(list(map(_words, rows)), shape, ()))
 
 
-def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
+def compared(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
     """Our rows next to the published ones, for a terminal; "" where none was published.
 
     A published speed of the other formula is converted, for the 2048 tokens it was measured with.
