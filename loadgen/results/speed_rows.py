@@ -162,19 +162,15 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            missing = {"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())
-            if missing:
-                raise UsageError(
-                    f"{path} is not a speed table: it has no column {', '.join(sorted(missing))}"
-                )
+            if missing := sorted({"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())):
+                raise UsageError(f"{path} is not a speed table: it has no column {', '.join(missing)}")
             rows = []
             for cells in reader:
                 try:
                     if None in cells:
                         raise UsageError("it has more cells than the table has columns")
-                    rows.append(
-                        _row({"formula": formula} | {key: cell for key, cell in cells.items() if cell})
-                    )
+                    given = {key: cell for key, cell in cells.items() if cell}
+                    rows.append(_row({"formula": formula, **given}))
                 except (ValueError, InvalidOperation, KeyError, UsageError) as error:
                     raise UsageError(f"{path}, line {reader.line_num}: not a speed row: {error}") from None
             return rows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html as hypertext
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 
 import msgspec
@@ -74,19 +74,18 @@ _CSV_KEYS = (
 )  # fmt: skip
 
 
-def _shape(keys: str, spanned: int = 2, optional: str = "") -> TableShape:
-    columns = tuple(Column(key, _TITLES[key]) for key in keys.split())
-    return TableShape(columns, spanned, frozenset(filter(None, [optional])))
+def _shape(keys: str, spanned: int = 2, optional: Collection[str] = ()) -> TableShape:
+    return TableShape(tuple(Column(key, _TITLES[key]) for key in keys.split()), spanned, frozenset(optional))
 
 
 # An engine that takes all memory at its start has none to report: no column, as on the pages.
 _SPEED = "model input_length quantization gpu_num speed_tok_s"
-QWEN3 = _shape(f"{_SPEED} gpu_memory_mb note", optional="gpu_memory_mb")
-TERMINAL = _shape(f"{_SPEED} gpu_memory_gb note", optional="gpu_memory_gb")
-_UNSPACED = (replace(column, title=column.title.replace(" (", "(")) for column in TERMINAL.columns)
+QWEN3 = _shape(f"{_SPEED} gpu_memory_mb note", optional={"gpu_memory_mb"})
+TERMINAL = _shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
+_UNSPACED = [replace(column, title=column.title.replace(" (", "(")) for column in TERMINAL.columns]
 QWEN2_5 = replace(TERMINAL, columns=tuple(_UNSPACED))
 CSV = TableShape(tuple(Column(key, key) for key in _CSV_KEYS))
-THROUGHPUT = _shape("model quantization prompts qps tokens_per_s note", 0, "note")
+THROUGHPUT = _shape("model quantization prompts qps tokens_per_s note", 0, {"note"})
 _COMPARED = _shape("model input_length quantization speed_tok_s published ratio where")
 
 
