@@ -22,7 +22,7 @@ from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
 from loadgen.results import journal
-from loadgen.results.vllm_json import OURS, filename, vllm_result
+from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_metadata import FORMATS, Facts, LateFacts
@@ -69,7 +69,7 @@ class Result:
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
         # What follows from the facts is computed again when the file is read.
-        derived = {
+        derived: Derived = {
             "verdict": lambda: verdict.json(self.verdict),
             "steady_state": lambda: steady_state.json(self.steady),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],

@@ -27,8 +27,8 @@ WHEN = datetime(2026, 11, 20, 19, 30, 43).astimezone()
 def facts_of(workload: dict[str, Any] | None = None, model: str = "qwen3", **facts: Any) -> Facts:
     """Those of the recorded run, but for what is given."""
     server = Server(url="http://h/v1/completions", engine="vLLM", model=model)
-    known = {"finished": WHEN, "server": server, "tokenizer": "/models/x", "requests": 32, **facts}
-    return run([], {"backend": "vllm", "max_concurrency": 8, **(workload or {})}, **known).facts
+    facts = {"finished": WHEN, "server": server, "tokenizer": "/models/x", "requests": 32, **facts}
+    return run([], {"backend": "vllm", "max_concurrency": 8, **(workload or {})}, **facts).facts
 
 
 def recorded_run() -> Records:
