@@ -20,7 +20,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
     shared_reads: int  # of these, how many were coalesced with an earlier one, whose timestamp they share
     reads: int  # reads from the sockets
     unstamped_reads: int  # reads timed by the client's own clock, without a kernel timestamp
-    lag_mean_ms: float  # read lag, kernel timestamp → bytes in the client, per stamped read; 0: none
+    lag_mean_ms: float  # read lag, kernel timestamp → bytes in the client, per timestamped read; 0: none
     lag_max_ms: float  # the worst of these
     shared_lag_ms: float  # mean lag of the reads that messages shared, by message; 0 without any
     answers: int  # requests that brought a token

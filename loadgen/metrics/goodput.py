@@ -41,7 +41,5 @@ def meets(slo_ms: Mapping[str, float], values_ms: Mapping[str, Float64]) -> Bool
 
     `values_ms[name]` is float64[requests] for each of `OBJECTIVES`.
     """
-    good = np.ones(len(values_ms["e2el"]), np.bool_)
-    for name, limit_ms in slo_ms.items():
-        good &= values_ms[name] <= limit_ms
-    return good
+    within: Bool = np.all([values_ms[name] <= limit_ms for name, limit_ms in slo_ms.items()], axis=0)
+    return within

@@ -172,14 +172,11 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 def parse_percentile_metrics(text: str) -> tuple[str, ...]:
     """The metrics of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
-    names: dict[str, None] = {}
-    for name in (part.strip() for part in text.split(",")):
-        if name not in SELECTABLE:
-            raise UsageError(
-                f"--percentile-metrics {text}: unknown metric {name!r}: choose from {', '.join(SELECTABLE)}"
-            )
-        names[name] = None
-    return tuple(names)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if unknown := [name for name in names if name not in SELECTABLE]:
+        which = f"unknown metric {unknown[0]!r}: choose from {', '.join(SELECTABLE)}"
+        raise UsageError(f"--percentile-metrics {text}: {which}")
+    return names
 
 
 def compute(records: Records, ask: MetricOptions) -> Metrics:
@@ -190,7 +187,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
-    peak_tokens = peak_of(records, ok, window_ns) if ask.streamed else None
+    peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS) if ask.streamed else None
     completed, good = int(ok.sum()), _good(each, ask)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
@@ -208,9 +205,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         request_throughput_per_s=_per_s(completed, duration_s),
         output_throughput_per_s=_per_s(outputs, duration_s),
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
-        peak_output_throughput_per_s=None
-        if peak_tokens is None
-        else _per_s(peak_tokens, window_ns / _SECOND_NS),
+        peak_output_throughput_per_s=peak_per_s,
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
         mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
         good=good,

@@ -58,7 +58,9 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
             arrival_ns, tokens = arrival_ns[of_success], tokens[of_success]
         return peak_tokens(arrival_ns, tokens, window_ns)
     spans = records.spans()
-    reach = [_reach(block.arrival_ns) for block in records.blocks(spans)]
+    arrivals = (block.arrival_ns for block in records.blocks(spans))
+    # Of none, an interval that contains nothing.
+    reach = [(int(at_ns.min()), int(at_ns.max())) if len(at_ns) else (0, -1) for at_ns in arrivals]
     best = 0
     for begin_ns, end_ns in pairwise(_slabs(records, reach)):
         from_ns = begin_ns - window_ns
@@ -70,11 +72,6 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
             arrival_ns, tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
             best = max(best, peak_tokens(arrival_ns, tokens, window_ns))
     return best
-
-
-def _reach(arrival_ns: Int64) -> tuple[int, int]:
-    """The first and the last of these; if empty, an interval that contains nothing."""
-    return (int(arrival_ns.min()), int(arrival_ns.max())) if len(arrival_ns) else (0, -1)
 
 
 def _slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:

@@ -13,14 +13,10 @@ from loadgen.protocol.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Mess
 
 # Finish reasons of an answer that is not all it would have been, and what each means.
 FAILED_ENDS: Final = {
-    "abort": "the server stopped this request",
-    "aborted": "the server stopped this request",
-    "cancelled": "the server stopped this request",
-    "canceled": "the server stopped this request",
+    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled"), "the server stopped this request"),
     "timeout": "the server's own time limit for this request passed",
     "error": "the server failed while it answered",
-    "content_filter": "a filter of the server cut this answer",
-    "content-filter": "a filter of the server cut this answer",
+    **dict.fromkeys(("content_filter", "content-filter"), "a filter of the server cut this answer"),
     "insufficient_system_resource": "the server had no room left for this request",
 }
 # Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.

@@ -49,7 +49,7 @@ def render(result: Result, explain: bool = False, layout: str | None = None) -> 
 
 
 def _made(section: Section, result: Result, options: ReportOptions) -> list[str]:
-    """The lines of a section, or one line with the reason that there are none."""
+    """The lines of a section, or one line with the reason that it has no lines."""
     broken: list[Broken] = []
     none: list[str] = []
 
@@ -77,10 +77,8 @@ def _heading(result: Result, options: ReportOptions) -> Iterator[str]:
     if facts.partial:
         yield f"PARTIAL: {facts.partial}; the figures cover the requests that had ended by then"
     if facts.server.simulated:
-        yield (
-            f"SIMULATED: the embedded engine answered, with the timing of {facts.server.simulated}; "
-            "no model ran"
-        )
+        timing = f"with the timing of {facts.server.simulated}"
+        yield f"SIMULATED: the embedded engine answered, {timing}; no model ran"
 
 
 def _server(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -229,14 +227,14 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     yield from reconcile.render(result.reconciled)
 
 
-def _sensed(result: Result, options: ReportOptions) -> list[str]:
-    sensed = result.facts.sensed
-    return [] if sensed is None else sampler.render(sensed, result.metrics.total_output_tokens)
+def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:
+    if result.facts.sensed is not None:
+        yield from sampler.render(result.facts.sensed, result.metrics.total_output_tokens)
 
 
-def _fingerprint(result: Result, options: ReportOptions) -> Iterable[str]:
-    fingerprint = result.facts.fingerprint
-    return [] if fingerprint is None else answer_check.lines(fingerprint)
+def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:
+    if result.facts.fingerprint is not None:
+        yield from answer_check.lines(result.facts.fingerprint)
 
 
 SECTIONS = (

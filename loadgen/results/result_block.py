@@ -39,7 +39,7 @@ class BlockSection(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What a block looks like."""
+    """How a block is laid out."""
 
     title: str
     rows: tuple[BlockRow, ...]
@@ -146,11 +146,8 @@ _SGLANG_2025 = replace(
 )
 DEFAULT_LAYOUT = "vllm-0.32"
 LAYOUTS = {
-    DEFAULT_LAYOUT: _VLLM_0_32,
-    "vllm-2025": _VLLM_2025,
-    "sglang": _SGLANG,
-    "sglang-2025": _SGLANG_2025,
-}
+    DEFAULT_LAYOUT: _VLLM_0_32, "vllm-2025": _VLLM_2025, "sglang": _SGLANG, "sglang-2025": _SGLANG_2025,
+}  # fmt: skip
 
 
 def layout(name: str | None) -> Layout:

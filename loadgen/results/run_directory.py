@@ -22,7 +22,7 @@ from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
 from loadgen.results import journal
-from loadgen.results.vllm_json import OURS, ResultFacts, parse_metadata, vllm_result
+from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_metadata import FORMATS, Facts, LateFacts
@@ -68,34 +68,17 @@ class Result:
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
-        return vllm_result(self.metrics, self.records, self.facts.ask(), self._about(detailed))
+        # What follows from the facts is computed again when the file is read.
+        derived: Derived = {
+            "verdict": lambda: verdict.json(self.verdict),
+            "steady_state": lambda: steady_state.json(self.steady),
+            "reconciliation": lambda: [asdict(row) for row in self.reconciled],
+        }
+        return vllm_result(self.metrics, self.records, self.facts, derived, detailed)
 
     def filename(self) -> str:
         """The name vLLM would give the result file."""
-        return self._about(detailed=False).filename
-
-    def _about(self, detailed: bool) -> ResultFacts:
-        facts = self.facts
-        return ResultFacts(
-            finished=facts.finished.astimezone(),
-            backend=facts.profile.backend,
-            model_id=facts.server.model,
-            tokenizer_id=facts.tokenizer,
-            num_prompts=facts.requests,
-            traffic=facts.block(),
-            label=facts.label,
-            burstiness=facts.profile.burstiness,
-            metadata=parse_metadata(facts.metadata),
-            save_detailed=detailed,
-            ours=facts.model_dump(mode="json"),
-            # What follows from the facts is computed again when the file is read.
-            derived={
-                "verdict": lambda: verdict.json(self.verdict),
-                "steady_state": lambda: steady_state.json(self.steady),
-                "reconciliation": lambda: [asdict(row) for row in self.reconciled],
-            },
-            request_id_prefix=facts.request_id_prefix,
-        )
+        return filename(self.facts)
 
 
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
@@ -104,19 +87,14 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     `texts` are written by their names. Parts that cannot be made are added to `broken`. The journal is taken
     away once arrivals and result are on the disk.
     """
-    errors: list[str] = []
-
-    def written(name: str, write: Callable[[Path], None]) -> bool:
-        error = _attempted(directory / name, write)
-        errors.extend(filter(None, [error]))
-        return not error
-
-    kept = written(ARRIVALS, run.records.save)
-    errors += filter(None, (write_text(directory / name, text) for name, text in texts.items()))
+    errors = [_attempted(directory / ARRIVALS, run.records.save)]
+    errors += [write_text(directory / name, text) for name, text in texts.items()]
     stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
-    if kept and stored and written(RESULT, partial(files.write_text, text=stored)):
-        (directory / JOURNAL).unlink(missing_ok=True)
-    return errors
+    if not errors[0] and stored:
+        errors.append(write_text(directory / RESULT, stored))
+        if not errors[-1]:
+            (directory / JOURNAL).unlink(missing_ok=True)
+    return [error for error in errors if error]
 
 
 def write_text(path: Path, text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from loadgen.protocol import engines
 from loadgen.results.run_directory import Result
-from loadgen.results.speed_formulas import FORMULAS
+from loadgen.results.speed_formulas import FORMULAS, TOTAL
 from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.model_names import split_name
@@ -52,15 +52,10 @@ def row(run: Result, formula: str) -> SpeedRow:
 
 def throughput_row(run: Result) -> ThroughputRow:
     """Prompts sent all at once: requests and tokens over the time for all of them."""
-    metrics = run.metrics
-    row = ThroughputRow.measured(
-        *name(run.facts),
-        metrics.completed,
-        metrics.total_input_tokens,
-        metrics.total_output_tokens,
-        metrics.duration_s,
-    )
-    return replace(row, note=_doubts(run))
+    metrics, formula = run.metrics, FORMULAS[TOTAL]
+    rate = formula(metrics.total_input_tokens, metrics.total_output_tokens, metrics.duration_s)
+    qps = rounded(metrics.completed / metrics.duration_s)
+    return ThroughputRow(*name(run.facts), metrics.completed, qps, rounded(rate), _doubts(run))
 
 
 def name(facts: Facts) -> tuple[str, str]:

@@ -19,14 +19,13 @@ from loadgen.results.speed_formulas import FORMULAS, OUTPUT, TOTAL
 from loadgen.roofline.model_names import split_name
 from loadgen.workload import bounds
 
-THROUGHPUT = TOTAL  # the tokens of Tokens/s in a throughput row, see ThroughputRow
 GENERATED = 2048  # tokens, in every published row
 UNIT_BYTES = {"MB": 2**20, "GB": 2**30}  # the pages write MB and GB, and divide by these
 _QUANTUM = {"MB": Decimal(1), "GB": Decimal("0.01")}
 _DIRECTORY = Path(__file__).parent / "published"
 _PAGES = {"qwen3_h20_speed": TOTAL, "qwen2_5_a100_speed": OUTPUT}
 _MOST_DIGITS = 12  # of a count
-_MISPRINTED = {129042: 129024}  # in Qwen3's tables; its text and every other page say 129024
+_MISPRINTED = {129042: 129024}  # in Qwen3's tables; its text and every other page have 129024
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -69,22 +68,17 @@ class Setting(msgspec.Struct, frozen=True):
         return " ".join(f"{name}={value}" for name, value in self.words)
 
 
-def _vllm(gpu_memory_utilization: float, max_model_len: int, enforce_eager: bool) -> Setting:
-    return Setting.of(
-        gpu_memory_utilization=gpu_memory_utilization,
-        max_model_len=max_model_len,
-        enforce_eager=enforce_eager,
-    )
-
-
 # "Setting 1" is two things on the Qwen2.5 page: this is that of 72B (and of Qwen2-72B).
 SETTINGS: Mapping[str, Setting] = {
-    "Default Setting": _vllm(0.9, 32768, False),
-    "Setting 1": _vllm(0.98, 4096, True),
-    "Setting 2": _vllm(1.0, 4096, True),
-    "Setting 3": _vllm(1.0, 8192, True),
-    "Setting 4": _vllm(0.9, 65536, False),
-    "Setting 5": _vllm(0.9, 131072, False),
+    name: Setting.of(gpu_memory_utilization=share, max_model_len=tokens, enforce_eager=eager)
+    for name, share, tokens, eager in (
+        ("Default Setting", 0.9, 32768, False),
+        ("Setting 1", 0.98, 4096, True),
+        ("Setting 2", 1.0, 4096, True),
+        ("Setting 3", 1.0, 8192, True),
+        ("Setting 4", 0.9, 65536, False),
+        ("Setting 5", 0.9, 131072, False),
+    )
 }
 
 
@@ -119,20 +113,6 @@ class ThroughputRow(msgspec.Struct, frozen=True):
     tokens_per_s: Decimal
     note: str = ""
 
-    @classmethod
-    def measured(
-        cls,
-        model: str,
-        quantization: str,
-        prompts: int,
-        prompt_tokens: int,
-        output_tokens: int,
-        seconds: float,
-    ) -> ThroughputRow:
-        """From the prompts answered, the tokens of all, and the seconds from first send to last end."""
-        tokens_per_s = FORMULAS[THROUGHPUT](prompt_tokens, output_tokens, seconds)
-        return cls(model, quantization, prompts, rounded(prompts / seconds), rounded(tokens_per_s))
-
 
 def rounded(value: float) -> Decimal:
     """A measured figure with the two decimals of the pages."""
@@ -156,18 +136,14 @@ def published(
     then that of as many GPUs.
     """
     base, named = split_name(model)
-    sought = (base.lower(), _length(input_length), _kind(quantization or named))
-    found = [
-        row
-        for row in shipped()
-        if (row.model.lower(), _length(row.input_length), _kind(row.quantization)) == sought
-    ]
+    sought = _key(base, input_length, quantization or named)
+    rows = [row for row in shipped() if _key(row.model, row.input_length, row.quantization) == sought]
 
     def distance(row: SpeedRow) -> tuple[bool, bool, bool]:
         other = row.backend.lower() != backend.lower()
         return other, row.backend == "Transformers", row.gpu_num != gpu_num
 
-    return min(found, key=distance, default=None)
+    return min(rows, key=distance, default=None)
 
 
 @cache
@@ -186,19 +162,15 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            missing = {"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())
-            if missing:
-                raise UsageError(
-                    f"{path} is not a speed table: it has no column {', '.join(sorted(missing))}"
-                )
+            if missing := sorted({"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())):
+                raise UsageError(f"{path} is not a speed table: it has no column {', '.join(missing)}")
             rows = []
             for cells in reader:
                 try:
                     if None in cells:
                         raise UsageError("it has more cells than the table has columns")
-                    rows.append(
-                        _row({"formula": formula} | {key: cell for key, cell in cells.items() if cell})
-                    )
+                    given = {key: cell for key, cell in cells.items() if cell}
+                    rows.append(_row({"formula": formula, **given}))
                 except (ValueError, InvalidOperation, KeyError, UsageError) as error:
                     raise UsageError(f"{path}, line {reader.line_num}: not a speed row: {error}") from None
             return rows
@@ -207,11 +179,8 @@ def read_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
 
 
 def _row(cells: Mapping[str, str]) -> SpeedRow:
-    memory = [
-        (amount, unit)
-        for unit in UNIT_BYTES
-        if (amount := _decimal(cells, f"gpu_memory_{unit.lower()}")) is not None
-    ]
+    amounts = {unit: _decimal(cells, f"gpu_memory_{unit.lower()}") for unit in UNIT_BYTES}
+    memory = [Memory(amount, unit) for unit, amount in amounts.items() if amount is not None]
     gpu_num = cells.get("gpu_num", "-")
     if cells["formula"] not in FORMULAS:
         raise UsageError(f"unknown formula {cells['formula']!r}: use one of {', '.join(FORMULAS)}")
@@ -223,7 +192,7 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
         quantization=cells.get("quantization", ""),
         gpu_num=None if gpu_num == "-" else _whole(gpu_num),
         speed_tok_s=_decimal(cells, "speed_tok_s"),
-        gpu_memory=Memory(*memory[0]) if memory else None,
+        gpu_memory=next(iter(memory), None),
         note=cells.get("note", ""),
         formula=cells["formula"],
         output_length=_whole(cells.get("output_length", str(GENERATED))),
@@ -247,12 +216,9 @@ def _decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
     return value
 
 
-def _length(tokens: int) -> int:
-    return _MISPRINTED.get(tokens, tokens)
-
-
-def _kind(quantization: str) -> str:
-    """One word for what the pages and the engines spell in several ways."""
+def _key(model: str, input_length: int, quantization: str) -> tuple[str, int, str]:
+    """What rows of one published figure have in common, in one word where pages and engines spell several."""
     word = (quantization or "BF16").lower().replace("bfloat16", "bf16")
     word = re.sub(r"-?([48])bit$", r"-int\1", word)
-    return "awq-int4" if word == "awq" else word
+    kind = "awq-int4" if word == "awq" else word
+    return model.lower(), _MISPRINTED.get(input_length, input_length), kind

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import html as hypertext
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from loadgen.protocol.layout import WIDTH, aligned, wrapped
 from loadgen.protocol.printable import printable
@@ -57,59 +58,35 @@ class Table(msgspec.Struct, frozen=True):
 
     def shown(self) -> list[tuple[str, ...]]:
         """The body with a cell that goes on left blank."""
-        return [
-            tuple(
-                "" if index < self.spanned and not counts[index] else cell for index, cell in enumerate(row)
-            )
-            for row, counts in zip(self.body, self.spans(), strict=True)
-        ]
+        rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.spans(), strict=True))
+        return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
 
-def _shape(speed: str, memory: tuple[str, str]) -> TableShape:
-    titles = {
-        "model": "Model",
-        "input_length": "Input Length",
-        "quantization": "Quantization",
-        "gpu_num": "GPU Num",
-        "speed_tok_s": speed,
-        memory[0]: memory[1],
-        "note": "Note",
-    }
-    # An engine that takes all memory at its start has none to report: no column, as on the pages.
-    return TableShape(tuple(Column(*pair) for pair in titles.items()), 2, frozenset({memory[0]}))
-
-
-QWEN3 = _shape("Speed (tokens/s)", ("gpu_memory_mb", "GPU Memory (MB)"))
-QWEN2_5 = _shape("Speed(tokens/s)", ("gpu_memory_gb", "GPU Memory(GB)"))
-TERMINAL = _shape("Speed (tokens/s)", ("gpu_memory_gb", "GPU Memory (GB)"))
+_TITLES = {
+    "model": "Model", "input_length": "Input Length", "quantization": "Quantization", "gpu_num": "GPU Num",
+    "speed_tok_s": "Speed (tokens/s)", "gpu_memory_mb": "GPU Memory (MB)", "gpu_memory_gb": "GPU Memory (GB)",
+    "note": "Note", "prompts": "# Prompts", "qps": "QPS", "tokens_per_s": "Tokens/s",
+    "published": "Published (tokens/s)", "ratio": "Ratio", "where": "Published on",
+}  # fmt: skip
 _CSV_KEYS = (
     "model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s", "gpu_memory_mb",
     "note", "formula", "output_length", "setting",
 )  # fmt: skip
+
+
+def _shape(keys: str, spanned: int = 2, optional: Collection[str] = ()) -> TableShape:
+    return TableShape(tuple(Column(key, _TITLES[key]) for key in keys.split()), spanned, frozenset(optional))
+
+
+# An engine that takes all memory at its start has none to report: no column, as on the pages.
+_SPEED = "model input_length quantization gpu_num speed_tok_s"
+QWEN3 = _shape(f"{_SPEED} gpu_memory_mb note", optional={"gpu_memory_mb"})
+TERMINAL = _shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
+_UNSPACED = [replace(column, title=column.title.replace(" (", "(")) for column in TERMINAL.columns]
+QWEN2_5 = replace(TERMINAL, columns=tuple(_UNSPACED))
 CSV = TableShape(tuple(Column(key, key) for key in _CSV_KEYS))
-THROUGHPUT = TableShape(
-    (
-        Column("model", "Model"),
-        Column("quantization", "Quantization"),
-        Column("prompts", "# Prompts"),
-        Column("qps", "QPS"),
-        Column("tokens_per_s", "Tokens/s"),
-        Column("note", "Note"),
-    ),
-    optional=frozenset({"note"}),
-)
-_BESIDE = TableShape(
-    (
-        Column("model", "Model"),
-        Column("input_length", "Input Length"),
-        Column("quantization", "Quantization"),
-        Column("speed_tok_s", "Speed (tokens/s)"),
-        Column("published", "Published (tokens/s)"),
-        Column("ratio", "Ratio"),
-        Column("where", "Published on"),
-    ),
-    spanned=2,
-)
+THROUGHPUT = _shape("model quantization prompts qps tokens_per_s note", 0, {"note"})
+_COMPARED = _shape("model input_length quantization speed_tok_s published ratio where")
 
 
 def render(rows: Sequence[SpeedRow], form: str) -> str:
@@ -134,43 +111,30 @@ def legend_lines(names: Mapping[Setting, str]) -> list[str]:
 
 def throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape = THROUGHPUT) -> str:
     """Throughput rows in a form of `TABLES`; QPS and Tokens/s as `ThroughputRow` defines them."""
-    cells = [
-        {
-            "model": row.model,
-            "quantization": row.quantization,
-            "prompts": str(row.prompts),
-            "qps": str(row.qps),
-            "tokens_per_s": str(row.tokens_per_s),
-            "note": row.note,
-        }
-        for row in rows
-    ]
-    return TABLES[form](_table(cells, shape, ()))
+    return TABLES[form](_table(list(map(_words, rows)), shape, ()))
 
 
-def beside(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
+def compared(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
     """Our rows next to the published ones, for a terminal; "" where none was published.
 
     A published speed of the other formula is converted, for the 2048 tokens it was measured with.
     """
     cells, notes = [], dict.fromkeys(f"Speed = {row.formula}" for row in rows)
-    found = False
-    for row in rows:
-        other = published(row.model, row.input_length, row.quantization, row.backend, row.gpu_num)
+    others = [
+        published(row.model, row.input_length, row.quantization, row.backend, row.gpu_num) for row in rows
+    ]
+    for row, other in zip(rows, others, strict=True):
         theirs = other.speed_tok_s if other else None
         if other and theirs and other.formula != row.formula:
-            again = converted(
-                float(theirs), other.formula, row.formula, other.input_length, other.output_length
-            )
-            theirs = rounded(again)
+            lengths = other.input_length, other.output_length
+            theirs = rounded(converted(float(theirs), other.formula, row.formula, *lengths))
             notes[f"Published as {other.formula}, converted to {row.formula}"] = None
         if other and row.output_length != GENERATED:
             notes[f"Published with {GENERATED} generated tokens, ours with {row.output_length}"] = None
-        found = found or other is not None
         ratio = f"{row.speed_tok_s / theirs:.2f}" if row.speed_tok_s and theirs else "-"
         where = f"{other.backend}, {other.gpu_num or '-'}× {other.gpu}" if other else "-"
         cells.append(_cells(row, {}) | {"published": str(theirs or "-"), "ratio": ratio, "where": where})
-    return text(_table(cells, _BESIDE, list(notes)), width) if found else ""
+    return text(_table(cells, _COMPARED, list(notes)), width) if any(others) else ""
 
 
 def _cells(row: SpeedRow, names: Mapping[Setting, str]) -> dict[str, str]:
@@ -178,21 +142,16 @@ def _cells(row: SpeedRow, names: Mapping[Setting, str]) -> dict[str, str]:
     absent = "-" if row.speed_tok_s is None else ""
     name = names.get(row.setting, "").removesuffix(" Setting") if row.setting else ""
     memory = row.gpu_memory
-    return {
-        "model": row.model,
-        "backend": row.backend,
-        "gpu": row.gpu,
-        "input_length": str(row.input_length),
-        "output_length": str(row.output_length),
-        "quantization": row.quantization,
-        "gpu_num": "-" if row.gpu_num is None else str(row.gpu_num),
-        "speed_tok_s": "-" if row.speed_tok_s is None else str(row.speed_tok_s),
+    return _words(row) | {
         "gpu_memory_mb": memory.printed("MB") if memory else absent,
         "gpu_memory_gb": memory.printed("GB") if memory else absent,
         "note": ", ".join(filter(None, (name, row.note))),
-        "formula": row.formula,
         "setting": str(row.setting or ""),
     }
+
+
+def _words(row: SpeedRow | ThroughputRow) -> dict[str, str]:
+    return {key: "-" if value is None else str(value) for key, value in asdict(row).items()}
 
 
 def _table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Sequence[str]) -> Table:
@@ -297,10 +256,6 @@ def text(table: Table, width: int = WIDTH) -> str:
 
 
 TABLES: dict[str, Callable[[Table], str]] = {
-    "text": text,
-    "html": html,
-    "rst": rst,
-    "md": markdown,
-    "csv": csv,
-}
+    "text": text, "html": html, "rst": rst, "md": markdown, "csv": csv,
+}  # fmt: skip
 SHAPES: dict[str, TableShape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": TERMINAL, "csv": CSV}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,47 +16,30 @@ from msgspec.structs import asdict
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.metrics import files, vllm_keys
-from loadgen.metrics.metrics import DEFINITIONS_VERSION, MetricOptions, Metrics, PerRequest
+from loadgen.metrics.metrics import DEFINITIONS_VERSION, Metrics, PerRequest
 from loadgen.metrics.record import Records
-from loadgen.metrics.vllm_keys import BlockFacts, percentile_name
+from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.protocol.printable import file_name
+from loadgen.validity.run_metadata import Facts
 from loadgen.validity.sections import Broken, guarded
 
 OURS = "loadgen"
+# Parts under that key that are computed: one that raises is null, and costs nothing else.
+Derived = Mapping[str, Callable[[], Any]]
 
 
-class ResultFacts(msgspec.Struct, frozen=True):
-    """What the result file has besides the figures."""
+def filename(facts: Facts) -> str:
+    """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
+    profile = facts.profile
+    concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
+    model = file_name(facts.server.model.split("/")[-1])
+    label = file_name(facts.label or profile.backend)
+    return f"{label}-{float(profile.request_rate)}qps{concurrency}-{model}-{_date(facts)}.json"
 
-    finished: datetime  # local time
-    backend: str
-    model_id: str
-    tokenizer_id: str | None
-    num_prompts: int
-    traffic: BlockFacts
-    label: str | None = None
-    burstiness: float = 1.0
-    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
-    save_detailed: bool = False
-    ours: Mapping[str, Any] = msgspec.field(default_factory=dict)  # merged under "loadgen", must be JSON
-    # Parts under "loadgen" that are computed: one that raises is null, and costs nothing else.
-    derived: Mapping[str, Callable[[], Any]] = msgspec.field(default_factory=dict)
-    request_id_prefix: str | None = None  # of each x-request-id, its index follows; None: not known
 
-    @property
-    def date(self) -> str:
-        """When the run finished, as vLLM writes it."""
-        return self.finished.strftime("%Y%m%d-%H%M%S")
-
-    @property
-    def filename(self) -> str:
-        """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
-        rate = self.traffic.request_rate_per_s
-        limit = self.traffic.max_concurrency
-        concurrency = "" if limit is None else f"-concurrency{limit}"
-        model = file_name(self.model_id.split("/")[-1])
-        label = file_name(self.label or self.backend)
-        return f"{label}-{float(rate)}qps{concurrency}-{model}-{self.date}.json"
+def _date(facts: Facts) -> str:
+    """When the run finished, in local time as vLLM writes it."""
+    return facts.finished.astimezone().strftime("%Y%m%d-%H%M%S")
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
@@ -71,38 +53,42 @@ def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
     return metadata
 
 
-def vllm_result(metrics: Metrics, records: Records, ask: MetricOptions, facts: ResultFacts) -> dict[str, Any]:
-    """The result as `vllm bench serve` 0.32 saves it; every value is strict JSON.
+def vllm_result(
+    metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool = False
+) -> dict[str, Any]:
+    """The result as `vllm bench serve` 0.32 saves it, ours under one more key; every value is strict JSON.
 
     Times are seconds, `start_times` on CLOCK_MONOTONIC as theirs; what a failed request never
-    reached is 0, as theirs.
+    reached is 0, as theirs. `detailed` adds every request.
     """
-    each = PerRequest.of(records, ask)
-    traffic = vllm_keys.traffic(facts.traffic)
+    each, block = PerRequest.of(records, facts.ask()), facts.block()
+    traffic = vllm_keys.traffic(block)
     return {
-        "date": facts.date,
-        "endpoint_type": facts.backend,
-        "backend": facts.backend,
+        "date": _date(facts),
+        "endpoint_type": facts.profile.backend,
+        "backend": facts.profile.backend,
         "label": facts.label,
-        "model_id": facts.model_id,
-        "tokenizer_id": facts.tokenizer_id,
-        "num_prompts": facts.num_prompts,
-        **facts.metadata,
+        "model_id": facts.server.model,
+        "tokenizer_id": facts.tokenizer,
+        "num_prompts": facts.requests,
+        **parse_metadata(facts.metadata),
         "request_rate": traffic["request_rate"],
-        "burstiness": _strict(facts.burstiness),
+        "burstiness": strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
         **vllm_keys.throughputs(metrics),
-        **_requests(records, each, facts.save_detailed),
+        **_requests(records, each, detailed),
         **vllm_keys.peaks(metrics),
-        **vllm_keys.latencies(metrics, facts.traffic),
-        OURS: _ours(metrics, records, facts),
+        **vllm_keys.latencies(metrics, block),
+        OURS: _ours(metrics, records, facts, derived, detailed),
     }
 
 
-def _ours(metrics: Metrics, records: Records, facts: ResultFacts) -> dict[str, Any]:
+def _ours(
+    metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool
+) -> dict[str, Any]:
     """What is ours: the figures, the facts, and what follows from them, each part under a guard."""
-    parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **facts.derived}
-    if facts.save_detailed:
+    parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
+    if detailed:
         parts["per_request"] = lambda: _each(records, facts.request_id_prefix)
     broken: list[Broken] = []
     made = {name: guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
@@ -111,7 +97,7 @@ def _ours(metrics: Metrics, records: Records, facts: ResultFacts) -> dict[str, A
     return {
         "definitions_version": DEFINITIONS_VERSION,
         "metrics": made.pop("metrics"),
-        **_strict(dict(facts.ours), nan="nan"),
+        **strict(facts.model_dump(mode="json"), nan="nan"),
         **made,
         **failed,
     }
@@ -119,7 +105,7 @@ def _ours(metrics: Metrics, records: Records, facts: ResultFacts) -> dict[str, A
 
 def _checked(make: Callable[[], Any]) -> Any:
     """A part as strict JSON; raises TypeError or ValueError where it cannot be."""
-    part = _strict(make())
+    part = strict(make())
     json.dumps(part, allow_nan=False)
     return part
 
@@ -180,19 +166,17 @@ def _seconds(times_ns: Int64) -> list[float]:
     return seconds
 
 
-def _strict(value: Any, nan: str | None = None) -> Any:
+def strict(value: Any, nan: str | None = None) -> Any:
     """The value as strict JSON: NaN becomes null or what is given for it, an infinity its name."""
     if isinstance(value, msgspec.Struct):
         value = asdict(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else percentile_name(key): _strict(item, nan)
+            key if isinstance(key, str) else percentile_name(key): strict(item, nan)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_strict(item, nan) for item in value]
-    if isinstance(value, float) and math.isnan(value):
-        return nan
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+        return [strict(item, nan) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return nan if math.isnan(value) else str(value)
     return value

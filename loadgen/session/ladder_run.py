@@ -69,7 +69,7 @@ class Climb:
         if not self.rows:
             run_directory.remove_empty(self.directory)
             return
-        drawn = filter(None, (speed_tables.render(self.rows, "text"), speed_tables.beside(self.rows)))
+        drawn = filter(None, (speed_tables.render(self.rows, "text"), speed_tables.compared(self.rows)))
         printed("\n" + "\n".join(drawn) + f"\ntables and runs: {self.directory}", sys.stdout)
 
     def _rung(self, session: Session, length: int, seed: Seed) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from loadgen.arrays import Int64
 from loadgen.metrics import files
@@ -32,10 +32,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Error(BaseModel):
+class Error(BaseModel, extra="forbid", frozen=True):
     """Reported minus true, of one figure over many events."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     median_us: NotNegative  # of the absolute error, as the others
     p99_us: NotNegative
@@ -131,10 +129,8 @@ def _gaps(streams: Sequence[Int64]) -> Int64:
     return np.concatenate([np.zeros(0, np.int64), *(np.diff(times) for times in streams)])
 
 
-class Calibration(BaseModel):
+class Calibration(BaseModel, extra="forbid", frozen=True):
     """One transport's self-test at one load."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     measured: datetime
     environment: str  # a digest of machine and software: valid for this one only
@@ -160,18 +156,9 @@ class Calibration(BaseModel):
         """The capacity as a multiple of a run's rate; 0 if no load was held."""
         return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
 
-    def share(self, messages_per_s: float) -> float:
-        """The share of the capacity that a run's rate takes; infinite if no load was held."""
-        if messages_per_s <= 0:
-            return 0.0
-        capacity = self.capacity_messages_per_s
-        return messages_per_s / capacity if capacity else float("inf")
 
-
-class _Cache(BaseModel):
+class _Cache(BaseModel, extra="forbid"):
     """The cache file: the latest of each transport and environment."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: Literal[1] = 1
     calibrations: tuple[Calibration, ...] = ()
@@ -191,15 +178,13 @@ def cache_path() -> Path:
 
 def remembered(transport: str, environment: str) -> Calibration | None:
     """The last self-test of a transport in this environment; None if it cannot be read."""
-    wanted = (transport, environment)
-    stored = _read().calibrations
-    return next((each for each in stored if (each.transport, each.environment) == wanted), None)
+    return _read().get((transport, environment))
 
 
 def remember(measured: Iterable[Calibration]) -> bool:
     """Store these in place of older ones of their kind; False, and a line of why, if that fails."""
     path = cache_path()
-    latest = {(each.transport, each.environment): each for each in (*_read().calibrations, *measured)}
+    latest = _read() | {(each.transport, each.environment): each for each in measured}
     cache = _Cache(calibrations=tuple(latest.values()))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -210,16 +195,17 @@ def remember(measured: Iterable[Calibration]) -> bool:
     return True
 
 
-def _read() -> _Cache:
-    """The cache; empty, and a line of why, if the file is damaged."""
+def _read() -> dict[tuple[str, str], Calibration]:
+    """The cache by transport and environment; empty, and a line of why, if the file is damaged."""
     path = cache_path()
     try:
-        return _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
+        cache = _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
+        return {(each.transport, each.environment): each for each in cache.calibrations}
     except FileNotFoundError:
-        return _Cache()
+        return {}
     except OSError as error:
         why = error.strerror or type(error).__name__
     except ValidationError as error:
         why = f"it is damaged: {error.errors()[0]['msg']}"
     _LOG.warning("earlier self-tests are ignored: %s: %s", path, why)
-    return _Cache()
+    return {}

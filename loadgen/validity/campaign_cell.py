@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 
-class Cell(BaseModel):
+class Cell(BaseModel, extra="forbid", frozen=True):
     """One checkpoint on one server under one profile, once; runs with the same profile and repeat have one
     prompt stream."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     campaign: str
     checkpoint: str  # its name in the campaign's file: the row it is compared in
@@ -24,10 +22,8 @@ class Cell(BaseModel):
         return f"{self.checkpoint} on {self.server}"
 
 
-class FailedCell(BaseModel):
+class FailedCell(BaseModel, extra="ignore", frozen=True):
     """A cell that came to nothing, and why."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     cell: Cell
     reason: str

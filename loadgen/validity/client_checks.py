@@ -40,18 +40,15 @@ def reads_late(run: RunEvidence) -> Evidence | None:
         return None
     lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
     why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
-    return (
-        f"{percent(health.shared_share)} of messages coalesced into a read, {why}{_starved(run)}: "
-        f"{', '.join(harms)}"
-    )
+    share = percent(health.shared_share)
+    return f"{share} of messages coalesced into a read, {why}{_starved(run)}: {', '.join(harms)}"
 
 
 def _harms(run: RunEvidence) -> list[str]:
     """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
     metrics, health, late, harms = run.metrics, run.metrics.health, _late(run), []
-    away = (
-        late or health.lag_max_ms > metrics.itl.mean_ms
-    )  # for a gap or more, once: what came then coalesced
+    # For a gap or more, once: what came then coalesced.
+    away = late or health.lag_max_ms > metrics.itl.mean_ms
     excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
     if late and excess_ms > SHARED * metrics.ttft.mean_ms:
         harms.append(f"mean TTFT is about {excess_ms:.3g} ms too long")
@@ -126,11 +123,8 @@ def busy_loop(run: RunEvidence) -> Evidence | None:
 def unstamped(run: RunEvidence) -> Evidence | None:
     """The kernel did not time the reads."""
     health = run.metrics.health
-    if run.stamped:
-        return None
-    return (
-        f"{health.unstamped_reads} of {health.reads} reads have the client's own timestamp, not the kernel's"
-    )
+    reads = f"{health.unstamped_reads} of {health.reads} reads"
+    return None if run.stamped else f"{reads} have the client's own timestamp, not the kernel's"
 
 
 @note(
@@ -149,18 +143,13 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where no load of the self-test was too high, nothing is known beyond its highest."""
     measured, rate_per_s = run.calibration, run.metrics.messages_per_s
-    share = measured.share(rate_per_s) if measured else 0.0
-    if measured is None or not above < share <= most or (share > 1 and not measured.capacity_bounded):
+    room = measured.headroom(rate_per_s) if measured else math.inf
+    if measured is None or not 1 / most <= room < 1 / above or (room < 1 and not measured.capacity_bounded):
         return None
-    if not measured.capacity_tokens_per_s:
-        return (
-            f"{rate_per_s:.0f} messages/s; no load of the self-test had a P99 gap error under "
-            f"{HELD_PERCENT:g} %"
-        )
-    return (
-        f"{rate_per_s:.0f} messages/s; the self-test kept the P99 gap error under {HELD_PERCENT:g} % up to "
-        f"{measured.capacity_messages_per_s:.0f}"
-    )
+    error = f"P99 gap error under {HELD_PERCENT:g} %"
+    held = f"the self-test kept the {error} up to {measured.capacity_messages_per_s:.0f}"
+    none = f"no load of the self-test had a {error}"
+    return f"{rate_per_s:.0f} messages/s; {held if measured.capacity_tokens_per_s else none}"
 
 
 beyond_capacity = suspect(

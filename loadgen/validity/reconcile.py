@@ -53,10 +53,10 @@ def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[Recon
     every = [*_counts(window, metrics, records), *_latencies(window, metrics), *_per_answer(metrics, records)]
     every += [
         _row("preemptions", "", None, window.preemptions),
-        _row("draft tokens accepted", "%", None, _percent(acceptance(window))),
+        _row("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
         _row("running requests, peak", "", metrics.peak_concurrency, window.peak("running")),
         _row("waiting requests, peak", "", None, window.peak("waiting")),
-        _row("KV cache in use, peak", "%", None, _percent(window.peak("kv_cache_usage"))),
+        _row("KV cache in use, peak", "%", None, _percent(window.peak("kv_cache_usage"), 1)),
     ]
     return [row for row in every if row.server is not None or row.bracket is not None]
 
@@ -70,20 +70,6 @@ def render(rows: Sequence[ReconciledFigure]) -> list[str]:
         server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
         cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
     return [aligned(row, _WIDTHS) for row in cells]
-
-
-def prefix_hit_rate(window: ServerWindow) -> float | None:
-    """The share of queried prompt tokens that the prefix cache had, 0 to 1; None without queries."""
-    if window.prefix_hits is None or not window.prefix_queries:
-        return None
-    return window.prefix_hits / window.prefix_queries
-
-
-def acceptance(window: ServerWindow) -> float | None:
-    """Draft tokens accepted, 0 to 1; None where the server drafts none, or does not count them."""
-    if window.accepted_tokens is None or not window.draft_tokens:
-        return None
-    return window.accepted_tokens / window.draft_tokens
 
 
 def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
@@ -153,9 +139,8 @@ def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterato
         yield _row("  with those of failures", "", received, window.generation_tokens)
     yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
     reported = (records.cached_tokens >= 0) & (records.input_tokens > 0)
-    inputs = int(records.input_tokens[reported].sum())
-    cached = int(records.cached_tokens[reported].sum()) / inputs if inputs else None
-    yield _row("prefix cache hits", "%", _percent(cached), _percent(prefix_hit_rate(window)))
+    cached = _percent(*(int(of[reported].sum()) for of in (records.cached_tokens, records.input_tokens)))
+    yield _row("prefix cache hits", "%", cached, _percent(window.prefix_hits, window.prefix_queries))
 
 
 def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
@@ -195,8 +180,8 @@ def _mean_ms(values_ns: Int64) -> float | None:
     return float(values_ns.mean()) / 1e6 if len(values_ns) else None
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else 100 * (part / whole)
 
 
 def _row(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.engine_config import EngineConfig
@@ -29,10 +29,8 @@ FORMAT, FORMATS = 2, (1, 2)
 _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
-class Server(BaseModel):
+class Server(BaseModel, extra="forbid", frozen=True):
     """The server that answered."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
     engine: str
@@ -43,10 +41,8 @@ class Server(BaseModel):
     simulated: str = ""  # the embedded engine's timing preset
 
 
-class Launched(BaseModel):
+class Launched(BaseModel, extra="forbid", frozen=True):
     """How the server was started for this run, secrets hidden."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     how: str  # the launcher
     image: str = ""  # of the container it ran in
@@ -57,10 +53,8 @@ class Launched(BaseModel):
     owned: str  # how it is known that no other process answered
 
 
-class Client(BaseModel):
+class Client(BaseModel, extra="forbid", frozen=True):
     """What the capturing process reports of itself."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     transport: str
     cpu_s: float = 0.0
@@ -97,10 +91,8 @@ class LateFacts(TypedDict, total=False):
     no_ceiling: str
 
 
-class Facts(BaseModel):
+class Facts(BaseModel, extra="forbid", frozen=True):
     """Everything about a run that is not in its records; the two together make the report."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = FORMAT
     started: datetime
@@ -140,9 +132,7 @@ class Facts(BaseModel):
     launched: Launched | None = None  # None: it was running before
     checkpoint: Checkpoint | None = None  # what the model's files declare
     as_run: EngineConfig | None = None  # the configuration that the engine reports
-    sensed: SensorSummary | None = (
-        None  # this machine's memory, power and heat; None: the server is elsewhere
-    )
+    sensed: SensorSummary | None = None  # this machine's memory, power, heat; None: the server is elsewhere
     cache_reset: str = ""  # how the prefix cache was reset before the run; "": it was not
     traced: str = ""  # where the engine's own profile of the run lies
     calibration: Calibration | None = None  # this client's error when it last measured itself

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 # The variables that a Python process needs of its caller's environment, and prefixes of others.
@@ -44,6 +45,18 @@ def inherited(withheld: Collection[str] = ()) -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if name not in withheld and not _KEY.fullmatch(name)
     }
+
+
+def output(command: Sequence[str], timeout_s: float, **variables: str) -> str:
+    """What a command prints, run with these variables and without API keys; "" where it fails."""
+    quiet, environment = subprocess.DEVNULL, {**inherited(), **variables}
+    try:
+        printed = subprocess.check_output(
+            command, stdin=quiet, stderr=quiet, timeout=timeout_s, env=environment
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return printed.decode(errors="replace")
 
 
 def _path() -> str:

@@ -21,7 +21,7 @@ from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Records
-from loadgen.validity.reconcile import foreign_requests, mismatches, prefix_hit_rate, rows
+from loadgen.validity.reconcile import foreign_requests, mismatches, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 
@@ -215,7 +215,7 @@ def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     assert [m.figure for m in mismatches(window, metrics) if "mean" not in m.figure] == []
     assert foreign_requests(window, metrics) == 0
     assert (window.peak("running"), window.peak("waiting")) == (4, 4)
-    assert prefix_hit_rate(window) == 0
+    assert window.prefix_hits == 0
 
     assert window.queue is not None
     queued_ns = records.server_queue_ns
@@ -234,10 +234,9 @@ def test_the_same_prompts_again_are_seen_to_come_from_the_prefix_cache(
     telling_vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
     load = [*_drop_in(telling_vllm, model), "--seed", "11", "--random-output-len", "8"]
-    rates = [
-        prefix_hit_rate(_observed(telling_vllm, load, tmp_path / name)[0]) for name in ("first", "again")
-    ]
-    assert rates == [0, 0.5]  # of 256 tokens, the first block of 128: the last token is always computed
+    first, again = (_observed(telling_vllm, load, tmp_path / name)[0] for name in ("first", "again"))
+    # Of 256 tokens, the first block of 128: the last token is always computed.
+    assert (first.prefix_hits, again.prefix_hits) == (0, 32 * 128)
 
 
 def _judged(finished: Finished, directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:

@@ -16,7 +16,6 @@ from loadgen.results.speed_rows import (
     Memory,
     Setting,
     SpeedRow,
-    ThroughputRow,
     legend,
     published,
     read_csv,
@@ -171,11 +170,6 @@ def test_a_setting_is_read_as_it_is_written(setting: Setting) -> None:
 )
 def test_memory_is_printed_in_the_unit_of_its_column(memory: Memory, mb: str, gb: str) -> None:
     assert (memory.printed("MB"), memory.printed("GB")) == (mb, gb)
-
-
-def test_throughput_counts_all_tokens_and_all_seconds() -> None:
-    row = ThroughputRow.measured("M", "BF16", 100, 100_000, 10_000, 15.0)
-    assert row == ThroughputRow("M", "BF16", 100, Decimal("6.67"), Decimal("7333.33"))
 
 
 def test_a_measured_figure_has_two_decimals() -> None:

@@ -314,7 +314,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
         SpeedRow("Qwen3-8B", "SGLang", "H200", 129024, "FP8", 1, None, note=NO_ROOM, formula=TOTAL),
         SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
     ]
-    assert speed_tables.beside(ours) == (
+    assert speed_tables.compared(ours) == (
         "   Input  Quantization       Speed   Published  Ratio  Published on\n"
         "  Length                (tokens/s)  (tokens/s)\n"
         "  ------  ------------  ----------  ----------  -----  -------------------\n"
@@ -328,7 +328,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
 
 def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be() -> None:
     ours = [SpeedRow("Qwen3-0.6B", "SGLang", "H200", 30720, "BF16", 1, Decimal("447.18"), output_length=256)]
-    drawn = speed_tables.beside(ours)
+    drawn = speed_tables.compared(ours)
     assert ours[0].formula == OUTPUT
     assert "447.18      223.59   2.00" in drawn  # 3577.42 × 2048 / (30720 + 2048)
     assert "Published as (prompt+output)/time, converted to output/time" in drawn
@@ -336,7 +336,7 @@ def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be(
 
 
 def test_nothing_stands_beside_a_model_that_nobody_published() -> None:
-    assert speed_tables.beside([SpeedRow("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
+    assert speed_tables.compared([SpeedRow("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
 
 
 PROMPTS = [

@@ -11,23 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.made_cases import run
 from loadgen.errors import UsageError
-from loadgen.metrics.metrics import MetricOptions, compute
+from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Record, Records
-from loadgen.metrics.vllm_keys import BlockFacts
-from loadgen.results.vllm_json import ResultFacts, parse_metadata, vllm_result, write_result
+from loadgen.results.vllm_json import filename, parse_metadata, vllm_result, write_result
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.validity.run_metadata import Client, Facts, Server
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")
-FACTS: dict[str, Any] = {
-    "finished": datetime(2026, 11, 20, 19, 30, 43),
-    "backend": "vllm",
-    "model_id": "qwen3",
-    "tokenizer_id": "/models/x",
-    "num_prompts": 32,
-    "traffic": BlockFacts(max_concurrency=8),
-}
+WHEN = datetime(2026, 11, 20, 19, 30, 43).astimezone()
+
+
+def facts_of(workload: dict[str, Any] | None = None, model: str = "qwen3", **facts: Any) -> Facts:
+    """Those of the recorded run, but for what is given."""
+    server = Server(url="http://h/v1/completions", engine="vLLM", model=model)
+    facts = {"finished": WHEN, "server": server, "tokenizer": "/models/x", "requests": 32, **facts}
+    return run([], {"backend": "vllm", "max_concurrency": 8, **(workload or {})}, **facts).facts
 
 
 def recorded_run() -> Records:
@@ -53,9 +54,11 @@ def recorded_run() -> Records:
     return Records.of(record(i) for i in range(32))
 
 
-def result_of(records: Records, ask: MetricOptions | None = None, **facts: Any) -> dict[str, Any]:
-    ask = ask or MetricOptions()
-    result = vllm_result(compute(records, ask), records, ask, ResultFacts(**{**FACTS, **facts}))
+def result_of(
+    records: Records, workload: dict[str, Any] | None = None, detailed: bool = False, **known: Any
+) -> dict[str, Any]:
+    facts = facts_of(workload, **known)
+    result = vllm_result(compute(records, facts.ask()), records, facts, {}, detailed)
     strict: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
     assert strict == result
     return strict
@@ -66,7 +69,7 @@ def one(**fields: Any) -> Record:
 
 
 def test_every_key_of_the_recorded_file_is_there_in_its_order() -> None:
-    result = result_of(recorded_run(), save_detailed=True)
+    result = result_of(recorded_run(), detailed=True)
     assert list(result) == [*RECORDED, "loadgen"]
     assert [key for key in result if type(result[key]) is not type(RECORDED.get(key, {}))] == []
 
@@ -76,7 +79,7 @@ def test_without_detail_the_long_lists_are_left_out() -> None:
 
 
 def test_our_formulas_on_the_recorded_times_give_the_recorded_figures() -> None:
-    result = result_of(recorded_run(), save_detailed=True)
+    result = result_of(recorded_run(), detailed=True)
     # The clock of theirs runs from before the first task to after the last; buckets are not peaks.
     other = ("duration", "_throughput", "max_output_tokens_per_s", "max_concurrent_requests")
     same = [key for key in RECORDED if not key.endswith(other) and key != "itls"]
@@ -99,7 +102,7 @@ def test_a_failed_request_s_lists_are_zero_its_error_is_told_and_no_latency_is_m
         failure=Failure(FailureKind.TRUNCATED, "cut"),
         output_tokens=1,
     )
-    result = result_of(Records.of([failed]), save_detailed=True)
+    result = result_of(Records.of([failed]), detailed=True)
     assert (result["latencies"], result["output_lens"], result["input_lens"]) == ([0.0], [0], [0])
     assert (result["errors"], result["ttfts"], result["itls"]) == (["truncated: cut"], [2e-9], [[]])
     assert (result["mean_ttft_ms"], result["failed"]) == (None, 1)
@@ -113,27 +116,27 @@ def test_a_request_never_sent_waited_for_nothing() -> None:
 
 
 def test_metadata_stands_flat_before_the_traffic() -> None:
-    keys = list(result_of(recorded_run(), metadata={"gpu": "thor"}))
+    keys = list(result_of(recorded_run(), metadata=("gpu=thor",)))
     assert keys[keys.index("gpu") - 1 : keys.index("gpu") + 2] == ["num_prompts", "gpu", "request_rate"]
 
 
 @pytest.mark.parametrize(
-    ("facts", "ask", "expected"),
+    ("workload", "expected"),
     [
-        ({}, MetricOptions(), {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
-        ({"traffic": BlockFacts(4)}, MetricOptions(), {"request_rate": 4.0, "max_concurrency": None}),
-        ({}, MetricOptions(goodput_slo_ms={"e2el": 1.0}), {"request_goodput": 0.0}),
-        ({"burstiness": float("inf")}, MetricOptions(), {"burstiness": "inf"}),
-        ({}, MetricOptions(streamed=False), {"max_output_tokens_per_s": None}),
+        ({}, {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
+        ({"request_rate": 4.0, "max_concurrency": None}, {"request_rate": 4.0, "max_concurrency": None}),
+        ({"goodput": ("e2el:1",)}, {"request_goodput": 0.0}),
+        ({"burstiness": float("inf"), "request_rate": 4.0}, {"burstiness": "inf"}),
+        ({"stream": False}, {"max_output_tokens_per_s": None}),
     ],
 )
-def test_what_was_asked_is_told(facts: dict[str, Any], ask: MetricOptions, expected: dict[str, Any]) -> None:
-    result = result_of(recorded_run(), ask, **facts)
+def test_what_was_asked_is_told(workload: dict[str, Any], expected: dict[str, Any]) -> None:
+    result = result_of(recorded_run(), workload)
     assert {key: result[key] for key in expected} == expected
 
 
 def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
-    ours = result_of(recorded_run(), MetricOptions(metric_percentiles=(99.9,)), ours={"seed": 7})["loadgen"]
+    ours = result_of(recorded_run(), {"metric_percentiles": "99.9"}, seed=7)["loadgen"]
     assert (ours["definitions_version"], ours["seed"]) == (1, 7)
     assert list(ours["metrics"]["itl"]["percentiles_ms"]) == ["99.9"]
     assert ours["metrics"]["health"]["messages"] == 2048
@@ -144,13 +147,13 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
     [
         ({}, None),
         ({"request_id_prefix": "p-"}, None),
-        ({"save_detailed": True}, {"success": [True, False], "request_ids": None}),
+        ({"detailed": True}, {"success": [True, False], "request_ids": None}),
         (
-            {"save_detailed": True, "request_id_prefix": "p-"},
+            {"detailed": True, "request_id_prefix": "p-"},
             {"success": [True, False], "request_ids": ["p-0", "p-3"]},
         ),
         (
-            {"save_detailed": True, "request_id_prefix": ""},
+            {"detailed": True, "request_id_prefix": ""},
             {"success": [True, False], "request_ids": ["0", "3"]},
         ),
     ],
@@ -164,10 +167,12 @@ def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
 
 
 def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None:
-    ours = result_of(Records.of([one()]), ours={"a": {"b": [float("nan"), float("inf"), -float("inf")]}})
-    words = ours["loadgen"]["a"]["b"]
-    assert words == ["nan", "inf", "-inf"]
-    assert [math.isnan(float(word)) or float(word) for word in words] == [True, math.inf, -math.inf]
+    odd = Client(transport="wire", cpu_s=math.nan, wall_s=math.inf, clock_step_ms=-math.inf)
+    ours = result_of(Records.of([one()]), client=odd)["loadgen"]
+    assert [ours["client"][name] for name in ("cpu_s", "wall_s", "clock_step_ms")] == ["nan", "inf", "-inf"]
+    again = Facts.stored(ours).client
+    assert math.isnan(again.cpu_s)
+    assert (again.wall_s, again.clock_step_ms) == (math.inf, -math.inf)
 
 
 @pytest.mark.parametrize(
@@ -175,18 +180,22 @@ def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None
     [
         ({}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),
         (
-            {"label": "mine", "model_id": "Qwen/Qwen3-8B", "traffic": BlockFacts(8)},
+            {
+                "label": "mine",
+                "model": "Qwen/Qwen3-8B",
+                "workload": {"request_rate": 8, "max_concurrency": None},
+            },
             "mine-8.0qps-Qwen3-8B-20261120-193043.json",
         ),
         (
-            {"label": "../../x", "model_id": "a/b\0\ud800\n"},
+            {"label": "../../x", "model": "a/b\0\ud800\n"},
             "-..-x-infqps-concurrency8-b----20261120-193043.json",
         ),
-        ({"model_id": "m" * 999}, f"vllm-infqps-concurrency8-{'m' * 100}-20261120-193043.json"),
+        ({"model": "m" * 999}, f"vllm-infqps-concurrency8-{'m' * 100}-20261120-193043.json"),
     ],
 )
 def test_the_file_is_named_as_vllm_names_it(facts: dict[str, Any], name: str) -> None:
-    assert ResultFacts(**{**FACTS, **facts}).filename == name
+    assert filename(facts_of(**facts)) == name
 
 
 def test_appended_results_stand_on_lines_of_their_own(tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from loadgen.protocol.layout import wrapped
 from loadgen.results import report, result_block
 from loadgen.results.report import SECTIONS, Section
 from loadgen.results.run_directory import Result
-from loadgen.results.vllm_json import ResultFacts, vllm_result
+from loadgen.results.vllm_json import vllm_result
 from loadgen.telemetry import sampler
 from loadgen.validity import reconcile, run_roofline, verdict
-from loadgen.validity.calibration import Calibration
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Rule
@@ -172,7 +171,6 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
         pytest.param(run_roofline, "lines", "roofline", id="roofline"),
         pytest.param(engine_config, "render", "launched", id="as run"),
         pytest.param(answer_check, "lines", "fingerprint", id="fingerprint"),
-        pytest.param(Calibration, "headroom", "calibration", id="calibration"),
     ],
 )
 def test_what_a_section_is_made_of_may_raise(
@@ -214,19 +212,8 @@ DERIVED: dict[str, Callable[[], Any]] = {
 
 
 def stored(derived: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    facts = ResultFacts(
-        finished=FULL.facts.finished,
-        backend="openai",
-        model_id="m",
-        tokenizer_id=None,
-        num_prompts=FULL.facts.requests,
-        traffic=FULL.facts.block(),
-        save_detailed=True,
-        ours=FULL.facts.model_dump(mode="json"),
-        derived=derived,
-        request_id_prefix="p-",
-    )
-    made = vllm_result(FULL.metrics, FULL.records, FULL.facts.ask(), facts)
+    facts = FULL.facts.model_copy(update={"request_id_prefix": "p-"})
+    made = vllm_result(FULL.metrics, FULL.records, facts, derived, detailed=True)
     strict: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
     return strict
 

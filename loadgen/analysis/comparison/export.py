@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -13,6 +13,7 @@ from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.printable import json_text
 from loadgen.results.csv_text import csv_table
+from loadgen.results.vllm_json import strict
 
 FORMAT = 1
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
@@ -36,19 +37,8 @@ def text(comparisons: Sequence[Comparison]) -> str:
 
 def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
-    clean: dict[str, Any] = finite({"format": FORMAT, "comparisons": list(map(_comparison, comparisons))})
+    clean: dict[str, Any] = strict({"format": FORMAT, "comparisons": list(map(_comparison, comparisons))})
     return clean
-
-
-def finite(value: Any) -> Any:
-    """The value with None for every number that strict JSON does not have, and "inf" for infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else "inf" if value == math.inf else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def _csv_rows(comparison: Comparison, line: Line) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from loadgen_servers import http_server
-from loadgen_servers.engine.presets import DEFAULT, Preset, UnknownPreset, given, preset, presets
+from loadgen_servers.engine.presets import DEFAULT, Preset, given, preset, presets
 from loadgen_servers.engine.request import ServedModel
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
         limits = _limits(options, chosen)
-    except (UnknownPreset, ValueError) as error:
+    except ValueError as error:
         print(f"loadgen engine: {error}", file=sys.stderr)
         return 2
     timing: Timing = chosen.timing
@@ -99,20 +99,9 @@ def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
 
 def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("an unsteady machine").add_argument
-    add(
-        "--cold-ms",
-        type=_not_negative,
-        default=0.0,
-        metavar="MS",
-        help="added to each cold step (default: 0)",
-    )
-    add(
-        "--cold-steps",
-        type=_positive,
-        default=16,
-        metavar="N",
-        help="first steps that are cold (default: 16)",
-    )
+    cold, steps = "added to each cold step (default: 0)", "first steps that are cold (default: 16)"
+    add("--cold-ms", type=_not_negative, default=0.0, metavar="MS", help=cold)
+    add("--cold-steps", type=_positive, default=16, metavar="N", help=steps)
     slower = "every step gets longer by this fraction per second since the first step (default: 0)"
     add("--slowdown-per-s", type=_not_negative, default=0.0, metavar="FRACTION", help=slower)
 

@@ -134,7 +134,7 @@ class Dialect:
         return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 
     def end(self, wanted: ResponseOptions, produced: int, cached: int | None = None) -> bytes:
-        """Everything after the last token of a stream; `cached` prompt tokens where that is to be told."""
+        """Everything after the last token of a stream; `cached` prompt tokens if not None."""
         usage = b""
         if wanted.include_usage:
             counts = wanted.usage(produced)

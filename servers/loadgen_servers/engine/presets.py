@@ -14,10 +14,6 @@ from loadgen_servers.engine.step_times import FittedTiming, RooflineTiming, Timi
 DEFAULT = "jetson-thor/qwen3-8b-bf16"
 
 
-class UnknownPreset(ValueError):
-    """No preset has that name; the message names the nearest."""
-
-
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A published closed-loop run that a preset's constants reproduce; only what its page prints."""
 
@@ -79,9 +75,9 @@ def given(text: str) -> Preset:
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name; raises UnknownPreset."""
+    """The preset of that name; raises ValueError, which names the nearest."""
     table = presets()
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, 1, 0.0)
-    raise UnknownPreset(f"no preset named {name!r}; the nearest is {near[0]!r} (--list-presets shows all)")
+    raise ValueError(f"no preset named {name!r}; the nearest is {near[0]!r} (--list-presets shows all)")

@@ -30,13 +30,9 @@ _INSIDE: dict[str, tuple[str, Callable[[ServerSpec, Installation], Command]]] = 
 }
 # Variables of the caller that an engine inside needs too: by name, so that no command line has their values.
 _PASSED_ON = (
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "HF_ENDPOINT",
-    "HF_HUB_OFFLINE",
-    "TRANSFORMERS_OFFLINE",
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
     "CUDA_VISIBLE_DEVICES",
-)
+)  # fmt: skip
 _JETSON = ("/etc/nv_tegra_release", "/dev/nvmap")
 _NVIDIA = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")  # the last is WSL's
 _STOP_S = 10

@@ -45,8 +45,11 @@ def serve_command(template: str, spec: ServerSpec) -> Command:
         )
     if "port" not in used:
         raise LaunchError("the command has no {port}: write it where the server expects its port")
-    if "model" in used:
-        _check_path(spec.model)
+    if "model" in used:  # whether there is one; which formats are valid is up to the server
+        if not spec.model:
+            raise LaunchError("the command has {model}, and no model is given: pass --model")
+        if os.path.isabs(spec.model) and not os.path.exists(spec.model):
+            raise LaunchError(f"{spec.model} does not exist or cannot be read: give the model's path")
     filled = [_PLACEHOLDER.sub(lambda name: values[name[1]], word) for word in words]
     environment: dict[str, str] = {}
     while filled and (assignment := _ASSIGNMENT.fullmatch(filled[0])):
@@ -55,11 +58,3 @@ def serve_command(template: str, spec: ServerSpec) -> Command:
     if not filled or not filled[0]:
         raise LaunchError("the command is empty: write the program that serves, and {port}")
     return Command((*filled, *spec.arguments), {**environment, **spec.environment})
-
-
-def _check_path(model: str) -> None:
-    """Only whether there is a model: which formats are valid is up to the server."""
-    if not model:
-        raise LaunchError("the command has {model}, and no model is given: pass --model")
-    if os.path.isabs(model) and not os.path.exists(model):
-        raise LaunchError(f"{model} does not exist or cannot be read: give the model's path")

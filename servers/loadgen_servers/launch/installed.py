@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,27 +48,17 @@ class Installation(msgspec.Struct, frozen=True):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    version: str
-    missing: tuple[str, ...]
-
-
 def script(package: Package, python: str | None) -> Installation:
     """The engine's own command: in `python`'s environment if given, else in this one, else on PATH.
 
     Raises LaunchError where it is missing, too old, or lacks a module it needs.
     """
-    places = (
-        [os.path.dirname(_executable(python))]
-        if python
-        else [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
-    )
-    path = shutil.which(package.name, path=os.pathsep.join(places))
+    places = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+    path = shutil.which(package.name, path=os.path.dirname(_executable(python)) if python else places)
     if path is None:
         raise _missing(package, python)
     interpreter = _interpreter_of(path)
-    answer = None if interpreter is None else _ask(interpreter, package)
-    return _checked(package, path, answer)
+    return _checked(package, path, *(_ask(interpreter, package) if interpreter else ("", [])))
 
 
 def interpreter(package: Package, python: str | None) -> Installation:
@@ -78,9 +67,9 @@ def interpreter(package: Package, python: str | None) -> Installation:
     Raises LaunchError as `script` does.
     """
     for path in [_executable(python)] if python else _interpreters(package.name):
-        answer = _ask(path, package)
-        if answer is not None and answer.version:
-            return _checked(package, path, answer)
+        version, missing = _ask(path, package)
+        if version:
+            return _checked(package, path, version, missing)
     raise _missing(package, python)
 
 
@@ -114,38 +103,26 @@ def _interpreter_of(path: str) -> str | None:
     return shutil.which(named[0] if first.startswith("#!") and named else neighbour)
 
 
-def _ask(interpreter: str, package: Package) -> _Answer | None:
-    """The package's version and missing modules, as its interpreter reports them; None if it fails."""
-    try:
-        done = subprocess.run(
-            [interpreter, "-c", _ASK, package.name, *package.modules],
-            env={**child_process.inherited(), "PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ASK_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = done.stdout.decode(errors="replace").splitlines()
-    return _Answer(lines[0].strip(), tuple(lines[1].split())) if len(lines) == 2 else None
+def _ask(interpreter: str, package: Package) -> tuple[str, list[str]]:
+    """The package's version and missing modules, as its interpreter reports them; empty if it fails."""
+    asked = [interpreter, "-c", _ASK, package.name, *package.modules]
+    lines = child_process.output(asked, _ASK_S, PYTHONSAFEPATH="1").splitlines()
+    return (lines[0].strip(), lines[1].split()) if len(lines) == 2 else ("", [])
 
 
-def _checked(package: Package, path: str, answer: _Answer | None) -> Installation:
-    version = None if answer is None else _parsed(answer.version)
-    if answer is not None and version is not None and version < package.least:
+def _checked(package: Package, path: str, version: str, missing: list[str]) -> Installation:
+    parsed = _parsed(version)
+    if parsed is not None and parsed < package.least:
         least = ".".join(map(str, package.least))
-        raise LaunchError(
-            f"{package.name} {answer.version} ({path}) is older than {least}: {package.install}"
-        )
-    if answer is not None and answer.missing:
-        raise LaunchError(f"{path} cannot serve without {', '.join(answer.missing)}: {package.install}")
+        raise LaunchError(f"{package.name} {version} ({path}) is older than {least}: {package.install}")
+    if missing:
+        raise LaunchError(f"{path} cannot serve without {', '.join(missing)}: {package.install}")
     path = os.path.abspath(path)
-    return Installation(path, version, _environment(os.path.dirname(path)))
+    return Installation(path, parsed, _environment(os.path.dirname(path)))
 
 
 def _parsed(version: str) -> Version | None:
-    """The numbers of a release; None if there are none that can be compared."""
+    """The numbers of a release; None if it has none that can be compared."""
     numbers = re.match(r"\d+(\.\d+)*", version)
     if numbers is None:
         return None

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from loadgen_servers.launch import sglang, transformers, vllm
-from loadgen_servers.launch.spec import Launcher
 
-LAUNCHERS: dict[str, Launcher] = {
-    "vllm": vllm.command,
-    "sglang": sglang.command,
-    "transformers": transformers.command,
-}
+# Each makes the command for a spec and starts nothing; raises LaunchError.
+LAUNCHERS = {"vllm": vllm.command, "sglang": sglang.command, "transformers": transformers.command}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -54,10 +54,6 @@ class Command(msgspec.Struct, frozen=True):
     root_pid: tuple[str, ...] = ()
 
 
-# Makes the command for a spec and starts nothing; raises LaunchError.
-Launcher = Callable[[ServerSpec], Command]
-
-
 def flags(values: Mapping[str, object]) -> tuple[str, ...]:
     """The flags, each followed by its value; True is a flag without one, None and False no flag."""
     given = {flag: value for flag, value in values.items() if value is not None and value is not False}
@@ -68,6 +64,7 @@ def flags(values: Mapping[str, object]) -> tuple[str, ...]:
 
 def check_model(model: str) -> None:
     """Raises LaunchError unless `model` is a model's directory, a GGUF file, a URL or a name on a hub."""
+    hub = _HUB_NAME.fullmatch(model) and (":" in model or not model.endswith(".gguf"))
     if not model:
         raise LaunchError("no model to serve: pass --model with a directory or a model of the hub")
     if os.path.isdir(model):
@@ -76,17 +73,12 @@ def check_model(model: str) -> None:
     elif os.path.isfile(model):
         if not model.endswith(".gguf"):
             raise LaunchError(f"{model} is a file: give the model's directory, or a .gguf file")
-    elif "://" not in model and not _may_be_on_a_hub(model):
+    elif "://" not in model and not hub:
         raise LaunchError(f"{model} does not exist or cannot be read: give a directory with a config.json")
 
 
-def _may_be_on_a_hub(model: str) -> bool:
-    file = model.endswith(".gguf") and ":" not in model
-    return not file and _HUB_NAME.fullmatch(model) is not None
-
-
 def refuse_unsupported(spec: ServerSpec, who: str, advice: Mapping[str, str]) -> None:
-    """Raises LaunchError for the first field of `advice` that `spec` sets; its value says what to do."""
+    """Raises LaunchError for the first field of `advice` that `spec` sets; its value is what to do."""
     default = ServerSpec(model="", port=0)
     for name, what_to_do in advice.items():
         value = getattr(spec, name)

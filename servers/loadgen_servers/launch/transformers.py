@@ -15,7 +15,7 @@ from loadgen_servers.launch.spec import (
     check_model,
     flags,
     refuse_unsupported,
-)
+)  # fmt: skip
 
 # The first that takes the model as `serve MODEL` and has /v1/completions. The modules: its extra "serving".
 PACKAGE = Package(

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -251,30 +251,14 @@ class Running:
                     process.kill()
             time.sleep(_POLL_S)
         if self.command.kill:
-            _output(self.command.kill)
+            child_process.output(self.command.kill, _COMMAND_S)
 
     def _container_process(self) -> psutil.Process | None:
-        pid = _output(self.command.root_pid)
+        pid = child_process.output(self.command.root_pid, _COMMAND_S).strip()
         try:
             return psutil.Process(int(pid)) if pid.isdecimal() and int(pid) else None  # 0: not yet
         except psutil.NoSuchProcess:
             return None
-
-
-def _output(command: Sequence[str]) -> str:
-    """What a container engine's command prints; "" if it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMMAND_S,
-            check=False,
-            env=child_process.inherited(),
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace").strip()
 
 
 def _group(leader: int) -> list[psutil.Process]:

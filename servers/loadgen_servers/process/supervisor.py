@@ -27,6 +27,7 @@ import psutil
 
 from loadgen_servers.child_process import share_cores_evenly
 
+_PRCTL: Callable[[int, int], int] = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LEFTOVERS_S = 5.0  # for processes that outlive the first one, before they are killed
 _COMMAND_S = 30.0  # for a container engine's command
@@ -206,17 +207,11 @@ def _report(event: Event) -> None:
         os.write(1, msgspec.json.encode(event) + b"\n")
 
 
-def _prctl() -> Callable[[int, int], int] | None:
-    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-
 def _tied_to(parent: int) -> Callable[[], None]:
     """Called in a child before it becomes the server: makes it die with its parent."""
-    prctl = _prctl()
 
     def tie() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before that
             os._exit(1)
 
@@ -230,8 +225,7 @@ def main() -> None:
     if not line.endswith(b"\n"):
         return
     share_cores_evenly()
-    if prctl := _prctl():
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _PRCTL(_PR_SET_CHILD_SUBREAPER, 1)
     assignment = msgspec.json.decode(line, type=Assignment)
     events.watch(assignment.client)
     if not events.stop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.virtual_engine import Outcome, closed_loop
-from loadgen_servers.engine.presets import DEFAULT, Preset, Published, UnknownPreset, preset, presets
+from loadgen_servers.engine.presets import DEFAULT, Preset, Published, preset, presets
 from loadgen_servers.engine.scheduler import Scheduler, Sequence
 
 # vLLM's random dataset of mid-2025 cut prompts to 2048 tokens but never padded them: these nine of a
@@ -92,5 +92,5 @@ def test_batch_one_speed_is_as_published(row: Preset, run: Published) -> None:
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(UnknownPreset, match="nearest is 'jetson-thor/qwen3-8b-awq'"):
+    with pytest.raises(ValueError, match="nearest is 'jetson-thor/qwen3-8b-awq'"):
         preset("jetson-thor/qwen3-8b-aqw")
