@@ -15,11 +15,12 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.roofline import checkpoint, preset
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.session import progress, signals
+from loadgen.session import signals
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
 from loadgen.session.options import Options
+from loadgen.session.progress import Display
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload import plan
@@ -107,7 +108,7 @@ def first_token(session: Session, workload: Profile) -> None:
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    watch = Watch(progress.Silent(), "first token", interrupts=session.interrupts)
+    watch = Watch(Display(), "first token", interrupts=session.interrupts)
     outcome = measure(asked, session.transport_options(asked), watch)
     if outcome.signal:
         raise signals.Stopped(outcome.signal)

@@ -26,7 +26,7 @@ from loadgen.protocol.openai import DIALECTS
 from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
-from loadgen.session.progress import Silent
+from loadgen.session.progress import Display
 from loadgen.spelling import Parser
 from loadgen.telemetry.environment import describe
 from loadgen.transport.capture_process import TRANSPORTS
@@ -97,7 +97,9 @@ class Null:
 
 @contextmanager
 def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
-    """A null server of our own; raises MeasureError."""
+    """A null server of our own; raises UsageError or MeasureError where it cannot be started."""
+    if not hasattr(select, "epoll"):
+        raise UsageError("the self-test needs Linux: its null server waits on epoll")
     with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
         log = Path(name) / "log.jsonl"
         pace = ["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", "--log", str(log)]
@@ -146,7 +148,7 @@ def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
     target = replace(ServerAddress(base_url).target(made.path, None), delay_acks=True)
     options = TransportOptions(target, transport, request_id_prefix=prefix)
-    outcome = measure(made, options, Watch(Silent(), "self-test"))
+    outcome = measure(made, options, Watch(Display(), "self-test"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     if outcome.cut_short:
@@ -251,7 +253,6 @@ def measure_client(
     load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0
 ) -> dict[str, Calibration]:
     """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
-    _check_platform()
     environment, each_s = calibration.environment_digest(describe()), budget_s / len(transports)
     return {transport: _calibrate(load, transport, each_s, environment) for transport in transports}
 
@@ -341,7 +342,6 @@ def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
     options = _parser().parse_args(argv)
     transports = tuple(TRANSPORTS) if options.transport == "both" else (options.transport,)
-    _check_platform()
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
     lines, well = _modes(transports)
@@ -354,11 +354,6 @@ def main(argv: Sequence[str]) -> int:
     if options.save and calibration.remember(measured.values()):
         printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
     return 0 if well else MeasureError.exit_code
-
-
-def _check_platform() -> None:
-    if not hasattr(select, "epoll"):
-        raise UsageError("the self-test needs Linux: its null server waits on epoll")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -326,7 +326,7 @@ def test_an_unknown_preset_is_refused_and_leaves_no_engine(capsys: pytest.Captur
 def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
 
-    class Shown(progress.Silent):
+    class Shown(progress.Display):
         def close(self) -> None:
             closed.append(True)
 
