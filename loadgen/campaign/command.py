@@ -62,8 +62,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
-    wanted.trust.check(wanted.path, wanted.arms)
-    for line in wanted.trust.key_lines(wanted.arms):
+    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
+    for line in arms.key_lines(wanted.trust, wanted.arms):
         printed(f"loadgen: {line}", sys.stderr)
     if kept is None:
         name, now = wanted.file.name, run_directory.now()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.campaign.arms import Arm
+from loadgen.campaign.arms import Arm, key_lines
 from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start, cells_of
 from loadgen.campaign.time_estimate import Pace
@@ -96,7 +96,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"may read from the environment: {', '.join(self.trust.variables)}"
         if barred := sorted({name for arm in self.arms for name in arm.barred}):
             yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
-        yield from self.trust.key_lines(self.arms)
+        yield from key_lines(self.trust, self.arms)
 
     def _time(self) -> Iterator[str]:
         yield f"estimated time: {self.pace.left(self.starts, self.done).words}"
