@@ -143,17 +143,9 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
         model=options.model or "",
         port=port,
         served_model_name=options.served_model_name if own else None,
-        context_len=settings.context_len,
-        memory_fraction=settings.memory_fraction,
-        tensor_parallel=settings.tensor_parallel,
-        quantization=settings.quantization,
-        skip_tokenizer=bool(settings.skip_tokenizer),
-        prefix_caching=settings.prefix_caching,
-        seed=settings.seed,
         trace_directory=launch.trace_directory if own else None,
-        arguments=tuple(settings.arguments or ()),
-        environment=settings.environment or {},
         python=launch.python,
+        **settings.model_dump(exclude_none=True),
     )
     try:
         if launch.container is not None:
