@@ -30,7 +30,7 @@ from loadgen.roofline.identify import Flags
 from loadgen.session import calibrate, progress, signals
 from loadgen.session.followup import FinishedRun, Step, bounded, calibrated, followed_up, with_outcome
 from loadgen.session.local_server import Local
-from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.signals import Interrupts
@@ -165,7 +165,9 @@ class Session(msgspec.Struct, frozen=True):
             calibrate.at_the_pace_of(made.profile, options.transport, warmed)
         facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(facts.dumped())
-        before = throttling.snapshot() if is_loopback(self.root.host) else None
+        start = (
+            throttling.snapshot() if is_loopback(self.root.host) else None
+        )  # the server is on this machine
         observer, traces = None, self.options.launching.trace_directory
         if self.options.observe:
             observer = MetricsScraper(self.access, self.root.tls, self.served.model)
@@ -187,10 +189,8 @@ class Session(msgspec.Struct, frozen=True):
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
             (
-                "throttling",  # of this machine, where the server is on it
-                lambda _: (
-                    {"throttled": throttling.throttled(before, throttling.snapshot())} if before else {}
-                ),
+                "throttling",
+                lambda _: {"throttled": throttling.throttled(start, throttling.snapshot())} if start else {},
             ),
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
             (
@@ -260,7 +260,7 @@ class Session(msgspec.Struct, frozen=True):
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
-            gone=self.local.gone if self.local is not None else never,
+            gone=self.local.gone if self.local is not None else lambda: False,
         )
 
     def _check_fits(self, made: Plan) -> None:
@@ -354,12 +354,11 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _sampled(observer: MetricsScraper | None, sensing: Sampler | None) -> Iterator[None]:
+def _sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
     """Sample the server's counters and this machine's sensors meanwhile."""
     with ExitStack() as stack:
-        for source in (observer, sensing):
-            if source is not None:
-                stack.enter_context(source.sampling())
+        for source in filter(None, sources):
+            stack.enter_context(source.sampling())
         yield
 
 
