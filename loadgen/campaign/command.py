@@ -28,8 +28,9 @@ from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.credentials import api_key
 from loadgen.session.options import add_key_flags
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.telemetry import discovery
+from loadgen.workload.plan import Seed
 
 _HERE = ""  # --resume without a directory: the latest
 
@@ -46,10 +47,7 @@ class CampaignRequest(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any cell is finished."""
-    parser = campaign_parser()
-    given, unknown = parser.parse_known_args(argv)
-    if unknown:
-        refuse_unknown(unknown[0], parser)
+    given = arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, _HERE):
         _list()
         return 0
@@ -189,7 +187,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
         execution = Execution(
             store=kept,
             starts=wanted.starts,
-            seed=campaign.prompts,
+            seed=Seed(campaign.seed, campaign.seed_chosen),
             done=_done(kept, given.retry_failed),
             pace=Pace.of(kept),
             say=say,

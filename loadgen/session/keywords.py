@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import Options
@@ -123,7 +124,9 @@ def parsed(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
-    values["metadata"] = tuple(values.get("metadata", ()))
+    values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
+    if "label" in values:
+        values["label"] = hide(values["label"])
     options = Options(base_url=base_url, overrides=overrides, headers=headers, quiet=True, **values)
     return options, _profile(workload, overrides)
 

@@ -27,7 +27,7 @@ from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.progress import Display
-from loadgen.spelling import Parser
+from loadgen.spelling import Parser, arguments
 from loadgen.telemetry.environment import describe
 from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.transport.job import Health
@@ -62,13 +62,11 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     chat: bool = False
 
     @classmethod
-    def of(cls, workload: Profile, interval_ms: float = 20.0, tokens_per_message: int = 1) -> SelftestLoad:
+    def of(cls, workload: Profile) -> SelftestLoad:
         """The load of a run to come, from its profile; the server's pace is a guess."""
         streams = workload.max_concurrency or _USUAL_STREAMS
         return cls(
             streams=min(streams, workload.num_prompts or streams),
-            interval_ms=interval_ms,
-            tokens_per_message=tokens_per_message,
             input_tokens=workload.input_len,
             chat=workload.backend == "openai-chat",
         )
@@ -340,7 +338,7 @@ def _cell(error: Error, us: float) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
-    options = _parser().parse_args(argv)
+    options = arguments(_parser(), argv)
     transports = tuple(TRANSPORTS) if options.transport == "both" else (options.transport,)
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
