@@ -51,11 +51,6 @@ class CampaignRecord(CampaignOptions, strict=False):
     profiles: dict[str, dict[str, Any]]  # each as its file has it, secrets hidden
     order: tuple[str, ...]  # ids of cells
 
-    @property
-    def prompts(self) -> Seed:
-        """Where every prompt stream comes from, with profile and repeat."""
-        return Seed(self.seed, self.seed_chosen)
-
 
 def made(
     file: File, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from msgspec.structs import replace
+
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.printing import printed
@@ -22,7 +24,8 @@ def at_the_pace_of(workload: Profile, transport: str, warmed: Records) -> None:
     load = SelftestLoad.of(workload)
     if pace.itl.n:
         tokens = round(pace.total_output_tokens / pace.health.messages)
-        load = SelftestLoad.of(workload, max(pace.itl.mean_ms, _LEAST_INTERVAL_MS), max(tokens, 1))
+        interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
+        load = replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
     measured = measure_client(load, [transport])
     calibration.remember(measured.values())
     printed("\n".join((f"self-test at {load.words}:", *table(measured[transport]))), sys.stdout)

@@ -165,9 +165,7 @@ class Session(msgspec.Struct, frozen=True):
             calibrate.at_the_pace_of(made.profile, options.transport, warmed)
         facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(facts.dumped())
-        start = (
-            throttling.snapshot() if is_loopback(self.root.host) else None
-        )  # the server is on this machine
+        start = throttling.snapshot() if is_loopback(self.root.host) else None
         observer, traces = None, self.options.launching.trace_directory
         if self.options.observe:
             observer = MetricsScraper(self.access, self.root.tls, self.served.model)
@@ -175,12 +173,14 @@ class Session(msgspec.Struct, frozen=True):
             if self.local is not None:
                 self.local.pids()  # searching for them is cheaper while there are few connections
         during, rules = _sampled(observer, sensing), self.options.stop_rules()
+        cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
+        title = f"{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, self._title(made), during, journal, rules, self.interrupts)
+            watch = Watch(display, title, during, journal, rules, self.interrupts)
             outcome = measure(made, options, watch)
             facts = self._masked(with_outcome(facts, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
@@ -207,11 +207,6 @@ class Session(msgspec.Struct, frozen=True):
             ("the roofline", lambda so_far: bounded(so_far, roofline_flags(self.options))),
         )
         return Result(self._masked(followed_up(facts, steps)), outcome.records)
-
-    def _title(self, made: Plan) -> str:
-        """The run's name in the display."""
-        name = made.profile.name or "bench"
-        return name if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, {name}"
 
     def _masked(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
