@@ -195,16 +195,12 @@ class Execution:
     def _tell(self, planned: Planned, outcome: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
-        every = [cell.id for cell in cells_of(self.starts)]
+        every = [each.id for each in cells_of(self.starts)]
         over = len(self.done & set(every))
         left = self.pace.left(self.starts, self.done)
         later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""
-        self.say(f"[{over}/{len(every)}] {title(planned)}: {outcome}{later}")
-
-
-def title(planned: Planned) -> str:
-    """A cell as a line begins with it."""
-    return f"r{planned.cell.repeat} {planned.cell.arm}, {planned.cell.profile}"
+        cell = planned.cell
+        self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{later}")
 
 
 def _on(planned: Planned, start: str) -> Planned:

@@ -21,7 +21,10 @@ from loadgen import clock
 from loadgen.arrays import Int64
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics.metrics import compute
+from loadgen.metrics.record import Records
 from loadgen.protocol import engines
+from loadgen.protocol.layout import counted
 from loadgen.protocol.openai import DIALECTS
 from loadgen.results.printing import printed
 from loadgen.session import signals
@@ -33,6 +36,7 @@ from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.transport.job import Health
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
+from loadgen.validity.run_metadata import asked
 from loadgen.workload import plan, profile
 from loadgen.workload.bounds import MOST_STREAMS, real, whole
 from loadgen.workload.plan import ModelTarget, Plan, Seed
@@ -48,6 +52,7 @@ _MARGIN = 1.3  # a step with twice the streams takes longer
 _LEAST_MESSAGES = 4
 _LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _PATIENCE_S = 60.0
+_LEAST_INTERVAL_MS = 0.5  # at the pace of a warm-up: one process writes all messages
 _USUAL_STREAMS = 256
 _COUNT, _POSITIVE = whole(1, MOST_STREAMS), real(0.001, 10_000)  # of its flags
 
@@ -75,7 +80,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     def words(self) -> str:
         pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
         each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
-        return f"{self.streams} stream{'s' * (self.streams != 1)} × {pace}{each}"
+        return f"{counted(self.streams, 'stream')} × {pace}{each}"
 
 
 @dataclass
@@ -253,6 +258,18 @@ def measure_client(
     """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
     environment, each_s = calibration.environment_digest(describe()), budget_s / len(transports)
     return {transport: _calibrate(load, transport, each_s, environment) for transport in transports}
+
+
+def at_the_pace_of(workload: Profile, transport: str, warmed: Records) -> None:
+    """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
+    pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
+    if pace.itl.n:
+        tokens = round(pace.total_output_tokens / pace.health.messages)
+        interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
+        load = replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
+    measured = measure_client(load, [transport])
+    calibration.remember(measured.values())
+    printed("\n".join((f"self-test at {load.words}:", *table(measured[transport]))), sys.stdout)
 
 
 class Mode(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from loadgen.results.journal import Journal
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags
-from loadgen.session import calibrate, progress, signals
+from loadgen.session import progress, signals
 from loadgen.session.followup import FinishedRun, Step, bounded, calibrated, followed_up, with_outcome
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
@@ -133,7 +133,11 @@ class Session(msgspec.Struct, frozen=True):
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         made = plan.make(workload, self.subject, seed)
-        self._check_fits(made)
+        if 0 < (limit := self.served.max_model_len) < made.longest:
+            raise MeasureError(
+                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
+                "lower --random-input-len or --random-output-len"
+            )
         started = run_directory.now()
         directory = run_directory.create_directory(
             Path(self.options.run_dir or "runs"), workload.name or "bench", started
@@ -162,7 +166,9 @@ class Session(msgspec.Struct, frozen=True):
         sensing = self._sensing()
         warmed = self._warm_up(made, options, display)
         if self.options.selftest:
-            calibrate.at_the_pace_of(made.profile, options.transport, warmed)
+            from loadgen.session import selftest  # no other run pays for it
+
+            selftest.at_the_pace_of(made.profile, options.transport, warmed)
         facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(facts.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
@@ -257,13 +263,6 @@ class Session(msgspec.Struct, frozen=True):
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,
         )
-
-    def _check_fits(self, made: Plan) -> None:
-        if 0 < (limit := self.served.max_model_len) < made.longest:
-            raise MeasureError(
-                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
-                "lower --random-input-len or --random-output-len"
-            )
 
     def _warm_up(self, made: Plan, options: TransportOptions, display: Display) -> Records:
         """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
