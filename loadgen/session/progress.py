@@ -127,7 +127,7 @@ class Lines(Display):
 
 
 class ProgressBar(Display):
-    """One line that stays in place on a terminal."""
+    """One line that stays in place on a terminal; where that is gone, nothing more is shown."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -135,45 +135,34 @@ class ProgressBar(Display):
 
         self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self.live.start()
+        self.gone = False
 
     def show(self, progress: Shown) -> None:
         """A bar and the figures."""
+        if self.gone:
+            return
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
         bar = ProgressBar(total=1.0, completed=progress.share, width=60)
-        self.live.update(Group(Text(progress.line(), overflow="ellipsis", no_wrap=True), bar), refresh=True)
+        figures = Text(progress.line(), overflow="ellipsis", no_wrap=True)
+        try:
+            self.live.update(Group(figures, bar), refresh=True)
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self.gone = True
 
     def close(self) -> None:
         """Take the bar away: the report takes its place."""
-        self.live.stop()
-
-
-class Lasting(Display):
-    """A display that costs itself alone: where its terminal is gone, nothing more is shown."""
-
-    def __init__(self, inner: Display) -> None:
-        self.inner = inner
-
-    def show(self, progress: Shown) -> None:
-        """As the display does, while it can."""
-        try:
-            self.inner.show(progress)
-        except (OSError, ValueError):  # ValueError: the stream is closed
-            self.inner = Display()
-
-    def close(self) -> None:
-        """As the display does, if it can."""
         with suppress(OSError, ValueError):
-            self.inner.close()
+            self.live.stop()
 
 
 def display(quiet: bool) -> Display:
     """The display that fits standard error: a bar on a terminal, lines elsewhere, none when quiet."""
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Display()
-    return Lasting(ProgressBar() if sys.stderr.isatty() else Lines(sys.stderr))
+    return ProgressBar() if sys.stderr.isatty() else Lines(sys.stderr)
 
 
 def warn(text: str) -> None:

@@ -222,14 +222,13 @@ class Session(msgspec.Struct, frozen=True):
         """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
         if not self.options.fingerprint:
             return {}
-        if made.path in self.fingerprints:
-            return {"fingerprint": self.fingerprints[made.path]}
-        if outcome.interrupted or not outcome.records.ok.any():
-            stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
-            return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
-        self.fingerprints[made.path] = greedy_prompts.ask(
-            self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
-        )
+        if made.path not in self.fingerprints:
+            if outcome.interrupted or not outcome.records.ok.any():
+                stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
+                return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
+            self.fingerprints[made.path] = greedy_prompts.ask(
+                self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
+            )
         return {"fingerprint": self.fingerprints[made.path]}
 
     def _reset_cache(self) -> str:
