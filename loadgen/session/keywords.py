@@ -137,7 +137,10 @@ def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[
     if workload is None:
         made = profile.build(overrides, "bench()")
     elif isinstance(workload, Profile):
-        made = profile.build({**workload.model_dump(exclude_unset=True), **overrides}, "bench()")
+        given = workload.model_dump(exclude_unset=True, warnings=False)
+        if overrides.get("duration") is not None:
+            given.pop("num_prompts", None)  # one for the other, as of a profile by name
+        made = profile.build({**given, **overrides}, "bench()")
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)
     else:

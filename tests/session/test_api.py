@@ -169,6 +169,8 @@ def test_a_profile_is_a_name_a_path_or_a_value(server: ScriptedServer, tmp_path:
     value = loadgen.Profile(input_len=6, output_len=3, num_prompts=9, max_concurrency=1)
     run = loadgen.bench(server.base_url, value, num_prompts=2, observe=False)
     assert (run.profile.input_len, run.profile.num_prompts) == (6, 2)
+    run = loadgen.bench(server.base_url, value, duration=0.2, observe=False)
+    assert (run.profile.duration, run.profile.num_prompts) == (0.2, None)
     run = loadgen.bench(server.base_url, "low-load", **SMALL)
     assert (run.profile.name, run.profile.input_len) == ("low-load", 8)
 
@@ -193,6 +195,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"profile": "high-laod"}, "'high-laod'.*high-load"),
     ({"profile": 3}, "profile: expected a name, a path or a Profile, got `int`"),
     ({"profile": "qwen-speed"}, "`loadgen ladder`"),
+    ({"profile": loadgen.Profile.model_construct(input_len=0)}, "input_len = 0: "),
+    ({"profile": loadgen.Profile().model_copy(update={"stream": "no!"})}, "stream = 'no!': "),
     ({"base_url": 3}, "base_url: expected `str`, got `int`"),
     ({"base_url": "localhost"}, "not a valid URL"),
     ({"base_url": "http://x", "preset": "instant"}, "--preset"),
@@ -208,6 +212,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: str) -> None:
     with pytest.raises(loadgen.LoadgenError, match=message), nothing_left():
         loadgen.bench(**options)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"input_len": 0}, r"Profile\(\): input_len = 0: input should be greater than or equal to 1"),
+        ({"num_prompts": "many"}, "num_prompts = 'many': input should be a valid integer"),
+        ({"input_length": 3}, "unknown key 'input_length', did you mean 'input_len'"),
+        ({"duration": 5.0}, "duration = 5.0: needs max_concurrency or request_rate"),
+        ({"extra_body": {"a": float("nan")}}, "extra_body = .*: cannot be sent as JSON"),
+        ({"server": {"seed": -1}}, r"\[server\] seed = -1"),
+    ],
+)
+def test_a_profile_made_by_hand_is_checked_with_errors_of_ours(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(loadgen.LoadgenError, match=message):
+        loadgen.Profile(**keys)
 
 
 def test_a_server_that_does_not_answer_is_an_error_of_ours() -> None:
