@@ -12,9 +12,9 @@ from loadgen.errors import UsageError
 _LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 
 
-def nearest(word: str, known: Collection[str]) -> str:
+def nearest(word: str, names: Collection[str]) -> str:
     """`, did you mean 'x'?` where some known word is close, else nothing."""
-    close = difflib.get_close_matches(word, list(known), 1, 0.5)
+    close = difflib.get_close_matches(word, list(names), 1, 0.5)
     return f", did you mean {close[0]!r}?" if close else ""
 
 

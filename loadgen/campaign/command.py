@@ -49,7 +49,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any cell is finished."""
     given = arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, _HERE):
-        _list()
+        for name, path in file.shipped().items():
+            printed(f"{name:<20} {file.load(path).description}", sys.stdout)
+        own = "loadgen campaign FILE.toml"
+        printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
         return 0
     if given.retry_failed and given.resume is None:
         raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
@@ -95,13 +98,6 @@ def campaign_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list() -> None:
-    for name, path in file.shipped().items():
-        printed(f"{name:<20} {file.load(path).description}", sys.stdout)
-    own = "loadgen campaign FILE.toml"
-    printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
-
-
 def _kept(given: argparse.Namespace) -> Store | None:
     """The directory of the campaign that goes on; None where one begins."""
     if given.resume is None:
@@ -111,7 +107,7 @@ def _kept(given: argparse.Namespace) -> Store | None:
     if given.resume.endswith(".toml"):
         raise UsageError("--resume takes the campaign's directory: put the file before it")
     kept = Store(Path(given.resume))
-    _ = kept.record  # raises where there is none
+    _ = kept.record  # raises where it is missing
     return kept
 
 

@@ -140,7 +140,7 @@ class Execution:
             return not died
         self.store.finish(planned, directory)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
-        self._tell(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
+        self._report(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
         if died:
             progress.warn(plain(str(died)))
         return not died
@@ -173,7 +173,7 @@ class Execution:
         lengths = f"{sum(row.speed_tok_s is not None for row in climb.rows)} of {len(climb.rows)} lengths"
         if climb.measured:
             self.store.finish(planned, climb.directory)
-            self._tell(planned, lengths)
+            self._report(planned, lengths)
         else:
             reason = hide(next((row.note for row in climb.rows if row.note), "nothing was measured"))
             self._failed(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
@@ -190,9 +190,9 @@ class Execution:
 
     def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
         self.store.fail(planned, str(error), run_directory.now(), directory)
-        self._tell(planned, f"FAILED: {error.summary}")
+        self._report(planned, f"FAILED: {error.summary}")
 
-    def _tell(self, planned: Planned, outcome: str) -> None:
+    def _report(self, planned: Planned, outcome: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
         every = [each.id for each in cells_of(self.starts)]

@@ -47,7 +47,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"{over} are done, {len(cells) - over} are left"
         widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
-            yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
+            yield aligned((f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths)
             model = arm.options.model or ""
             is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
             if is_path and not os.path.exists(model):

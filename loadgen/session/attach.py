@@ -89,16 +89,8 @@ def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerA
     base_url = (options.base_url or "").rstrip("/")
     if (options.endpoint or "/v1").startswith("/v1"):
         base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats
-    return ServerAddress(
-        base_url,
-        auth.headers,
-        options.insecure,
-        options.ca_cert,
-        options.client_cert,
-        options.client_key,
-        auth.secrets,
-        loop,
-    )
+    certificates = (options.insecure, options.ca_cert, options.client_cert, options.client_key)
+    return ServerAddress(base_url, auth.headers, *certificates, secrets=auth.secrets, loop=loop)
 
 
 def first_token(session: Session, workload: Profile) -> None:

@@ -89,7 +89,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         if runs:
             gc.collect()  # it is off while anything is measured: see cli.run
         run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
-        worst = max(worst, tell(session, run, directory))
+        worst = max(worst, finish(session, run, directory))
         if worst in signals.EXIT_CODES:
             break
         session.check_alive(failed=not run.records.ok.all())
@@ -131,7 +131,7 @@ def check(options: Options) -> None:
         run_directory.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
-def tell(session: Session, run: Result, directory: Path) -> int:
+def finish(session: Session, run: Result, directory: Path) -> int:
     """Write the files, print the report, and give the exit code; the files come first."""
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)

@@ -139,9 +139,8 @@ class Session(msgspec.Struct, frozen=True):
                 "lower --random-input-len or --random-output-len"
             )
         started = run_directory.now()
-        directory = run_directory.create_directory(
-            Path(self.options.run_dir or "runs"), workload.name or "bench", started
-        )
+        base = Path(self.options.run_dir or "runs")
+        directory = run_directory.create_directory(base, workload.name or "bench", started)
         display = progress.display(self.options.quiet)
         journal = Journal(directory / run_directory.JOURNAL, _LOG.warning)
         try:
