@@ -30,7 +30,7 @@ _SPARE_FILES = 64
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
-UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
+_NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     spill = journal.path.parent if journal.path is not None else None
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
-    health = run.health or UNHEARD
+    health = run.health or _NO_HEALTH
     return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
 
 
