@@ -53,7 +53,7 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     cool_down: CoolDown | None = None
 
 
-class File(CampaignOptions):
+class File(CampaignOptions, frozen=True):
     """The whole file; relative profiles are next to it."""
 
     profiles: Names = ()

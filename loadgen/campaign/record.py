@@ -38,7 +38,7 @@ class ArmRecord(BaseModel, extra="forbid", frozen=True):
     profiles: tuple[str, ...]
 
 
-class CampaignRecord(CampaignOptions, strict=False):
+class CampaignRecord(CampaignOptions, frozen=True, strict=False):
     """`campaign.json`: the file as resolved, and what was decided once for all."""
 
     format: int = FORMAT

@@ -349,8 +349,9 @@ class Session(msgspec.Struct, frozen=True):
 def _sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
     """Sample the server's counters and this machine's sensors meanwhile."""
     with ExitStack() as stack:
-        for source in filter(None, sources):
-            stack.enter_context(source.sampling())
+        for source in sources:
+            if source is not None:
+                stack.enter_context(source.sampling())
         yield
 
 
