@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
+from loadgen.protocol.sent_headers import check_headers
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
@@ -108,6 +109,9 @@ def parsed(
             raise UsageError(f"bench() has no keyword {name!r}{nearest(name, BenchOptions.__annotations__)}")
     if not isinstance(base_url, str | None):
         raise UsageError(f"base_url: expected `str`, got `{type(base_url).__name__}`")
+    for name, value in {**given, "base_url": base_url}.items():
+        if "\0" in str(value) and isinstance(value, str | Path):
+            raise UsageError(f"{name}: has a zero byte")
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     try:
         values: dict[str, Any] = dict(msgspec.convert(plain, BenchOptions))
@@ -124,6 +128,7 @@ def parsed(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
+    check_headers(headers.items())
     values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide(values["label"])
@@ -154,5 +159,5 @@ def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[
 def _words(message: str) -> str:
     """msgspec's message, begun with the keyword that it is about."""
     reason, _, path = message.partition(" - at ")
-    name = path.strip("`").removeprefix("$.")
+    name = path.rpartition("$.")[2].strip("`")
     return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason
