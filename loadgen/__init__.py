@@ -27,20 +27,9 @@ _MODULES = {
     "workload.profile": ("Profile",),
 }
 __all__ = [
-    "Audit",
-    "Comparison",
-    "Interrupted",
-    "LoadgenError",
-    "Metrics",
-    "Profile",
-    "Run",
-    "Verdict",
-    "audit",
-    "bench",
-    "bench_async",
-    "compare",
-    "load",
-]
+    "Audit", "Comparison", "Interrupted", "LoadgenError", "Metrics", "Profile", "Run", "Verdict",
+    "audit", "bench", "bench_async", "compare", "load",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -65,10 +65,7 @@ def _bench(argv: Sequence[str]) -> int:
 
         bench_parser().print_help()
         return 0
-    with _importing():
-        from loadgen.session.bench import main
-
-    return main(argv)
+    return _main_of("loadgen.session.bench")(argv)
 
 
 def _profiles(argv: Sequence[str]) -> int:

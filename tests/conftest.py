@@ -65,7 +65,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(MARK, str(tmp_path))
     monkeypatch.setattr(launched_server, "free_port", free_port)
-    monkeypatch.setattr(launched_server, "_LOOK_S", 0.02)
+    monkeypatch.setattr(launched_server, "_POLL_S", 0.02)
     monkeypatch.setattr(session, "_IDLE_S", 0.0)
     yield given
     monkeypatch.delenv(MARK)

@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from loadgen.campaign import keys
 from loadgen.campaign.file import CheckpointTable, File
 from loadgen.campaign.keys import Variables
-from loadgen.campaign.trust import Trust
+from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
+from loadgen.protocol.address import host_of
 from loadgen.session import bench
 from loadgen.session.attach import settings
+from loadgen.session.credentials import DEFAULT_VARIABLE, api_key
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
@@ -127,3 +129,32 @@ def _place(name: str, path: Path) -> str:
     if name.endswith(".toml") or "/" in name:
         return str(path.parent / expanded(name))
     return name
+
+
+def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
+    """Raises UsageError that lists what the file would do without being allowed to."""
+    if barred := sorted({name for arm in arms for name in arm.barred}):
+        allowing = " ".join(f"--allow-env {name}" for name in barred)
+        raise UsageError(
+            f"{path} reads {', '.join(barred)} from the environment, and may send it to the servers that "
+            f"it names: read the file, and allow it with {allowing}"
+        )
+    starting = [arm for arm in arms if arm.options.launching.wanted]
+    if starting and not trust.starts:
+        lines = "".join(f"\n  {arm.name}: {program(arm.options)}" for arm in starting)
+        raise UsageError(
+            f"{path} would run programs on this machine, as you; read them, and allow it with "
+            f"--allow-launch:{lines}"
+        )
+
+
+def key_lines(trust: Trust, arms: Sequence[Arm]) -> list[str]:
+    """Messages on an API key in the environment that is not sent to the hosts that the file names."""
+    if trust.key_env or trust.key_file or not api_key(None, None):
+        return []
+    hosts = {host_of(arm.options.base_url or ""): None for arm in arms if not trust.gives(arm.options)}
+    return [
+        f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
+        f"{DEFAULT_VARIABLE} sends it"
+        for host in filter(None, hosts)
+    ]

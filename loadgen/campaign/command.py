@@ -28,8 +28,9 @@ from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.credentials import api_key
 from loadgen.session.options import add_key_flags
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.telemetry import discovery
+from loadgen.workload.plan import Seed
 
 _HERE = ""  # --resume without a directory: the latest
 
@@ -46,12 +47,12 @@ class CampaignRequest(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any cell is finished."""
-    parser = campaign_parser()
-    given, unknown = parser.parse_known_args(argv)
-    if unknown:
-        refuse_unknown(unknown[0], parser)
+    given = arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, _HERE):
-        _list()
+        for name, path in file.shipped().items():
+            printed(f"{name:<20} {file.load(path).description}", sys.stdout)
+        own = "loadgen campaign FILE.toml"
+        printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
         return 0
     if given.retry_failed and given.resume is None:
         raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
@@ -62,8 +63,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
-    wanted.trust.check(wanted.path, wanted.arms)
-    for line in wanted.trust.key_lines(wanted.arms):
+    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
+    for line in arms.key_lines(wanted.trust, wanted.arms):
         printed(f"loadgen: {line}", sys.stderr)
     if kept is None:
         name, now = wanted.file.name, run_directory.now()
@@ -97,13 +98,6 @@ def campaign_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list() -> None:
-    for name, path in file.shipped().items():
-        printed(f"{name:<20} {file.load(path).description}", sys.stdout)
-    own = "loadgen campaign FILE.toml"
-    printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
-
-
 def _kept(given: argparse.Namespace) -> Store | None:
     """The directory of the campaign that goes on; None where one begins."""
     if given.resume is None:
@@ -113,7 +107,7 @@ def _kept(given: argparse.Namespace) -> Store | None:
     if given.resume.endswith(".toml"):
         raise UsageError("--resume takes the campaign's directory: put the file before it")
     kept = Store(Path(given.resume))
-    _ = kept.record  # raises where there is none
+    _ = kept.record  # raises where it is missing
     return kept
 
 
@@ -189,7 +183,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
         execution = Execution(
             store=kept,
             starts=wanted.starts,
-            seed=campaign.prompts,
+            seed=Seed(campaign.seed, campaign.seed_chosen),
             done=_done(kept, given.retry_failed),
             pace=Pace.of(kept),
             say=say,

@@ -9,7 +9,7 @@ from loadgen import clock
 from loadgen.campaign.file import CoolDown
 from loadgen.telemetry.sensor import Reading, Sensor
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 class Cooling:
@@ -19,7 +19,7 @@ class Cooling:
         self.wanted, self.sensors, self.say = wanted, sensors, say
         self.reported_missing = False
 
-    def wait(self, look_s: float = _LOOK_S) -> None:
+    def wait(self, poll_s: float = _POLL_S) -> None:
         """Wait until it is cool, or the time is over."""
         hottest = began_c = self._hottest_c()
         if began_c is None:
@@ -30,7 +30,7 @@ class Cooling:
         began_ns = clock.now_ns()
         end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
         while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
-            time.sleep(look_s)
+            time.sleep(poll_s)
             hottest = self._hottest_c()
         took_s = (clock.now_ns() - began_ns) / 1e9
         if hottest is not None and hottest > self.wanted.to_c:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Execution:
                 session = attach(options, arm.settings, left[0].workload, stack)
                 self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
             except Exception as error:
-                self._all_fail(left, name, error if isinstance(error, LoadgenError) else _own_fault(error))
+                self._all_fail(left, name, _typed(error))
                 return
             try:
                 while left and self._measured(session, left, name):
@@ -114,24 +114,20 @@ class Execution:
         if self.cooling is not None:
             self.cooling.wait()
         gc.collect()  # it is off while anything is measured: see cli.run
-        with self._keeping():
+        try:
             if planned.workload.ladder is None:
                 return self._run(session, planned)
             return self._climb(session, planned, left)
+        except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell
+            raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
 
     def _run(self, session: Session, planned: Planned) -> bool:
         inside = _inside(session, planned, self.store.begin(planned))
         began_ns = clock.now_ns()
         try:
             run, directory = inside.run(planned.workload, replace(self.seed, repeat=planned.cell.repeat))
-        except LoadgenError as error:
-            _stop_where_full(error)
-            died = _death(session, failed=False)
-            self._failed(planned, session.hidden(error))
-            return not died
         except Exception as error:  # one cell's fault must not cost the night: the others are measured
-            self._failed(planned, _own_fault(error))
-            return not _death(session, failed=False)
+            return self._not_measured(session, planned, error)
         kept = inside.keep(run, directory)
         if number := run.facts.signal or kept.signal:
             raise signals.Stopped(number)
@@ -144,7 +140,7 @@ class Execution:
             return not died
         self.store.finish(planned, directory)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
-        self._tell(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
+        self._report(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
         if died:
             progress.warn(plain(str(died)))
         return not died
@@ -167,13 +163,8 @@ class Execution:
             else:
                 self._climbed(planned, climb)
             return False
-        except LoadgenError as error:
-            _stop_where_full(error)
-            self._failed(planned, session.hidden(error))
-            return not _death(session, failed=False)
         except Exception as error:  # as of a run; the lengths that were measured stay
-            self._failed(planned, _own_fault(error), climb.directory)
-            return not _death(session, failed=False)
+            return self._not_measured(session, planned, error, climb.directory)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._climbed(planned, climb)
         return True
@@ -182,36 +173,34 @@ class Execution:
         lengths = f"{sum(row.speed_tok_s is not None for row in climb.rows)} of {len(climb.rows)} lengths"
         if climb.measured:
             self.store.finish(planned, climb.directory)
-            self._tell(planned, lengths)
+            self._report(planned, lengths)
         else:
             reason = hide(next((row.note for row in climb.rows if row.note), "nothing was measured"))
             self._failed(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
 
+    def _not_measured(
+        self, session: Session, planned: Planned, error: Exception, directory: Path | None = None
+    ) -> bool:
+        """Keep why measuring a cell failed; whether the server lives. Raises StoreError on a full disk."""
+        cause = error.__cause__ or error.__context__
+        if isinstance(error, LoadgenError) and isinstance(cause, OSError) and cause.errno in _DISK:
+            raise StoreError(str(error)) from None
+        self._failed(planned, session.hidden(_typed(error)), directory)
+        return not _death(session, failed=False)
+
     def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
         self.store.fail(planned, str(error), run_directory.now(), directory)
-        self._tell(planned, f"FAILED: {error.summary}")
+        self._report(planned, f"FAILED: {error.summary}")
 
-    def _tell(self, planned: Planned, outcome: str) -> None:
+    def _report(self, planned: Planned, outcome: str) -> None:
         """A line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
-        every = [cell.id for cell in cells_of(self.starts)]
+        every = [each.id for each in cells_of(self.starts)]
         over = len(self.done & set(every))
         left = self.pace.left(self.starts, self.done)
         later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""
-        self.say(f"[{over}/{len(every)}] {title(planned)}: {outcome}{later}")
-
-    @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """A disk that takes nothing more ends the campaign, not the cell."""
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
-
-
-def title(planned: Planned) -> str:
-    """A cell as a line begins with it."""
-    return f"r{planned.cell.repeat} {planned.cell.arm}, {planned.cell.profile}"
+        cell = planned.cell
+        self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{later}")
 
 
 def _on(planned: Planned, start: str) -> Planned:
@@ -239,12 +228,8 @@ def _death(session: Session, failed: bool) -> LoadgenError | None:
     return None
 
 
-def _stop_where_full(error: LoadgenError) -> None:
-    """Raises StoreError where the disk is the reason."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(cause, OSError) and cause.errno in _DISK:
-        raise StoreError(str(error)) from None
-
-
-def _own_fault(error: Exception) -> LoadgenError:
+def _typed(error: Exception) -> LoadgenError:
+    """The error, one that is not of ours as a fault of loadgen."""
+    if isinstance(error, LoadgenError):
+        return error
     return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
@@ -16,23 +16,18 @@ from loadgen.workload.server_settings import refusal
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
-_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 Table = TypeVar("Table", bound=BaseModel)
 
 
-class CoolDown(BaseModel):
+class CoolDown(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """How long to wait before a cell until the machine is no warmer than that."""
-
-    model_config = _STRICT
 
     to_c: float
     at_most_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 600.0
 
 
-class CheckpointTable(BaseModel):
+class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
     """One `[[checkpoints]]`: a row of the comparison; every other key is a flag of `loadgen bench`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: Name
     servers: Names | None = None  # None: all of the file's
@@ -44,10 +39,8 @@ class CheckpointTable(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-class CampaignOptions(BaseModel):
+class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """What a campaign's file decides for the whole campaign, as its record has it too."""
-
-    model_config = _STRICT
 
     name: Name
     description: str = ""
@@ -60,7 +53,7 @@ class CampaignOptions(BaseModel):
     cool_down: CoolDown | None = None
 
 
-class File(CampaignOptions):
+class File(CampaignOptions, frozen=True):
     """The whole file; relative profiles are next to it."""
 
     profiles: Names = ()

@@ -22,7 +22,12 @@ class Planned(msgspec.Struct, frozen=True):
 
     cell: Cell
     workload: Profile
-    id: str  # of letters that any file system takes, unique in the campaign
+
+    @property
+    def id(self) -> str:
+        """Unique in the campaign, of letters that any file system takes: r0-Qwen3-8B-FP8-vllm-high-load."""
+        cell = self.cell
+        return re.sub(r"[^\w.]+", "-", f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}")
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -79,11 +84,5 @@ def _start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
                 repeat=repeat,
                 start=start,
             )
-            planned.append(Planned(cell, workload, identity(cell)))
+            planned.append(Planned(cell, workload))
     return Start(arm, start, tuple(planned))
-
-
-def identity(cell: Cell) -> str:
-    """A cell's id: r0-Qwen3-8B-FP8-vllm-high-load."""
-    words = f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}"
-    return re.sub(r"[^\w.]+", "-", words)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.campaign.arms import Arm
+from loadgen.campaign.arms import Arm, key_lines
 from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start, cells_of
 from loadgen.campaign.time_estimate import Pace
@@ -47,7 +47,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"{over} are done, {len(cells) - over} are left"
         widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
-            yield aligned((f"  {arm.name}", ", ".join(one.name for one in arm.profiles)), widths)
+            yield aligned((f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths)
             model = arm.options.model or ""
             is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
             if is_path and not os.path.exists(model):
@@ -96,7 +96,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"may read from the environment: {', '.join(self.trust.variables)}"
         if barred := sorted({name for arm in self.arms for name in arm.barred}):
             yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
-        yield from self.trust.key_lines(self.arms)
+        yield from key_lines(self.trust, self.arms)
 
     def _time(self) -> Iterator[str]:
         yield f"estimated time: {self.pace.left(self.starts, self.done).words}"

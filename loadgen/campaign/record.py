@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from loadgen import __version__
 from loadgen.campaign.arms import Arm
@@ -29,10 +29,8 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-class ArmRecord(BaseModel):
+class ArmRecord(BaseModel, extra="forbid", frozen=True):
     """A checkpoint on a server: flags of `loadgen bench` as keys, variables filled in, secrets hidden."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str
     server: str
@@ -40,10 +38,8 @@ class ArmRecord(BaseModel):
     profiles: tuple[str, ...]
 
 
-class CampaignRecord(CampaignOptions):
+class CampaignRecord(CampaignOptions, frozen=True, strict=False):
     """`campaign.json`: the file as resolved, and what was decided once for all."""
-
-    model_config = ConfigDict(strict=False)
 
     format: int = FORMAT
     loadgen: str = __version__
@@ -54,11 +50,6 @@ class CampaignRecord(CampaignOptions):
     arms: tuple[ArmRecord, ...]
     profiles: dict[str, dict[str, Any]]  # each as its file has it, secrets hidden
     order: tuple[str, ...]  # ids of cells
-
-    @property
-    def prompts(self) -> Seed:
-        """Where every prompt stream comes from, with profile and repeat."""
-        return Seed(self.seed, self.seed_chosen)
 
 
 def made(

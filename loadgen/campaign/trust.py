@@ -6,30 +6,16 @@ A file is a program: it names commands to run, and hosts to send to. docs/securi
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.endpoint.secrecy import command_line
-from loadgen.errors import UsageError
-from loadgen.protocol.address import host_of, is_this_machine
-from loadgen.session.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
+from loadgen.protocol.address import is_this_machine
+from loadgen.session.credentials import NO_KEY
 from loadgen.session.options import Options
 from loadgen.workload import profile
-
-
-class Asking(Protocol):
-    """What a file requests for one arm."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def options(self) -> Options: ...
-    @property
-    def barred(self) -> tuple[str, ...]: ...
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -59,9 +45,9 @@ class Trust(msgspec.Struct, frozen=True):
         """An arm's options with the API key that its server is to get, if any."""
         if self.key_env or self.key_file:
             return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
-        return options if self._gives(options) else replace(options, api_key_env=NO_KEY)
+        return options if self.gives(options) else replace(options, api_key_env=NO_KEY)
 
-    def _gives(self, options: Options) -> bool:
+    def gives(self, options: Options) -> bool:
         """Whether a key that was not named explicitly is sent to an arm's server."""
         return self.shipped or options.base_url is None or is_this_machine(options.base_url)
 
@@ -72,33 +58,6 @@ class Trust(msgspec.Struct, frozen=True):
         flags += [word for variable in self.variables for word in ("--allow-env", variable)]
         flags += ["--api-key-env", self.key_env] if self.key_env else []
         return flags + (["--api-key-file", self.key_file] if self.key_file else [])
-
-    def check(self, path: Path, arms: Sequence[Asking]) -> None:
-        """Raises UsageError that lists what the file would do without being allowed to."""
-        if barred := sorted({name for arm in arms for name in arm.barred}):
-            allowing = " ".join(f"--allow-env {name}" for name in barred)
-            raise UsageError(
-                f"{path} reads {', '.join(barred)} from the environment, and may send it to the servers that "
-                f"it names: read the file, and allow it with {allowing}"
-            )
-        starting = [arm for arm in arms if arm.options.launching.wanted]
-        if starting and not self.starts:
-            lines = "".join(f"\n  {arm.name}: {program(arm.options)}" for arm in starting)
-            raise UsageError(
-                f"{path} would run programs on this machine, as you; read them, and allow it with "
-                f"--allow-launch:{lines}"
-            )
-
-    def key_lines(self, arms: Sequence[Asking]) -> list[str]:
-        """Messages on an API key in the environment that is not sent to the hosts that the file names."""
-        if self.key_env or self.key_file or not api_key(None, None):
-            return []
-        hosts = {host_of(arm.options.base_url or ""): None for arm in arms if not self._gives(arm.options)}
-        return [
-            f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
-            f"{DEFAULT_VARIABLE} sends it"
-            for host in filter(None, hosts)
-        ]
 
 
 def program(options: Options) -> str:

@@ -20,7 +20,7 @@ from loadgen.results import run_directory
 from loadgen.results.csv_text import csv_text
 from loadgen.results.printing import encodable, printed
 from loadgen.results.run_directory import Result
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.transport.failure import FailureKind
 
 REQUESTS = "requests"  # the file's name, before its form's ending
@@ -190,9 +190,7 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         parser.print_help()
         return ExitCode.FIGURES
-    asked, unknown = parser.parse_known_args(argv)
-    if unknown:
-        refuse_unknown(unknown[0], parser)
+    asked = arguments(parser, argv)
     run = run_directory.load(asked.run_dir)
     if asked.output == "-":
         return _to_standard_output(run, asked.form)

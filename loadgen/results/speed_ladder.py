@@ -14,6 +14,7 @@ from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow,
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.model_names import split_name
 from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_roofline import devices
 from loadgen.validity.verdict import Level
 
 _PUBLISHED_AS = {"transformers serve": "Transformers"}
@@ -40,7 +41,7 @@ def row(run: Result, formula: str) -> SpeedRow:
         gpu=facts.environment.get("gpu", facts.environment.get("cpu", "")),
         input_length=facts.profile.input_len,
         quantization=quantization,
-        gpu_num=_gpus(facts) if ok.any() else None,
+        gpu_num=(devices(facts) or 1) if ok.any() and "gpu" in facts.environment else None,
         speed_tok_s=rounded(FORMULAS[formula](prompt, output, seconds)) if ok.any() else None,
         gpu_memory=_memory(facts),
         note=", ".join(_notes(run)),
@@ -102,13 +103,6 @@ def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:
             yield flag, following
         else:
             yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
-
-
-def _gpus(facts: Facts) -> int | None:
-    """GPUs that shared the model: as the engine was started, or reports; None without a visible GPU."""
-    given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
-    reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
-    return given or reported or 1 if "gpu" in facts.environment else None
 
 
 def _memory(facts: Facts) -> Memory | None:

@@ -47,7 +47,7 @@ def bench(
     """
     call = _begin(base_url, profile, options)
     try:
-        return _complete(call.wait())
+        return call.wait()
     except KeyboardInterrupt:
         raise Interrupted(call.partial) from None
 
@@ -66,7 +66,7 @@ async def bench_async(
 
     call = _begin(base_url, profile, options)
     try:
-        return _complete(await call.wait_async())
+        return await call.wait_async()
     except CancelledError as error:
         vars(error)["run"] = call.partial
         raise
@@ -76,11 +76,6 @@ def _begin(base_url: str | None, profile: Place | Profile | None, given: BenchOp
     options, workload = keywords.parsed(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
     return Call(lambda interrupts: _measure(options, workload, interrupts))
-
-
-def _complete(run: Run | None) -> Run:
-    assert run is not None  # only a request to stop leaves nothing
-    return run
 
 
 def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run:

@@ -15,11 +15,12 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.roofline import checkpoint, preset
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.session import progress, signals
+from loadgen.session import signals
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
 from loadgen.session.options import Options
+from loadgen.session.progress import Display
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload import plan
@@ -88,16 +89,8 @@ def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerA
     base_url = (options.base_url or "").rstrip("/")
     if (options.endpoint or "/v1").startswith("/v1"):
         base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats
-    return ServerAddress(
-        base_url,
-        auth.headers,
-        options.insecure,
-        options.ca_cert,
-        options.client_cert,
-        options.client_key,
-        auth.secrets,
-        loop,
-    )
+    certificates = (options.insecure, options.ca_cert, options.client_cert, options.client_key)
+    return ServerAddress(base_url, auth.headers, *certificates, secrets=auth.secrets, loop=loop)
 
 
 def first_token(session: Session, workload: Profile) -> None:
@@ -107,7 +100,7 @@ def first_token(session: Session, workload: Profile) -> None:
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    watch = Watch(progress.Silent(), "first token", interrupts=session.interrupts)
+    watch = Watch(Display(), "first token", interrupts=session.interrupts)
     outcome = measure(asked, session.transport_options(asked), watch)
     if outcome.signal:
         raise signals.Stopped(outcome.signal)

@@ -9,7 +9,7 @@ from concurrent.futures import wait as wait_for
 from signal import SIGINT
 from typing import Generic, TypeVar
 
-from loadgen.session.signals import CANCELLED, Interrupts, Stopped, StopRequest
+from loadgen.session.signals import CANCELLED, Interrupts, StopRequest
 
 T = TypeVar("T")
 
@@ -23,17 +23,11 @@ class Call(Generic[T]):
     def __init__(self, measure: Callable[[Interrupts], T]) -> None:
         self._request = StopRequest()
         thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen")
-        self._future = thread.submit(self._run, measure)
+        self._future = thread.submit(measure, self._request)
         thread.shutdown(wait=False)
 
-    def _run(self, measure: Callable[[Interrupts], T]) -> T | None:
-        try:
-            return measure(self._request)
-        except Stopped:
-            return None
-
-    def wait(self) -> T | None:
-        """What it comes to, None where it was stopped too early; raises what it raises.
+    def wait(self) -> T:
+        """What it comes to; raises what it raises.
 
         A KeyboardInterrupt meanwhile stops it, and is raised once it has ended: see `partial`.
         """
@@ -48,7 +42,7 @@ class Call(Generic[T]):
                     self._request.make(SIGINT)
             raise
 
-    async def wait_async(self) -> T | None:
+    async def wait_async(self) -> T:
         """As `wait`; a cancellation stops it, and is raised once it has ended."""
         future = asyncio.wrap_future(self._future)
         try:

@@ -89,16 +89,16 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         if runs:
             gc.collect()  # it is off while anything is measured: see cli.run
         run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
-        worst = max(worst, tell(session, run, directory))
+        worst = max(worst, finish(session, run, directory))
         if worst in signals.EXIT_CODES:
             break
         session.check_alive(failed=not run.records.ok.all())
         runs.append(run)
     if len(runs) > 1:
-        found = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
-        printed("\n".join(repeats.render(found)), sys.stdout)
+        spreads = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
+        printed("\n".join(repeats.render(spreads)), sys.stdout)
         path = directory.with_name(f"{directory.name}-repeats.json")
-        write_result(path, repeats.json(found))
+        write_result(path, repeats.json(spreads))
         printed(f"repeats: {path}", sys.stdout)
     return worst, runs
 
@@ -131,7 +131,7 @@ def check(options: Options) -> None:
         run_directory.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
-def tell(session: Session, run: Result, directory: Path) -> int:
+def finish(session: Session, run: Result, directory: Path) -> int:
     """Write the files, print the report, and give the exit code; the files come first."""
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
@@ -149,16 +149,11 @@ def tell(session: Session, run: Result, directory: Path) -> int:
         progress.warn(error)
     if number := run.facts.signal or kept.signal:
         return signals.exit_code(number)
-    return _exit_code(run, options.strict, bool(errors))
-
-
-def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
-    facts = run.facts
     if not run.records.ok.any():
         progress.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING
-    if facts.partial:
+    if run.facts.partial:
         return ExitCode.NOTHING
-    if strict and run.verdict.level is Level.INVALID:
+    if options.strict and run.verdict.level is Level.INVALID:
         return ExitCode.INVALID
-    return ExitCode.UNWRITTEN if unwritten else ExitCode.FIGURES
+    return ExitCode.UNWRITTEN if errors else ExitCode.FIGURES

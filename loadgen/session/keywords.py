@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers
 from loadgen.session.credentials import NO_KEY, checked_key
@@ -108,6 +109,9 @@ def parsed(
             raise UsageError(f"bench() has no keyword {name!r}{nearest(name, BenchOptions.__annotations__)}")
     if not isinstance(base_url, str | None):
         raise UsageError(f"base_url: expected `str`, got `{type(base_url).__name__}`")
+    for name, value in {**given, "base_url": base_url}.items():
+        if "\0" in str(value) and isinstance(value, str | Path):
+            raise UsageError(f"{name}: has a zero byte")
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     try:
         values: dict[str, Any] = dict(msgspec.convert(plain, BenchOptions))
@@ -125,7 +129,10 @@ def parsed(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
-    values["metadata"] = tuple(values.get("metadata", ()))
+    check_headers(headers.items())
+    values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
+    if "label" in values:
+        values["label"] = hide(values["label"])
     options = Options(base_url=base_url, overrides=overrides, headers=headers, quiet=True, **values)
     return options, _profile(workload, overrides)
 
@@ -136,7 +143,10 @@ def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[
     if workload is None:
         made = profile.build(overrides, "bench()")
     elif isinstance(workload, Profile):
-        made = profile.build({**workload.model_dump(exclude_unset=True), **overrides}, "bench()")
+        given = workload.model_dump(exclude_unset=True, warnings=False)
+        if overrides.get("duration") is not None:
+            given.pop("num_prompts", None)  # one for the other, as of a profile by name
+        made = profile.build({**given, **overrides}, "bench()")
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)
     else:
@@ -150,5 +160,5 @@ def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[
 def _words(message: str) -> str:
     """msgspec's message, begun with the keyword that it is about."""
     reason, _, path = message.partition(" - at ")
-    name = path.strip("`").removeprefix("$.")
+    name = path.rpartition("$.")[2].strip("`")
     return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

@@ -17,9 +17,9 @@ from loadgen.session.attach import attach, settings
 from loadgen.session.bench import check, seeded
 from loadgen.session.ladder_run import Climb
 from loadgen.session.options import Options, bench_parser, parse
+from loadgen.session.progress import warn
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
-from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 
@@ -81,27 +81,22 @@ def _workload(options: Options) -> Profile:
 
 def _climb(ladder: Climb, options: Options, asked: ServerSettings) -> None:
     """Measure every length; a server that dies of one is started again for the next."""
-    seed = seeded(options)
+    seed, inside = seeded(options), replace(options, run_dir=str(ladder.directory))
     while ladder.left:
-        _climb_on(ladder, options, asked, seed)
-
-
-def _climb_on(ladder: Climb, options: Options, asked: ServerSettings, seed: Seed) -> None:
-    """Climb until nothing is left, or the server has died."""
-    with ExitStack() as stack:
-        try:
-            session = attach(replace(options, run_dir=str(ladder.directory)), asked, ladder.workload, stack)
-        except LoadgenError as error:
-            if not ladder.rows:
-                raise
-            printed(f"loadgen: {error}", sys.stderr)
-            ladder.give_up("the server did not start again")
-            return
-        ladder.workload = _native(ladder.workload, options, session.served.engine.name)
-        try:
-            ladder.on(session, seed)
-        except MeasureError as error:
-            printed(f"loadgen: {error}", sys.stderr)
+        with ExitStack() as stack:
+            try:
+                session = attach(inside, asked, ladder.workload, stack)
+            except LoadgenError as error:
+                if not ladder.rows:
+                    raise
+                warn(str(error))
+                ladder.give_up("the server did not start again")
+                return
+            ladder.workload = _native(ladder.workload, options, session.served.engine.name)
+            try:
+                ladder.on(session, seed)
+            except MeasureError as error:
+                warn(str(error))
 
 
 def _native(workload: Profile, options: Options, engine: str) -> Profile:

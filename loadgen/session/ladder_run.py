@@ -64,7 +64,7 @@ class Climb:
         while self.left:
             self._add(self._missed(self.left.popleft(), why))
 
-    def tell(self) -> None:
+    def print_tables(self) -> None:
         """Print our table and the published one; without rows, remove the directory."""
         if not self.rows:
             run_directory.remove_empty(self.directory)
@@ -96,9 +96,8 @@ class Climb:
             served = session.served
             root = "" if served.engine.simulated else served.model_root
             base, quantization = speed_ladder.named(root or served.model, session.checkpoint)
-            previous = SpeedRow(
-                base, speed_ladder.backend(served.engine.name), "", length, quantization, None, None
-            )
+            backend = speed_ladder.backend(served.engine.name)
+            previous = SpeedRow(base, backend, "", length, quantization, None, None)
         return replace(
             previous,
             input_length=length,
@@ -131,7 +130,7 @@ def exit_code(climb: Climb, measure: Callable[[], None]) -> int:
     except KeyboardInterrupt as stop:
         return signals.exit_code(signals.number_of(stop))
     finally:
-        climb.tell()
+        climb.print_tables()
     return 0 if climb.measured else MeasureError.exit_code
 
 

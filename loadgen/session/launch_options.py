@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,19 +14,18 @@ from loadgen.errors import UsageError
 from loadgen.workload.bounds import shown
 
 ENGINES = ("vllm", "sglang", "transformers")
-_SETTINGS = (
-    "context_len",
-    "memory_fraction",
-    "tensor_parallel",
-    "quantization",
-    "skip_tokenizer",
-    "prefix_caching",
-    "server_seed",
-)
 _TIMEOUT_S = 1200.0
 _LINES = ("--server-args", "--container-args")
-# A setting whose flag has another name.
-_FLAGS = {"seed": "server_seed", "arguments": "server_args", "environment": "server_env"}
+_SETTINGS = (
+    "context_len", "memory_fraction", "tensor_parallel", "quantization", "skip_tokenizer", "prefix_caching",
+    "seed", "arguments", "environment",
+)  # fmt: skip
+# Settings and fields of Launching whose flags have other names.
+_FLAGS = {
+    "seed": "server_seed", "arguments": "server_args", "environment": "server_env",
+    "engine": "launch", "command": "launch_command", "container": "launch_container",
+    "python": "server_python", "timeout_s": "launch_timeout_s", "trace_directory": "server_trace",
+}  # fmt: skip
 
 
 class Launching(msgspec.Struct, frozen=True):
@@ -76,7 +75,9 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     add("--launch-timeout-sec", dest="launch_timeout_s", type=float, metavar="S",
         help="wait S seconds for it to be ready (default 1200)")
     add("--dry-run", action="store_true", help="print the command that would start it, then exit")
-    add("--server-trace", metavar="DIR", help="have the engine write a profiler trace of the run")
+    # The server may start in another directory.
+    add("--server-trace", type=os.path.abspath, metavar="DIR",
+        help="have the engine write a profiler trace of the run")
 # fmt: on
 
 
@@ -91,31 +92,18 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 def launching(values: dict[str, Any]) -> Launching:
     """The launch that the flags' `values` ask for, which are taken out of them; raises UsageError."""
-    given = {name: values.pop(name) for name in _SETTINGS if name in values}
-    if "server_seed" in given:
-        given["seed"] = given.pop("server_seed")
-    if arguments := _words("--server-args", values.pop("server_args", "")):
-        given["arguments"] = arguments
-    if pairs := values.pop("server_env", []):
-        given["environment"] = _environment(pairs)
-    trace = values.pop("server_trace", None)
-    launch = Launching(
-        engine=values.pop("launch", None),
-        command=values.pop("launch_command", None),
-        container=values.pop("launch_container", None),
-        container_engine=values.pop("container_engine", None),
-        container_args=_words("--container-args", values.pop("container_args", "")),
-        python=values.pop("server_python", None),
-        settings=given,
-        timeout_s=values.pop("launch_timeout_s", _TIMEOUT_S),
-        dry_run=values.pop("dry_run", False),
-        trace_directory=None if trace is None else os.path.abspath(trace),  # the server may start elsewhere
-    )
-    _check(launch, given)
+    values["server_args"] = _words("--server-args", values.get("server_args", ""))
+    values["container_args"] = _words("--container-args", values.get("container_args", ""))
+    values["server_env"] = _environment(values.get("server_env", []))
+    names = (*_SETTINGS, *Launching.__struct_fields__)
+    own = {name: values.pop(flag) for name in names if (flag := _FLAGS.get(name, name)) in values}
+    settings = {name: value for name in _SETTINGS if (value := own.pop(name, None)) not in (None, (), {})}
+    launch = Launching(settings=settings, **own)
+    _check(launch)
     return launch
 
 
-def _check(launch: Launching, given: Mapping[str, Any]) -> None:
+def _check(launch: Launching) -> None:
     if launch.command is not None and launch.engine:
         raise UsageError("--launch-command is the whole command: leave out --launch")
     if not 0 < launch.timeout_s < 1e9:
@@ -124,7 +112,7 @@ def _check(launch: Launching, given: Mapping[str, Any]) -> None:
         raise UsageError("--container-engine and --container-args go with --launch-container")
     if launch.wanted:
         return
-    needless = [_FLAGS.get(name, name) for name in given]
+    needless = [_FLAGS.get(name, name) for name in launch.settings]
     needless += ["server_python"] * (launch.python is not None) + ["dry_run"] * launch.dry_run
     needless += ["launch_timeout_sec"] * (launch.timeout_s != _TIMEOUT_S)
     if needless:

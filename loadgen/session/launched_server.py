@@ -34,7 +34,7 @@ from loadgen_servers.process.running import Running, free_port, start
 
 LOG = "server.log"
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
 
@@ -57,11 +57,9 @@ class Startup(msgspec.Struct, frozen=True):
         return min(self.elapsed_s / self.launch.timeout_s, 1.0)
 
     def line(self) -> str:
-        """How long it has taken, and its last word."""
-        last = self.running.tail(1)
-        return f"starting {self.launch.name}: {self.elapsed_s:.0f} s" + (
-            f" · {hide(last[0].strip())}" if last else ""
-        )
+        """How long it has taken, and the last line of its log."""
+        last = "".join(f" · {hide(line.strip())}" for line in self.running.tail(1))
+        return f"starting {self.launch.name}: {self.elapsed_s:.0f} s{last}"
 
 
 def dry_run(options: Options, settings: ServerSettings) -> str:
@@ -81,9 +79,8 @@ def launched(
     launch = options.launching
     port = free_port()
     command = _command(options, settings, port)
-    directory = run_directory.create_directory(
-        Path(options.run_dir or "runs"), f"{launch.name}-server", run_directory.now()
-    )
+    base, now = Path(options.run_dir or "runs"), run_directory.now()
+    directory = run_directory.create_directory(base, f"{launch.name}-server", now)
     before = discovery.device_memory_bytes()
     startup = Startup(launch, _started(command, port, directory, auth.variables), clock.now_ns())
     access = ServerAddress(f"http://127.0.0.1:{port}", auth.headers, secrets=auth.secrets, loop=loop)
@@ -143,17 +140,9 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
         model=options.model or "",
         port=port,
         served_model_name=options.served_model_name if own else None,
-        context_len=settings.context_len,
-        memory_fraction=settings.memory_fraction,
-        tensor_parallel=settings.tensor_parallel,
-        quantization=settings.quantization,
-        skip_tokenizer=bool(settings.skip_tokenizer),
-        prefix_caching=settings.prefix_caching,
-        seed=settings.seed,
         trace_directory=launch.trace_directory if own else None,
-        arguments=tuple(settings.arguments or ()),
-        environment=settings.environment or {},
         python=launch.python,
+        **settings.model_dump(exclude_none=True),
     )
     try:
         if launch.container is not None:
@@ -183,7 +172,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
                 limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
                 raise _death(launch.name, running, f"is not ready after {limit}")
             display.show(startup)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     finally:
         display.close()
 
@@ -203,7 +192,7 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
     """Raises ServerDied where the server has ended, or does so within a time."""
     deadline_ns = clock.now_ns() + int(wait_s * 1e9)
     while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     if code is not None:
         raise _death(name, running, f"ended with {code} during the run")
 
@@ -224,4 +213,4 @@ def _until_memory_is_back(before: int | None) -> None:
         now = discovery.device_memory_bytes()
         if now is None or now <= before + _MEMORY_BYTES:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

@@ -30,12 +30,7 @@ _SPARE_FILES = 64
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
-UNHEARD = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
-
-
-def never() -> bool:
-    """As `TransportOptions.gone` of a server whose end cannot be seen."""
-    return False
+_NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
@@ -47,7 +42,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
     hide: Hide = as_is  # what servers write, without the secrets they were sent
-    gone: Callable[[], bool] = never  # whether the server has ended, where that is known
+    gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -111,16 +106,6 @@ class _Ending:
 
 
 @contextmanager
-def _until_its_end(run: Run, interrupts: Interrupts) -> Iterator[_Ending]:
-    ending = _Ending(run)
-    try:
-        with interrupts.caught(ending.by_signal):
-            yield ending
-    finally:
-        run.kill()
-
-
-@contextmanager
 def _no_collector() -> Iterator[None]:
     """Disable the garbage collector: decoding allocates many objects but no cycles."""
     was_on = gc.isenabled()
@@ -147,25 +132,28 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
     run = start(job, options.transport)
     progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
-    began_ns = clock.now_ns()
-    with _until_its_end(run, watch.interrupts) as ending, _no_collector(), watch.during:
-        journal.start_syncing()
-        for capture in run.captures():
-            if capture is None:
-                journal.write()
-                watch.display.show(progress)
-                watch.interrupts.poll()
-                ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
-                continue
-            record = decoder.decode(capture)
-            journal.add(record)
-            rules.note(record.failure)
-            progress.note(record)
-        journal.finish()
+    began_ns, ending = clock.now_ns(), _Ending(run)
+    try:
+        with watch.interrupts.caught(ending.by_signal), _no_collector(), watch.during:
+            journal.start_syncing()
+            for capture in run.captures():
+                if capture is None:
+                    journal.write()
+                    watch.display.show(progress)
+                    watch.interrupts.poll()
+                    ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
+                    continue
+                record = decoder.decode(capture)
+                journal.add(record)
+                rules.note(record.failure)
+                progress.note(record)
+            journal.finish()
+    finally:
+        run.kill()
     spill = journal.path.parent if journal.path is not None else None
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
-    health = run.health or UNHEARD
+    health = run.health or _NO_HEALTH
     return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
 
 

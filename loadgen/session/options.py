@@ -16,7 +16,7 @@ from loadgen.protocol.sent_headers import check_headers, check_path, check_reque
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.refused_options import ONLY_RANDOM, OTHER_DATASETS, REFUSED
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.workload import bounds
 from loadgen.workload.bounds import parsed_by, real, shown, whole
 
@@ -96,11 +96,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     """The options on this command line; raises UsageError that names what is wrong with it."""
     words = joined(argv)
     _refuse(words)
-    parser = parser or bench_parser()
-    given, unknown = parser.parse_known_args(words)
-    if unknown:
-        refuse_unknown(unknown[0], parser)
-    values = vars(given)
+    values = vars(arguments(parser or bench_parser(), words))
     if values.pop("dataset_name") != "random":
         raise UsageError("--dataset-name: only random is supported")
     base_url = values.pop("base_url", None)
@@ -123,11 +119,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
         raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
-    # They are written into every result as they are given.
-    if "metadata" in options:
-        options["metadata"] = tuple(map(hide, options["metadata"]))
-    if "label" in options:
-        options["label"] = hide(options["label"])
+    options["metadata"] = tuple(options.get("metadata", ()))
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(
@@ -210,8 +202,7 @@ def _target_flags(group: Group) -> None:
     add("--base-url", metavar="URL", help="address of a running server, http or https")
     add("--host", help="with --port, instead of --base-url")
     add("--port", type=whole(0, 65535))
-    add("--endpoint", metavar="PATH",
-        help="default: the backend's, /v1/completions or /v1/chat/completions")
+    add("--endpoint", metavar="PATH", help="default: the backend's, /v1/completions or /v1/chat/completions")
     add("--backend", choices=("openai", "openai-chat", "vllm", "sglang"),
         help="API (default openai: completions; sglang: its own /generate)")
     add("--model", help="default: the first in /v1/models")
@@ -328,8 +319,8 @@ def _output_flags(group: Group) -> None:
     add("--result-dir", metavar="DIR", help="for --save-result (default: the current directory)")
     add("--result-filename", metavar="FILE")
     add("--run-dir", metavar="DIR", help="parent of run directories (default: runs)")
-    add("--metadata", nargs="+", action="extend", metavar="KEY=VALUE")
-    add("--label")
+    add("--metadata", nargs="+", action="extend", type=hide, metavar="KEY=VALUE")  # as in every result
+    add("--label", type=hide)
 # fmt: on
 
 

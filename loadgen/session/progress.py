@@ -44,10 +44,6 @@ class Progress:
             self.ttft_count += 1
 
     @property
-    def running(self) -> int:
-        return max(self.counters.sent - self.counters.ended, 0)
-
-    @property
     def elapsed_s(self) -> float:
         return (clock.now_ns() - self.begin_ns) / 1e9
 
@@ -79,7 +75,8 @@ class Progress:
     def line(self) -> str:
         """All of it in one line."""
         of = "" if self.total is None else f"/{self.total}"
-        parts = [f"{self.title}: {self.ended}{of} done", f"{self.running} running"]
+        running = max(self.counters.sent - self.counters.ended, 0)
+        parts = [f"{self.title}: {self.ended}{of} done", f"{running} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if (rate := self.token_rate_per_s()) is not None:
@@ -105,24 +102,17 @@ class Shown(Protocol):
     def line(self) -> str: ...
 
 
-class Display(Protocol):
-    """Shows progress a few times a second."""
-
-    def show(self, progress: Shown) -> None: ...
-    def close(self) -> None: ...
-
-
-class Silent:
-    """Shows nothing."""
+class Display:
+    """Shows progress a few times a second: this one nothing."""
 
     def show(self, progress: Shown) -> None:
-        """Nothing."""
+        """Show how far a run is."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Take away what must not stay."""
 
 
-class Lines:
+class Lines(Display):
     """A plain line now and then, for logs."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -135,12 +125,9 @@ class Lines:
             self.last_ns = clock.now_ns()
             printed(progress.line(), self.stream)
 
-    def close(self) -> None:
-        """Nothing: lines stay."""
 
-
-class ProgressBar:
-    """One line that stays in place on a terminal."""
+class ProgressBar(Display):
+    """One line that stays in place on a terminal; where that is gone, nothing more is shown."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -148,45 +135,34 @@ class ProgressBar:
 
         self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self.live.start()
+        self.gone = False
 
     def show(self, progress: Shown) -> None:
         """A bar and the figures."""
+        if self.gone:
+            return
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
         bar = ProgressBar(total=1.0, completed=progress.share, width=60)
-        self.live.update(Group(Text(progress.line(), overflow="ellipsis", no_wrap=True), bar), refresh=True)
+        figures = Text(progress.line(), overflow="ellipsis", no_wrap=True)
+        try:
+            self.live.update(Group(figures, bar), refresh=True)
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self.gone = True
 
     def close(self) -> None:
         """Take the bar away: the report takes its place."""
-        self.live.stop()
-
-
-class Lasting:
-    """A display that costs itself alone: where its terminal is gone, nothing more is shown."""
-
-    def __init__(self, inner: Display) -> None:
-        self.inner = inner
-
-    def show(self, progress: Shown) -> None:
-        """As the display does, while it can."""
-        try:
-            self.inner.show(progress)
-        except (OSError, ValueError):  # ValueError: the stream is closed
-            self.inner = Silent()
-
-    def close(self) -> None:
-        """As the display does, if it can."""
         with suppress(OSError, ValueError):
-            self.inner.close()
+            self.live.stop()
 
 
 def display(quiet: bool) -> Display:
     """The display that fits standard error: a bar on a terminal, lines elsewhere, none when quiet."""
     if quiet or sys.stderr is None or sys.stderr.closed:
-        return Silent()
-    return Lasting(ProgressBar() if sys.stderr.isatty() else Lines(sys.stderr))
+        return Display()
+    return ProgressBar() if sys.stderr.isatty() else Lines(sys.stderr)
 
 
 def warn(text: str) -> None:

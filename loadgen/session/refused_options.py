@@ -4,40 +4,26 @@ from __future__ import annotations
 
 ONLY_RANDOM = "only --dataset-name random is supported"
 OTHER_DATASETS = (
-    "--random-mm-",
-    "--sharegpt-",
-    "--custom-",
-    "--spec-bench-",
-    "--speed-bench-",
-    "--prefix-repetition-",
-    "--blazedit-",
-    "--asr-",
-    "--timed-trace-",
-    "--hf-",
-)
-# Flags of `vllm bench serve` 0.32 that are not supported here, each with what to use instead.
-REFUSED = {
-    "--dataset-path": ONLY_RANDOM,
-    "--self-timed": ONLY_RANDOM,
-    "--no-self-timed": ONLY_RANDOM,
-    "--no-oversample": ONLY_RANDOM,
-    "--skip-chat-template": "--backend openai sends prompts without a template",
-    "--enable-multimodal-chat": "only text is sent",
-    "--disable-shuffle": ONLY_RANDOM,
-    "--random-batch-size": "every request has one prompt",
-    "--no-reranker": "only text generation is measured",
-    "--tokenizer-mode": "use --tokenizer DIR",
-    "--skip-tokenizer-init": "--prompt-format ids (the default) needs none; a server's: --skip-tokenizer",
-    "--trust-remote-code": "code from a model's repository is never run",
-    "--use-beam-search": "only greedy decoding and sampling are measured",
-    "--lora-modules": "pass the adapter's name as --model",
-    "--lora-assignment": "pass the adapter's name as --model",
-    "--ramp-up-strategy": "use --request-rate with --burstiness",
-    "--ramp-up-start-rps": "use --request-rate with --burstiness",
-    "--ramp-up-end-rps": "use --request-rate with --burstiness",
-    "--probe-request-rate": "no probe requests are sent",
-    "--plot-timeline": "use `loadgen report --html` for plots",
-    "--timeline-itl-thresholds": "use `loadgen report --html` for plots",
-    "--plot-dataset-stats": "use `loadgen report --html` for plots",
-    "--log-config-file": "there is no log to configure: use --quiet",
+    "--random-mm-", "--sharegpt-", "--custom-", "--spec-bench-", "--speed-bench-", "--prefix-repetition-",
+    "--blazedit-", "--asr-", "--timed-trace-", "--hf-",
+)  # fmt: skip
+# What to use instead of the flags of `vllm bench serve` 0.32 that are not supported here.
+_INSTEAD = {
+    ONLY_RANDOM: "--dataset-path --self-timed --no-self-timed --no-oversample --disable-shuffle",
+    "--backend openai sends prompts without a template": "--skip-chat-template",
+    "only text is sent": "--enable-multimodal-chat",
+    "every request has one prompt": "--random-batch-size",
+    "only text generation is measured": "--no-reranker",
+    "use --tokenizer DIR": "--tokenizer-mode",
+    "--prompt-format ids (the default) needs none; a server's: --skip-tokenizer": "--skip-tokenizer-init",
+    "code from a model's repository is never run": "--trust-remote-code",
+    "only greedy decoding and sampling are measured": "--use-beam-search",
+    "pass the adapter's name as --model": "--lora-modules --lora-assignment",
+    "use --request-rate with --burstiness": "--ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps",
+    "no probe requests are sent": "--probe-request-rate",
+    "use `loadgen report --html` for plots": (
+        "--plot-timeline --timeline-itl-thresholds --plot-dataset-stats"
+    ),
+    "there is no log to configure: use --quiet": "--log-config-file",
 }
+REFUSED = {flag: reason for reason, flags in _INSTEAD.items() for flag in flags.split()}

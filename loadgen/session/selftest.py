@@ -21,18 +21,22 @@ from loadgen import clock
 from loadgen.arrays import Int64
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics.metrics import compute
+from loadgen.metrics.record import Records
 from loadgen.protocol import engines
+from loadgen.protocol.layout import counted
 from loadgen.protocol.openai import DIALECTS
 from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
-from loadgen.session.progress import Silent
-from loadgen.spelling import Parser
+from loadgen.session.progress import Display
+from loadgen.spelling import Parser, arguments
 from loadgen.telemetry.environment import describe
 from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.transport.job import Health
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
+from loadgen.validity.run_metadata import asked
 from loadgen.workload import plan, profile
 from loadgen.workload.bounds import MOST_STREAMS, real, whole
 from loadgen.workload.plan import ModelTarget, Plan, Seed
@@ -48,6 +52,7 @@ _MARGIN = 1.3  # a step with twice the streams takes longer
 _LEAST_MESSAGES = 4
 _LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _PATIENCE_S = 60.0
+_LEAST_INTERVAL_MS = 0.5  # at the pace of a warm-up: one process writes all messages
 _USUAL_STREAMS = 256
 _COUNT, _POSITIVE = whole(1, MOST_STREAMS), real(0.001, 10_000)  # of its flags
 
@@ -62,13 +67,11 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     chat: bool = False
 
     @classmethod
-    def of(cls, workload: Profile, interval_ms: float = 20.0, tokens_per_message: int = 1) -> SelftestLoad:
+    def of(cls, workload: Profile) -> SelftestLoad:
         """The load of a run to come, from its profile; the server's pace is a guess."""
         streams = workload.max_concurrency or _USUAL_STREAMS
         return cls(
             streams=min(streams, workload.num_prompts or streams),
-            interval_ms=interval_ms,
-            tokens_per_message=tokens_per_message,
             input_tokens=workload.input_len,
             chat=workload.backend == "openai-chat",
         )
@@ -77,7 +80,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     def words(self) -> str:
         pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
         each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
-        return f"{self.streams} stream{'s' * (self.streams != 1)} × {pace}{each}"
+        return f"{counted(self.streams, 'stream')} × {pace}{each}"
 
 
 @dataclass
@@ -97,7 +100,9 @@ class Null:
 
 @contextmanager
 def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
-    """A null server of our own; raises MeasureError."""
+    """A null server of our own; raises UsageError or MeasureError where it cannot be started."""
+    if not hasattr(select, "epoll"):
+        raise UsageError("the self-test needs Linux: its null server waits on epoll")
     with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
         log = Path(name) / "log.jsonl"
         pace = ["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", "--log", str(log)]
@@ -146,7 +151,7 @@ def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
     target = replace(ServerAddress(base_url).target(made.path, None), delay_acks=True)
     options = TransportOptions(target, transport, request_id_prefix=prefix)
-    outcome = measure(made, options, Watch(Silent(), "self-test"))
+    outcome = measure(made, options, Watch(Display(), "self-test"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     if outcome.cut_short:
@@ -251,9 +256,20 @@ def measure_client(
     load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0
 ) -> dict[str, Calibration]:
     """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
-    _check_platform()
     environment, each_s = calibration.environment_digest(describe()), budget_s / len(transports)
     return {transport: _calibrate(load, transport, each_s, environment) for transport in transports}
+
+
+def at_the_pace_of(workload: Profile, transport: str, warmed: Records) -> None:
+    """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
+    pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
+    if pace.itl.n:
+        tokens = round(pace.total_output_tokens / pace.health.messages)
+        interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
+        load = replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
+    measured = measure_client(load, [transport])
+    calibration.remember(measured.values())
+    printed("\n".join((f"self-test at {load.words}:", *table(measured[transport]))), sys.stdout)
 
 
 class Mode(msgspec.Struct, frozen=True):
@@ -339,9 +355,8 @@ def _cell(error: Error, us: float) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
-    options = _parser().parse_args(argv)
+    options = arguments(_parser(), argv)
     transports = tuple(TRANSPORTS) if options.transport == "both" else (options.transport,)
-    _check_platform()
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
     lines, well = _modes(transports)
@@ -354,11 +369,6 @@ def main(argv: Sequence[str]) -> int:
     if options.save and calibration.remember(measured.values()):
         printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
     return 0 if well else MeasureError.exit_code
-
-
-def _check_platform() -> None:
-    if not hasattr(select, "epoll"):
-        raise UsageError("the self-test needs Linux: its null server waits on epoll")
 
 
 def _parser() -> argparse.ArgumentParser:

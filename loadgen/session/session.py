@@ -27,10 +27,10 @@ from loadgen.results.journal import Journal
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.identify import Flags
-from loadgen.session import calibrate, progress, signals
+from loadgen.session import progress, signals
 from loadgen.session.followup import FinishedRun, Step, bounded, calibrated, followed_up, with_outcome
 from loadgen.session.local_server import Local
-from loadgen.session.measure import Outcome, TransportOptions, Watch, measure, never
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.signals import Interrupts
@@ -133,11 +133,14 @@ class Session(msgspec.Struct, frozen=True):
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         made = plan.make(workload, self.subject, seed)
-        self._check_fits(made)
+        if 0 < (limit := self.served.max_model_len) < made.longest:
+            raise MeasureError(
+                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
+                "lower --random-input-len or --random-output-len"
+            )
         started = run_directory.now()
-        directory = run_directory.create_directory(
-            Path(self.options.run_dir or "runs"), workload.name or "bench", started
-        )
+        base = Path(self.options.run_dir or "runs")
+        directory = run_directory.create_directory(base, workload.name or "bench", started)
         display = progress.display(self.options.quiet)
         journal = Journal(directory / run_directory.JOURNAL, _LOG.warning)
         try:
@@ -162,10 +165,12 @@ class Session(msgspec.Struct, frozen=True):
         sensing = self._sensing()
         warmed = self._warm_up(made, options, display)
         if self.options.selftest:
-            calibrate.at_the_pace_of(made.profile, options.transport, warmed)
+            from loadgen.session import selftest  # no other run pays for it
+
+            selftest.at_the_pace_of(made.profile, options.transport, warmed)
         facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(facts.dumped())
-        before = throttling.snapshot() if is_loopback(self.root.host) else None
+        start = throttling.snapshot() if is_loopback(self.root.host) else None
         observer, traces = None, self.options.launching.trace_directory
         if self.options.observe:
             observer = MetricsScraper(self.access, self.root.tls, self.served.model)
@@ -173,12 +178,14 @@ class Session(msgspec.Struct, frozen=True):
             if self.local is not None:
                 self.local.pids()  # searching for them is cheaper while there are few connections
         during, rules = _sampled(observer, sensing), self.options.stop_rules()
+        cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
+        title = f"{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, self._title(made), during, journal, rules, self.interrupts)
+            watch = Watch(display, title, during, journal, rules, self.interrupts)
             outcome = measure(made, options, watch)
             facts = self._masked(with_outcome(facts, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
@@ -187,10 +194,8 @@ class Session(msgspec.Struct, frozen=True):
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
             (
-                "throttling",  # of this machine, where the server is on it
-                lambda _: (
-                    {"throttled": throttling.throttled(before, throttling.snapshot())} if before else {}
-                ),
+                "throttling",
+                lambda _: {"throttled": throttling.throttled(start, throttling.snapshot())} if start else {},
             ),
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
             (
@@ -208,11 +213,6 @@ class Session(msgspec.Struct, frozen=True):
         )
         return Result(self._masked(followed_up(facts, steps)), outcome.records)
 
-    def _title(self, made: Plan) -> str:
-        """The run's name in the display."""
-        name = made.profile.name or "bench"
-        return name if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, {name}"
-
     def _masked(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
         return Facts.model_validate(self.access.secrets.mask(facts.model_dump()))
@@ -221,14 +221,13 @@ class Session(msgspec.Struct, frozen=True):
         """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
         if not self.options.fingerprint:
             return {}
-        if made.path in self.fingerprints:
-            return {"fingerprint": self.fingerprints[made.path]}
-        if outcome.interrupted or not outcome.records.ok.any():
-            stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
-            return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
-        self.fingerprints[made.path] = greedy_prompts.ask(
-            self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
-        )
+        if made.path not in self.fingerprints:
+            if outcome.interrupted or not outcome.records.ok.any():
+                stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
+                return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
+            self.fingerprints[made.path] = greedy_prompts.ask(
+                self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
+            )
         return {"fingerprint": self.fingerprints[made.path]}
 
     def _reset_cache(self) -> str:
@@ -260,15 +259,8 @@ class Session(msgspec.Struct, frozen=True):
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
-            gone=self.local.gone if self.local is not None else never,
+            gone=self.local.gone if self.local is not None else lambda: False,
         )
-
-    def _check_fits(self, made: Plan) -> None:
-        if 0 < (limit := self.served.max_model_len) < made.longest:
-            raise MeasureError(
-                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
-                "lower --random-input-len or --random-output-len"
-            )
 
     def _warm_up(self, made: Plan, options: TransportOptions, display: Display) -> Records:
         """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
@@ -354,10 +346,10 @@ class Session(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def _sampled(observer: MetricsScraper | None, sensing: Sampler | None) -> Iterator[None]:
+def _sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
     """Sample the server's counters and this machine's sensors meanwhile."""
     with ExitStack() as stack:
-        for source in (observer, sensing):
+        for source in sources:
             if source is not None:
                 stack.enter_context(source.sampling())
         yield

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 NAMES: dict[int, str] = {
     signal.SIGINT: "Ctrl-C",
@@ -45,24 +44,16 @@ def stop(number: int) -> None:
     raise Stopped(number)
 
 
-class Interrupts(Protocol):
-    """Where requests to end a run early come from."""
+class Interrupts:
+    """Where requests to end a run early come from: the signals of the process, for its main thread alone."""
 
     @property
     def pending(self) -> bool:
         """Whether `poll` has something to deliver."""
+        return False
 
     def poll(self) -> None:
-        """React now to a request that does not deliver itself."""
-
-    def caught(self, react: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Call `react` with the signal's number for each request that comes meanwhile."""
-
-
-class Signals:
-    """Requests by the signals of the process; for its main thread alone."""
-
-    pending = False
+        """React now to a request that does not deliver itself: a signal does."""
 
     @contextmanager
     def caught(self, react: Callable[[int], None]) -> Iterator[None]:
@@ -79,14 +70,11 @@ class Signals:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def poll(self) -> None:
-        """Nothing: a signal delivers itself."""
+
+SIGNALS = Interrupts()
 
 
-SIGNALS = Signals()
-
-
-class StopRequest:
+class StopRequest(Interrupts):
     """A request that another thread of the program makes, and `poll` delivers as a signal."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def subject(facts: Facts) -> ModelIdentity:
         gpu=environment.get("gpu", ""),
         memory=environment.get("memory", ""),
         partitioned=bool(environment.get("gpu_mig")),
-        devices=_devices(facts),
+        devices=devices(facts),
     )
 
 
@@ -62,11 +62,10 @@ def lines(facts: Facts, metrics: Metrics) -> list[str]:
     return bound.lines(facts.ceiling, *figures(facts, metrics))
 
 
-def _devices(facts: Facts) -> int | None:
+def devices(facts: Facts) -> int | None:
     """How many GPUs share the model: as the engine reports, as it was started, or where its memory is."""
-    if facts.as_run is not None and facts.as_run.tensor_parallel:
-        return facts.as_run.tensor_parallel
-    if facts.launched is not None and facts.launched.settings.tensor_parallel:
-        return facts.launched.settings.tensor_parallel
+    reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
+    given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
     sensed = facts.sensed
-    return len(sensed.gpus) or None if sensed is not None and sensed.gpus_how == WITH_SERVER else None
+    holding = len(sensed.gpus) if sensed is not None and sensed.gpus_how == WITH_SERVER else None
+    return reported or given or holding or None

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from pydantic import (
@@ -54,7 +54,8 @@ _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limit
 class Profile(BaseModel):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
-    The defaults are those of `vllm bench serve --dataset-name random`.
+    The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
+    which is unknown or has a wrong value.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -106,6 +107,16 @@ class Profile(BaseModel):
 
     ladder: tuple[Rung, ...] | None = None  # input lengths, for `loadgen ladder`
     server: ServerSettings | None = None  # what one that is started for it is asked for
+
+    if not TYPE_CHECKING:  # a checker takes the parameters from the fields
+
+        def __init__(self, **keys: Any) -> None:
+            try:
+                super().__init__(**keys)
+            except ValidationError as error:
+                raise refusal(error, "Profile()", Profile.model_fields) from None
+
+        __init__.__pydantic_base_init__ = True  # what is read from files is validated without it
 
     @model_validator(mode="before")
     @classmethod

@@ -310,9 +310,9 @@ def test_a_cell_waits_until_the_machine_is_cool(
 ) -> None:
     told: list[str] = []
     cooling = Cooling(wanted, [Hot(celsius)], told.append)
-    cooling.wait(look_s=0.001)
+    cooling.wait(poll_s=0.001)
     if celsius is None:
-        cooling.wait(look_s=0.001)  # it is said once
+        cooling.wait(poll_s=0.001)  # it is said once
     assert [line[: len(start)] for line, start in zip(told, said, strict=True)] == said
 
 

@@ -155,7 +155,7 @@ def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
 
 def planned(name: str = "A") -> Planned:
     cell = Cell(campaign="c", checkpoint=name, server="s", profile="p", repeat=0, start="r0")
-    return Planned(cell, build({"name": "p"}), f"r0-{name}-s-p")
+    return Planned(cell, build({"name": "p"}))
 
 
 def a_run(store: Store, one: Planned) -> Path:

@@ -222,6 +222,13 @@ def test_transformers_is_called_as_the_pages_call_it() -> None:
     [
         ({"launched": launched("vllm", settings=ServerSettings(tensor_parallel=4))}, 4),
         ({"as_run": EngineConfig(tensor_parallel=2)}, 2),
+        (
+            {
+                "launched": launched("vllm", settings=ServerSettings(tensor_parallel=4)),
+                "as_run": EngineConfig(tensor_parallel=2),  # --server-args go last
+            },
+            2,
+        ),
         ({"launched": launched("vllm"), "as_run": EngineConfig()}, 1),
     ],
 )

@@ -176,6 +176,8 @@ def test_a_profile_is_a_name_a_path_or_a_value(server: ScriptedServer, tmp_path:
     value = loadgen.Profile(input_len=6, output_len=3, num_prompts=9, max_concurrency=1)
     run = loadgen.bench(server.base_url, value, num_prompts=2, observe=False)
     assert (run.profile.input_len, run.profile.num_prompts) == (6, 2)
+    run = loadgen.bench(server.base_url, value, duration=0.2, observe=False)
+    assert (run.profile.duration, run.profile.num_prompts) == (0.2, None)
     run = loadgen.bench(server.base_url, "low-load", **SMALL)
     assert (run.profile.name, run.profile.input_len) == ("low-load", 8)
 
@@ -194,6 +196,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"headers": {"a b": "c"}}, "^headers 'a b': not a valid header name"),
     ({"headers": {"a": "b\r\nc: d"}}, "^headers a: the value has a control character"),
     ({"headers": {"Host": "c"}}, "^headers Host: the client sets this header itself"),
+    ({"run_dir": "a\0b"}, "run_dir: has a zero byte"),
+    ({"extra_body": {1: 2}}, "^extra_body: expected `str`, got `int`"),
     ({"api_key": "two words"}, "api_key is not an API key"),
     ({"endpoint": "/a b"}, "--endpoint"),
     ({"max_failures": "half"}, "max_failures: 'half' is not"),
@@ -202,6 +206,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"profile": "high-laod"}, "'high-laod'.*high-load"),
     ({"profile": 3}, "profile: expected a name, a path or a Profile, got `int`"),
     ({"profile": "qwen-speed"}, "`loadgen ladder`"),
+    ({"profile": loadgen.Profile.model_construct(input_len=0)}, "input_len = 0: "),
+    ({"profile": loadgen.Profile().model_copy(update={"stream": "no!"})}, "stream = 'no!': "),
     ({"base_url": 3}, "base_url: expected `str`, got `int`"),
     ({"base_url": "localhost"}, "not a valid URL"),
     ({"base_url": "http://x", "preset": "instant"}, "--preset"),
@@ -217,6 +223,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: str) -> None:
     with pytest.raises(loadgen.LoadgenError, match=message), nothing_left():
         loadgen.bench(**options)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"input_len": 0}, r"Profile\(\): input_len = 0: input should be greater than or equal to 1"),
+        ({"num_prompts": "many"}, "num_prompts = 'many': input should be a valid integer"),
+        ({"input_length": 3}, "unknown key 'input_length', did you mean 'input_len'"),
+        ({"duration": 5.0}, "duration = 5.0: needs max_concurrency or request_rate"),
+        ({"extra_body": {"a": float("nan")}}, "extra_body = .*: cannot be sent as json"),
+        ({"server": {"seed": -1}}, r"\[server\] seed = -1"),
+    ],
+)
+def test_a_profile_made_by_hand_is_checked_with_errors_of_ours(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(loadgen.LoadgenError, match=message):
+        loadgen.Profile(**keys)
 
 
 @pytest.mark.realtime

@@ -30,7 +30,7 @@ from loadgen import cli
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import ARRIVALS, JOURNAL, REPORT, RESULT
-from loadgen.session import calibrate, progress
+from loadgen.session import progress, selftest
 from loadgen.validity.run_metadata import asked
 from loadgen.workload.profile import Profile
 
@@ -326,7 +326,7 @@ def test_an_unknown_preset_is_refused_and_leaves_no_engine(capsys: pytest.Captur
 def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
 
-    class Shown(progress.Silent):
+    class Shown(progress.Display):
         def close(self) -> None:
             closed.append(True)
 
@@ -347,8 +347,8 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
         paces.append(compute(warmed, asked(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed)
 
-    measure_client = calibrate.at_the_pace_of
-    monkeypatch.setattr(calibrate, "at_the_pace_of", seen)
+    measure_client = selftest.at_the_pace_of
+    monkeypatch.setattr(selftest, "at_the_pace_of", seen)
     words = ["--profile", "smoke", "--preset", "bench/1024x50", "--selftest", "--quiet"]
     assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
     (pace_ms,) = paces

@@ -10,7 +10,7 @@ import pytest
 from loadgen import clock
 from loadgen.metrics.record import Record
 from loadgen.session import progress as live
-from loadgen.session.progress import Lines, Progress, Silent
+from loadgen.session.progress import Display, Lines, Progress
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters
 
@@ -81,14 +81,27 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    assert isinstance(live.display(quiet=True), Silent)
-    shown = live.display(quiet=False)
-    assert isinstance(shown, live.Lasting)
-    assert isinstance(shown.inner, Lines)
+    assert type(live.display(quiet=True)) is Display
+    assert isinstance(live.display(quiet=False), Lines)
     silent = live.display(quiet=True)
     silent.show(progress(now))
     silent.close()
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Clock) -> None:
+    bar, asked = live.ProgressBar(), list[object]()
+
+    def hung_up(*words: object, **flags: object) -> None:
+        asked.append(words)
+        raise OSError(5, "Input/output error")
+
+    for name in ("update", "stop"):
+        monkeypatch.setattr(bar.live, name, hung_up)
+    for _ in range(3):
+        bar.show(progress(now))
+    assert len(asked) == 1
+    bar.close()
 
 
 def test_a_bar_shows_the_line_and_is_taken_away(capsys: pytest.CaptureFixture[str], now: Clock) -> None:

@@ -19,7 +19,7 @@ from loadgen.protocol.printable import json_text, plain
 from loadgen.results.printing import printed
 from loadgen.roofline.machine import Machine
 from loadgen.session.options import add_roofline_flags
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.validity.verdict import Level
 from loadgen.workload.paths import place
 
@@ -53,9 +53,7 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         parser.print_help()
         return 0
-    given, unknown = parser.parse_known_intermixed_args(list(argv))
-    if unknown:
-        refuse_unknown(unknown[0], parser)
+    given = arguments(parser, argv, intermixed=True)
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     config = None if given.model_config is None else place(given.model_config)

@@ -23,7 +23,7 @@ from loadgen.results import speed_tables
 from loadgen.results.printing import printed
 from loadgen.results.speed_tables import Table
 from loadgen.session.options import add_roofline_flags
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.workload.paths import place
 
 _MOST_TROUBLES = 10  # that are told one by one
@@ -41,10 +41,7 @@ _CSV: _Form = export.csv, speed_tables.csv, lambda title: ""
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where there are figures."""
-    parser = compare_parser()
-    given, unknown = parser.parse_known_args(list(argv))
-    if unknown:
-        refuse_unknown(unknown[0], parser)
+    given = arguments(compare_parser(), argv)
     config = None if given.model_config is None else place(given.model_config)
     asked = Asked(
         baseline=given.baseline,

@@ -10,7 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.results import report, result_block, run_directory
 from loadgen.results.printing import printed
 from loadgen.session.options import add_roofline_flags
-from loadgen.spelling import Parser, refuse_unknown
+from loadgen.spelling import Parser, arguments
 from loadgen.workload.paths import place
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
@@ -71,10 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _asked(argv: Sequence[str]) -> argparse.Namespace:
     """The command line, places anywhere in it; a FILE of --html that is no page is a place."""
-    parser = report_parser()
-    asked, unknown = parser.parse_known_intermixed_args(list(argv))
-    if unknown:
-        refuse_unknown(unknown[0], parser)
+    asked = arguments(report_parser(), argv, intermixed=True)
     if asked.html and not asked.html.lower().endswith(_PAGES):
         asked.places, asked.html = [asked.html, *asked.places], _PAGE
     if not asked.places:
