@@ -54,7 +54,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     return Reported(
         name=_model(document, benchmark) or Path(source).stem,
         figures=figures,
-        load=json_fields.loaded(_load(document, benchmark), figures),
+        load=_load(document, benchmark),
         source=where,
         told_by=CLIENT,
         started=_started(benchmark.get("start_time")),

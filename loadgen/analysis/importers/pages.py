@@ -101,7 +101,7 @@ def _load(pasted: _Pasted, block: PastedBlock) -> Load:
     limit = commands.whole(asked, "max_concurrency")
     if figures.get("max_concurrency", limit) != limit:
         asked = {}  # of another block
-    load = Load(
+    return Load(
         name=pasted.load,
         requests=commands.whole(asked, "requests"),
         asked_output_len=commands.whole(asked, "output_len"),
@@ -110,7 +110,6 @@ def _load(pasted: _Pasted, block: PastedBlock) -> Load:
         asked_input_len=commands.whole(asked, "input_len"),
         seed=commands.whole(asked, "seed"),
     )
-    return json_fields.loaded(load, figures)
 
 
 def _rate(rate: Any) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures |= {key: word for key, word in named.items() if word}
     figures["max_concurrency"] = json_fields.count(document.get("max_concurrency"))
     wanted = {key: key for key in _SAME} | _OURS
-    wanted |= {
-        f"{word}_{theirs_name}_ms": f"{word}_{key}_ms"
-        for theirs_name, key in _METRICS.items()
-        for word in _STATISTICS
-    }
+    for (theirs, key), word in product(_METRICS.items(), _STATISTICS):
+        wanted[f"{word}_{theirs}_ms"] = f"{word}_{key}_ms"
     values = {key: json_fields.number(document.get(theirs)) for theirs, key in wanted.items()}
     figures |= {key: value for key, value in values.items() if value is not None}
     figures, empty = json_fields.checked(figures, source)
@@ -53,15 +51,11 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     yield Reported(
         name=_name(document, server, source),
         figures=figures,
-        load=json_fields.loaded(
-            Load(
-                requests=None,
-                asked_output_len=_asked(document, "random_output_len"),
-                max_concurrency=figures.get("max_concurrency"),
-                request_rate_per_s=json_fields.rate(document.get("request_rate")),
-                asked_input_len=_asked(document, "random_input_len"),
-            ),
-            figures,
+        load=Load(
+            asked_output_len=_asked(document, "random_output_len"),
+            max_concurrency=figures.get("max_concurrency"),
+            request_rate_per_s=json_fields.rate(document.get("request_rate")),
+            asked_input_len=_asked(document, "random_input_len"),
         ),
         source=source,
         told_by=CLIENT,
@@ -78,9 +72,8 @@ def _name(document: Mapping[str, Any], server: Mapping[str, Any], source: str) -
 def _asked(document: Mapping[str, Any], key: str) -> int | None:
     """A length asked for, where it was one: a range ratio of 1 is no range there."""
     random = json_fields.word(document.get("dataset_name")).startswith("random")
-    return (
-        json_fields.count(document.get(key)) if random and document.get("random_range_ratio") == 1 else None
-    )
+    fixed = random and document.get("random_range_ratio") == 1
+    return json_fields.count(document.get(key)) if fixed else None
 
 
 def _engine(document: Mapping[str, Any], server: Mapping[str, Any]) -> str:
