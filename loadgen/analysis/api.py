@@ -16,6 +16,7 @@ from loadgen.analysis.audit import render as audit_render
 from loadgen.analysis.audit.command import Audited
 from loadgen.analysis.comparison import campaigns, command, export, model, render
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.model import ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
 from loadgen.analysis.run_summary import Reported
@@ -65,8 +66,9 @@ def compare(
     or an option is wrong.
     """
     read, places = _sources(runs)
-    asked = command.Asked(baseline, margin, alpha, headline, allow_unlike, Hardware(hardware, bandwidth))
-    return Comparison(tuple(command.compared(read, asked, campaigns.told(places))), read.troubles)
+    machine, campaign = Hardware(hardware, bandwidth), campaigns.settings(places)
+    ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
+    return Comparison(tuple(command.compared(read, ask)), read.troubles)
 
 
 def _sources(

@@ -11,7 +11,6 @@ from msgspec.structs import asdict
 from loadgen.analysis.comparison.model import Comparison, Line
 from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
-from loadgen.protocol.printable import json_text
 from loadgen.results.csv_text import csv_table
 
 FORMAT = 1
@@ -27,11 +26,6 @@ def csv(comparisons: Sequence[Comparison]) -> str:
     rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
     finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return csv_table(CSV_COLUMNS, finite_rows)
-
-
-def text(comparisons: Sequence[Comparison]) -> str:
-    """The JSON as text."""
-    return json_text(json(comparisons), indent=1) + "\n"
 
 
 def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -95,8 +89,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
-    higher = {figure.key: figure.higher_is_faster for figure in comparison.figures}
-    ratio, low, high = speed_up(line.effects.get(comparison.headline), higher.get(comparison.headline))
+    ratio, low, high = speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,
         "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import Comparison, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
 from loadgen.analysis.report.formatting import FigureTable
 from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel
 from loadgen.analysis.run_summary import Load, Reported
-
-_Thing = TypeVar("_Thing")
-_Key = TypeVar("_Key", bound=Hashable)
 
 MOST_CURVES = 8  # in one panel
 _BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", False: "Lower is faster."}
@@ -47,9 +45,7 @@ def _bar(line: Line, figure: Figure) -> Bar:
     best = NAN
     if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
         best = summary.mean * line.roofline
-    mean, low, high = (
-        formatting.scaled(figure, value) for value in (summary.mean, summary.low, summary.high)
-    )
+    mean, low, high = map(figure.scaled, (summary.mean, summary.low, summary.high))
     return Bar(line.name, mean, text, low, high, best)
 
 
@@ -97,10 +93,10 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
     """Latency against throughput, of each checkpoint that was run under at least two loads of one shape."""
     keys = (_THROUGHPUT, _TTFT, _TPOT)
     timed = [run for run in reported if all((run.figure(key) or 0.0) > 0 for key in keys)]
-    for shape, runs in _grouped(timed, _shape):
+    for shape, runs in grouped(timed, _shape).items():
         points = {
             name: _points(group)
-            for name, group in _grouped(runs, lambda run: run.name)
+            for name, group in grouped(runs, lambda run: run.name).items()
             if len({_pressure(run.load) for run in group}) > 1
         }
         if not points:
@@ -130,8 +126,8 @@ def _pressure(load: Load) -> tuple[float, float]:
 def _points(runs: Sequence[Reported]) -> list[Point]:
     """A point a load, from the lightest on."""
     points = []
-    by_pressure = _grouped(runs, lambda run: _pressure(run.load))
-    for (limit, rate), group in sorted(by_pressure, key=lambda pair: pair[0]):
+    by_pressure = grouped(runs, lambda run: _pressure(run.load))
+    for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0]):
         throughput, ttft_ms, tpot_ms = (
             float(np.mean([run.figure(key) or 0.0 for run in group])) for key in (_THROUGHPUT, _TTFT, _TPOT)
         )
@@ -185,14 +181,12 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
     """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
-    for name, runs in _grouped(timed, lambda run: run.name):
-        by_length = sorted(
-            _grouped(runs, lambda run: float(run.load.input_len or 0)), key=lambda pair: pair[0]
-        )
+    for name, runs in grouped(timed, lambda run: run.name).items():
+        by_length = grouped(runs, lambda run: float(run.load.input_len or 0))
         if len(by_length) > 1:
-            lengths = np.array([length for length, _ in by_length])
-            speeds = [float(np.mean([run.figure(_SPEED) or 0.0 for run in group])) for _, group in by_length]
-            curves.append(Curve(name, lengths, np.array(speeds), CurveStyle.JOINED))
+            lengths = sorted(by_length)
+            speeds = [np.mean([run.figure(_SPEED) or 0.0 for run in by_length[length]]) for length in lengths]
+            curves.append(Curve(name, np.array(lengths), np.array(speeds), CurveStyle.JOINED))
     for start in range(0, len(curves), MOST_CURVES):
         drawn = tuple(curves[start : start + MOST_CURVES])
         yield Panel(
@@ -211,11 +205,3 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
                 ),
             ),
         )
-
-
-def _grouped(things: Iterable[_Thing], key: Callable[[_Thing], _Key]) -> list[tuple[_Key, list[_Thing]]]:
-    """By key, in the order in which keys are first met."""
-    groups: dict[_Key, list[_Thing]] = {}
-    for thing in things:
-        groups.setdefault(key(thing), []).append(thing)
-    return list(groups.items())

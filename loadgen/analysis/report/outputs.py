@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from loadgen.analysis.comparison import campaigns, ceilings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.comparison import MARGIN, ComparisonOptions, compare
-from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.model import Comparison, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.report.document import Document, document
 from loadgen.analysis.report.panel import Panel
@@ -57,26 +55,20 @@ class _Given:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        kept = campaigns.told(self.asked.places)
-        margin = MARGIN if kept.margin is None else kept.margin
-        ask = ComparisonOptions(self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline)
-        comparisons = compare(self.reported, ask, self.read.failures)
-        if comparisons and any(run.ceiling is None for run in self.reported):
-            first = comparisons[0]
-            comparisons[0] = replace(first, remarks=(*first.remarks, *self._completed[1]))
-        return comparisons
+        return compare(self.reported, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
     def document(self) -> Document:
         return document(self.reported, self.comparisons, self.read.failures, self.read.troubles)
 
     @cached_property
+    def _ask(self) -> ComparisonOptions:
+        hardware, campaign = Hardware.given(self.asked), campaigns.settings(self.asked.places)
+        return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
+
+    @cached_property
     def _completed(self) -> tuple[list[Reported], list[str]]:
-        asked, kept = self.asked, campaigns.told(self.asked.places)
-        given = asked.hardware is not None or asked.bandwidth is not None
-        config = Path(asked.model_config) if asked.model_config else None
-        hardware = Hardware(asked.hardware if given else kept.hardware, asked.bandwidth, config)
-        return ceilings.completed(self.read.reported, hardware)
+        return ceilings.completed(self.read.reported, self._ask.machine)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
         """Every panel with its file's stem."""
