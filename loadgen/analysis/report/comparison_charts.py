@@ -57,14 +57,8 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         sentences.append("The dashed mark is the roofline.")
     intervals = (f"{bar.low:,.4g} to {bar.high:,.4g}" if bar.low == bar.low else "" for bar in bars)
     rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
-    return Panel(
-        key=key,
-        title=title,
-        x_label="",
-        bars=bars,
-        caption=" ".join(sentences),
-        numbers=FigureTable(("", "mean", "95 % interval"), rows),
-    )
+    numbers = FigureTable(("", "mean", "95 % interval"), rows)
+    return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
 
 
 def distributions(compared: Comparison) -> list[Panel]:
@@ -106,10 +100,9 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
         if len(points) > len(named):
             caption += f" {len(named)} of {len(points)} checkpoints are drawn."
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
-        for name, what, unit, figure, falling in _SWEPT:
-            panel = _sweep(f"sweep-{name}-{stem}", named, figure, falling)
-            title, caption_ = f"{what} against throughput", caption + panel.caption
-            yield replace(panel, title=title, y_label=unit, caption=caption_)
+        for name, title, unit, figure, falling in _SWEPT:
+            panel = _sweep(f"sweep-{name}-{stem}", f"{title} against throughput", named, figure, falling)
+            yield replace(panel, y_label=unit, caption=caption + panel.caption)
 
 
 def _shape(run: Reported) -> tuple[float, float]:
@@ -137,7 +130,11 @@ def _points(runs: Sequence[Reported]) -> list[Point]:
 
 
 def _sweep(
-    key: str, points: Mapping[str, Sequence[Point]], figure: Callable[[Point], float], falling: bool
+    key: str,
+    title: str,
+    points: Mapping[str, Sequence[Point]],
+    figure: Callable[[Point], float],
+    falling: bool,
 ) -> Panel:
     """Curves of a figure over throughput; a point that another beats in both is hollow."""
     sign = -1.0 if falling else 1.0
@@ -159,14 +156,9 @@ def _sweep(
         for point in curve
     )
     hollow = any(any(curve.hollow) for curve in curves)
-    return Panel(
-        key=key,
-        title="",
-        x_label="output tokens/s, all requests",
-        curves=curves,
-        caption=" Another point is better in both than a hollow one." if hollow else "",
-        numbers=FigureTable(("", "load", "tokens/s", "figure"), rows),
-    )
+    caption = " Another point is better in both than a hollow one." if hollow else ""
+    numbers, x_label = FigureTable(("", "load", "tokens/s", "figure"), rows), "output tokens/s, all requests"
+    return Panel(key, title, x_label, curves=curves, caption=caption, numbers=numbers)
 
 
 def _beaten(x: float, y: float, every: Iterable[tuple[float, float]]) -> bool:
@@ -185,23 +177,13 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
         by_length = grouped(runs, lambda run: float(run.load.input_len or 0))
         if len(by_length) > 1:
             lengths = sorted(by_length)
-            speeds = [np.mean([run.figure(_SPEED) or 0.0 for run in by_length[length]]) for length in lengths]
+            speeds = [np.mean([run.figure(_SPEED) or 0.0 for run in by_length[at]]) for at in lengths]
             curves.append(Curve(name, np.array(lengths), np.array(speeds), CurveStyle.JOINED))
     for start in range(0, len(curves), MOST_CURVES):
         drawn = tuple(curves[start : start + MOST_CURVES])
+        points = ((curve.name, x, y) for curve in drawn for x, y in zip(curve.x, curve.y, strict=True))
+        rows = tuple((name, f"{x:,.0f}", f"{y:,.2f}") for name, x, y in points)
         yield Panel(
-            key=f"ladder-{start // MOST_CURVES + 1}",
-            title="Speed over input length",
-            x_label="input tokens",
-            y_label="tokens/s",
-            curves=drawn,
-            caption="One request at a time.",
-            numbers=FigureTable(
-                ("", "input", "tokens/s"),
-                tuple(
-                    (curve.name, f"{x:,.0f}", f"{y:,.2f}")
-                    for curve in drawn
-                    for x, y in zip(curve.x.tolist(), curve.y.tolist(), strict=True)
-                ),
-            ),
-        )
+            f"ladder-{start // MOST_CURVES + 1}", "Speed over input length", "input tokens", "tokens/s", drawn,
+            caption="One request at a time.", numbers=FigureTable(("", "input", "tokens/s"), rows),
+        )  # fmt: skip

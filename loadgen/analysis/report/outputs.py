@@ -17,6 +17,7 @@ from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.model import Comparison, ComparisonOptions
 from loadgen.analysis.importers import sources
+from loadgen.analysis.report import csv, inline_svg, markdown
 from loadgen.analysis.report.document import Document, document
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
@@ -32,8 +33,8 @@ _INSTALL = "pip install 'llm-loadgen[report]'"
 def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read(asked.places))
-    for trouble in given.read.troubles:
-        printed(f"loadgen: {plain(trouble)}", sys.stderr)
+    for problem in given.read.troubles:
+        printed(f"loadgen: {plain(problem)}", sys.stderr)
     if not given.read.reported and not given.read.failures:
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
     for form in forms:
@@ -94,31 +95,14 @@ def _html(given: _Given) -> str:
     return _written(Path(given.asked.html), html.render(given.document))
 
 
-def _markdown(given: _Given) -> str:
-    from loadgen.analysis.report import markdown
-
-    return _printed(given.asked.markdown, markdown.render(given.document))
-
-
-def _csv(given: _Given) -> str:
-    from loadgen.analysis.report import csv
-
-    return _printed(given.asked.csv, csv.render(given.reported))
-
-
 def _png(given: _Given) -> str:
     with _extra():
         from loadgen.analysis.report import plots
     return _pictures(given, Path(given.asked.png), "png", plots.save_png)
 
 
-def _svg(given: _Given) -> str:
-    from loadgen.analysis.report import inline_svg
-
-    def save(panel: Panel, path: Path) -> None:
-        path.write_text(plain(inline_svg.standalone(panel)), "utf-8")
-
-    return _pictures(given, Path(given.asked.svg), "svg", save)
+def _save_svg(panel: Panel, path: Path) -> None:
+    path.write_text(plain(inline_svg.standalone(panel)), "utf-8")
 
 
 def _plot(given: _Given) -> str:
@@ -129,8 +113,14 @@ def _plot(given: _Given) -> str:
 
 
 FORMS: dict[str, Callable[[_Given], str]] = {
-    "text": _text, "html": _html, "markdown": _markdown, "csv": _csv, "png": _png, "svg": _svg, _PLOT: _plot,
-}  # fmt: skip
+    "text": _text,
+    "html": _html,
+    "markdown": lambda given: _printed(given.asked.markdown, markdown.render(given.document)),
+    "csv": lambda given: _printed(given.asked.csv, csv.render(given.reported)),
+    "png": _png,
+    "svg": lambda given: _pictures(given, Path(given.asked.svg), "svg", _save_svg),
+    _PLOT: _plot,
+}
 
 
 def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Path], None]) -> str:
@@ -166,7 +156,7 @@ def _written(path: Path, text: str) -> str:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Where a library of the extra is imported; raises UsageError that tells how to get it."""
+    """Where a library of the extra is imported; raises UsageError with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
