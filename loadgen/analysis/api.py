@@ -133,9 +133,9 @@ def audit(
     hardware: str | None = None,
     bandwidth: float | None = None,
 ) -> Audit:
-    """Look for what cannot be in runs, result files of any client, and pages with pasted results.
+    """Find impossible figures in runs, result files of any client, and pages with pasted results.
 
-    `model` is what every run is of, where their names do not say; `hardware` (as "4xh100") or `bandwidth` in
-    GB/s is the machine. Raises LoadgenError where there are no figures.
+    `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
+    `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
     return Audit(audit_command.audited(_sources(runs)[0], Hardware(hardware, bandwidth), model))

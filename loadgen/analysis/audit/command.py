@@ -30,7 +30,7 @@ def audit_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="loadgen audit",
         allow_abbrev=False,
-        description="Look for what cannot be in published figures. A PLACE is a page with pasted "
+        description="Find impossible figures in published results. A PLACE is a page with pasted "
         "Serving Benchmark Results, a result file of vLLM, SGLang, aiperf or guidellm, a speed table, "
         "a run directory, a campaign.",
         epilog="Runs that stand together are held against each other: give a page whole. "
@@ -39,7 +39,7 @@ def audit_parser() -> argparse.ArgumentParser:
     parser.add_argument("places", nargs="*", metavar="PLACE")
     add_roofline_flags(parser.add_argument_group("roofline"))
     add = parser.add_argument
-    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not tell")
+    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
     add("--json", action="store_true", help="print the audit as JSON")
     add("--strict", action="store_true", help=f"exit {STRICT} where a run is INVALID")

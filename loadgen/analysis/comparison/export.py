@@ -78,10 +78,7 @@ def _csv_rows(comparison: Comparison, line: Line) -> Iterator[dict[str, Any]]:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "load": asdict(comparison.load),
-        "baseline": comparison.baseline,
-        "headline": comparison.headline,
-        "margin": comparison.margin,
-        "alpha": comparison.alpha,
+        **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
         "figures": [asdict(figure) for figure in comparison.figures],
         "rows": [_line(comparison, line) for line in comparison.lines],
         "remarks": comparison.remarks,
@@ -93,16 +90,13 @@ def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
     return {
         "name": line.name,
         "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},
-        # What an effect held of its resampled figures stood under `beside` once.
+        # `beside` held figures of a resampling that is no longer made.
         "effects": {
             key: {**asdict(effect), "call": effect.call.value, "beside": {}}
             for key, effect in line.effects.items()
         },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
-        "roofline": line.roofline,
-        "marks": line.marks,
-        "answers": line.answers,
-        "failures": line.failures,
+        **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures")},
         "runs": [_run(run) for run in line.runs],
     }
 

@@ -22,6 +22,7 @@ _MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verd
 _FIGURE, _ROOF = 13, 5
 _MOST_FIGURES = 4
 _MARK = "  "
+_BASELINE, _FAILED = "baseline", "failed"
 
 
 def text(comparisons: Sequence[Comparison]) -> str:
@@ -101,9 +102,8 @@ def _header(comparison: Comparison) -> str:
 
 
 def _cells(comparison: Comparison, cells: Sequence[str]) -> str:
-    widths = [_FIGURE] * len(_columns(comparison)) + [
-        _MEASURED[figure.key] for figure in _measured(comparison)
-    ]
+    figures = (*_columns(comparison), *_measured(comparison))
+    widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
     return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
 
 
@@ -124,14 +124,15 @@ def _row(comparison: Comparison, line: Line) -> Iterator[str]:
 
 def _verdict(comparison: Comparison, line: Line) -> str:
     """The headline figure's: 3.61× (3.55–3.68)      faster."""
-    if line.name == comparison.baseline:
-        return "baseline"
-    if not line.runs:
-        return "failed"
+    call = _call(comparison, line)
+    return call if call in (_BASELINE, _FAILED) else f"{multiplied(comparison, line)}  {call:>10}"
+
+
+def _call(comparison: Comparison, line: Line) -> str:
+    if line.name == comparison.baseline or not line.runs:
+        return _BASELINE if line.name == comparison.baseline else _FAILED
     effect = line.effects.get(comparison.headline)
-    times = multiplied(comparison, line)
-    call = "" if effect is None else str(effect.call)
-    return f"{times}  {call:>10}"
+    return "" if effect is None else str(effect.call)
 
 
 def multiplied(comparison: Comparison, line: Line) -> str:
@@ -247,9 +248,7 @@ def _table(comparison: Comparison) -> Table:
     for line in comparison.lines:
         cells = [line.name, *(_cell(figure, line) for figure in figures)]
         cells += [_percent(line.roofline)] * _rooflines(comparison)
-        effect = line.effects.get(comparison.headline)
-        call = "baseline" if line.name == comparison.baseline else "failed" if not line.runs else ""
-        body.append((*cells, multiplied(comparison, line), call or (str(effect.call) if effect else "")))
+        body.append((*cells, multiplied(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
     notes += [f"{title}: {sentence}" for title, sentences in _notes(comparison) for sentence in sentences]
     return Table(

@@ -183,7 +183,6 @@ def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
         drawn = tuple(curves[start : start + MOST_CURVES])
         points = ((curve.name, x, y) for curve in drawn for x, y in zip(curve.x, curve.y, strict=True))
         rows = tuple((name, f"{x:,.0f}", f"{y:,.2f}") for name, x, y in points)
-        yield Panel(
-            f"ladder-{start // MOST_CURVES + 1}", "Speed over input length", "input tokens", "tokens/s", drawn,
-            caption="One request at a time.", numbers=FigureTable(("", "input", "tokens/s"), rows),
-        )  # fmt: skip
+        key, title = f"ladder-{start // MOST_CURVES + 1}", "Speed over input length"
+        numbers, caption = FigureTable(("", "input", "tokens/s"), rows), "One request at a time."
+        yield Panel(key, title, "input tokens", "tokens/s", drawn, caption=caption, numbers=numbers)
