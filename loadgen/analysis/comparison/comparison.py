@@ -46,9 +46,8 @@ def compare(
     by_server = len({cell.server for cell in cells}) > 1
     names = groups.row_names(runs, by_server=by_server)
     failed = _failed(failures, names, by_server)
-    checkpoints = {
-        name: run.cell.checkpoint if run.cell else run.name for name, run in zip(names, runs, strict=True)
-    }
+    stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
+    checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
         checkpoints.setdefault(name, failure.cell.checkpoint)
     baseline, remarks = _baseline(checkpoints, ask)
@@ -82,10 +81,8 @@ def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[s
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
             return matches[0], [several] * (len(matches) > 1)
         if wanted == ask.baseline:
-            names = ", ".join(list(checkpoints)[:20])
-            raise UsageError(
-                f"--baseline {wanted}: no such row{nearest(wanted, checkpoints)}; there are {names}"
-            )
+            names, near = ", ".join(list(checkpoints)[:20]), nearest(wanted, checkpoints)
+            raise UsageError(f"--baseline {wanted}: no such row{near}; there are {names}")
     return _first(checkpoints), []
 
 
@@ -106,10 +103,8 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     if not key:
         return
     if not any(value_of(run, key) is not None for run in runs):
-        figures = dict.fromkeys(
-            name for run in runs for name in run.figures if value_of(run, name) is not None
-        )
-        keys = [name for name in figures if lines.figure(name).higher_is_faster is not None]
+        names = (name for run in runs for name in run.figures if value_of(run, name) is not None)
+        keys = [name for name in dict.fromkeys(names) if lines.figure(name).higher_is_faster is not None]
         raise UsageError(
             f"--headline {key}: no run reports it{nearest(key, keys)}; there are {', '.join(keys)}"
         )

@@ -40,11 +40,8 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
 def described(load: Load) -> str:
     """A load in one line: its name, lengths, requests and concurrency, as far as known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
-    lengths = [
-        f"{_count(tokens)} {way}"
-        for tokens, way in ((load.input_len, "in"), (asked, "out"))
-        if tokens is not None
-    ]
+    ways = ((load.input_len, "in"), (asked, "out"))
+    lengths = [f"{_count(tokens)} {way}" for tokens, way in ways if tokens is not None]
     parts = [" / ".join(lengths)] if lengths else []
     if load.requests is not None:
         parts.append(counted(load.requests, "request"))

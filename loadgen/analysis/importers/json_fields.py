@@ -54,9 +54,8 @@ def documents(text: str) -> Iterator[JsonDocument]:
             broken += 1
             following = _NEXT.search(text, at)
             if broken == _MOST_BROKEN and following is not None:
-                yield JsonDocument(
-                    line, {}, f"the {broken}th part that is not valid JSON: the rest was not read", last=True
-                )
+                error_text = f"the {broken}th part that is not valid JSON: the rest was not read"
+                yield JsonDocument(line, {}, error_text, last=True)
                 return
             yield JsonDocument(line, {}, f"not valid JSON, or cut off: {reason}")
             if following is None:

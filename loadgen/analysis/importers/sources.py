@@ -131,9 +131,8 @@ class _Found:
                 count += 1
                 passed += self._met(here / name)
             if count > _MOST_FILES:
-                self.troubles.append(
-                    f"{path}: stopped after {count} files: pass the directories in it separately"
-                )
+                stopped = f"{path}: stopped after {count} files: pass the directories in it separately"
+                self.troubles.append(stopped)
                 break
         if passed:
             named = some([os.path.relpath(other, path) for other in passed], _NAMED)

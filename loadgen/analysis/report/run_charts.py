@@ -56,23 +56,19 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
         middle = min(float(values[len(values) // 2]) for _, values in ordered)
         several = any(len(runs) > 1 for _, runs in groups)
         counted = ", ".join(f"{len(values):,}" for _, values in ordered[:8])
+        pooled_runs = "; the runs of a row are pooled" if several else ""
+        quantiles = ((name, [*np.percentile(values, _RANKS), values[-1]]) for name, values in ordered)
+        rows = tuple((name or title, *(f"{value:,.2f} ms" for value in row)) for name, row in quantiles)
         yield Panel(
-            key=f"{key}-distribution",
-            title=title,
-            x_label="ms",
-            y_label="cumulative %",
-            curves=(*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
+            f"{key}-distribution",
+            title,
+            "ms",
+            "cumulative %",
+            (*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
-            caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}"
-            f"{'; the runs of a row are pooled' if several else ''}.",
-            numbers=FigureTable(
-                ("", *(f"P{p:g}" for p in _RANKS), "max"),
-                tuple(
-                    (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _RANKS), f"{v[-1]:,.2f} ms")
-                    for name, v in ordered
-                ),
-            ),
+            caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}{pooled_runs}.",
+            numbers=FigureTable(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
         )
 
 
@@ -220,21 +216,13 @@ def timeline(run: Result) -> Iterator[Panel]:
     )
     spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
     left_out = "" if stride == 1 else f" {len(rows)} of {len(order):,} are drawn, one in {stride}."
-    yield Panel(
-        key="timeline",
-        title="Requests",
-        x_label="s",
-        y_label="request, in order of sending",
-        spans=spans,
-        caption=f"Each line is a request.{left_out}",
-        numbers=FigureTable(
-            ("", "requests", "mean s"),
-            tuple(
-                (kind.name, f"{len(kind.at):,}", f"{float(np.mean(kind.end - kind.begin)):,.4f}")
-                for kind in spans
-            ),
-        ),
+    means_s = (float(np.mean(kind.end - kind.begin)) for kind in spans)
+    rows = tuple(
+        (kind.name, f"{len(kind.at):,}", f"{mean:,.4f}") for kind, mean in zip(spans, means_s, strict=True)
     )
+    numbers, caption = FigureTable(("", "requests", "mean s"), rows), f"Each line is a request.{left_out}"
+    y_label = "request, in order of sending"
+    yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)
 
 
 def server(run: Result) -> Iterator[Panel]:

@@ -201,8 +201,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.launched is not None:
         yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
     if facts.as_run is not None:
-        for line in engine_config.render(facts.as_run, facts.checkpoint):
-            yield "as run", line
+        yield from (("as run", line) for line in engine_config.render(facts.as_run, facts.checkpoint))
     if facts.sensed is not None:
         for line in sampler.render(facts.sensed, run.metrics.total_output_tokens):
             name, _, value = line.partition(": ")
