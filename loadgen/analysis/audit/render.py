@@ -110,7 +110,7 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = counted(len(findings), "run")
     yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts checked (docs/audit.md)")
-    ceilings = (audited.ceiling for audited in findings if audited.ceiling is not None)
+    ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
@@ -118,7 +118,7 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
         yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
     yield from _tallied("no roofline for", (audited.no_ceiling for audited in findings))
     if explain:
-        yield from _tallied("weights of", map(_assumed, findings))
+        yield from _tallied("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
         return
     yield from _tallied("remark on", (remark for audited in findings for remark in audited.reported.remarks))
     if any(audited.findings for audited in findings):
@@ -132,10 +132,6 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield from wrapped(f"{what} {counted(count, 'run')}: {printable(why)}")
     if len(every) > _MOST_REASONS:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
-
-
-def _assumed(audited: RunFindings) -> str:
-    return "" if audited.ceiling is None else f"{audited.ceiling.model}: {audited.ceiling.weights.how}"
 
 
 def _run(audited: RunFindings) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Hardware(msgspec.Struct, frozen=True):
 
     @classmethod
     def given(cls, flags: argparse.Namespace) -> Hardware:
-        """What the roofline's flags on a command line say."""
+        """What the roofline's flags of a command line give."""
         config = None if flags.model_config is None else place(flags.model_config)
         return cls(flags.hardware, flags.bandwidth, config)
 

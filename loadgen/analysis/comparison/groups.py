@@ -72,7 +72,7 @@ def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     several = {}
     for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
         values = ((apart, {apart(reported[at]) for at in places}) for apart in _APART)
-        several[name] = [apart for apart, found in values if len(found - {""}) > 1]
+        several[name] = [apart for apart, different in values if len(different - {""}) > 1]
     words = ([apart(run) for apart in several[name]] for name, run in zip(plain, reported, strict=True))
     added = (", ".join(filter(None, own)) for own in words)
     return [f"{name} ({own})" if own else name for name, own in zip(plain, added, strict=True)]

@@ -96,7 +96,8 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
         if not points:
             continue
         named = dict(list(points.items())[:MOST_CURVES])
-        caption = f"{_lengths(shape)}; labels are the concurrency, or requests/s."
+        lengths = f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Unknown lengths"
+        caption = f"{lengths}; labels are the concurrency, or requests/s."
         if len(points) > len(named):
             caption += f" {len(named)} of {len(points)} checkpoints are drawn."
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
@@ -163,10 +164,6 @@ def _sweep(
 
 def _beaten(x: float, y: float, every: Iterable[tuple[float, float]]) -> bool:
     return any(a >= x and b >= y and (a, b) != (x, y) for a, b in every)
-
-
-def _lengths(shape: tuple[float, float]) -> str:
-    return f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Unknown lengths"
 
 
 def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
