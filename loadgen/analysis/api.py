@@ -62,8 +62,8 @@ def compare(
 
     A mapping names the rows: {"before": [run, run], "after": [run, run]}; otherwise a row is a checkpoint.
     `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
-    docs/comparing.md says how differences are judged. Raises LoadgenError where there is nothing to compare
-    or an option is wrong.
+    docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
+    compare or an option is wrong.
     """
     read, places = _sources(runs)
     machine, campaign = Hardware(hardware, bandwidth), campaigns.settings(places)

@@ -141,13 +141,10 @@ class _Found:
 
     def _run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
-        row = loadgen_runs.rungs(directory.parent).get(directory.name)
-
-        def read_run() -> None:
-            reported = loadgen_runs.run(directory)
-            self.reported.append(reported if row is None else loadgen_runs.rung(reported, row))
-
-        self._tried(directory, read_run)
+        row = loadgen_runs.rungs(directory.parent).get(directory.name, {})
+        self._tried(
+            directory, lambda: self.reported.append(loadgen_runs.rung(loadgen_runs.run(directory), row))
+        )
 
     def _failures(self, campaign: Path) -> None:
         cells = list(loadgen_runs.failures(campaign))
