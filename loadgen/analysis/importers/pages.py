@@ -92,7 +92,7 @@ def _reported(pasted: _Pasted, path: Path) -> Reported:
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
         engine=_ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
-        remarks=(*(_SGLANG if block.by_sglang else ()), *block.remarks),
+        remarks=(*(_SGLANG if "backend" in block.figures else ()), *block.remarks),
     )
 
 
