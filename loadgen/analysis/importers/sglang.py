@@ -23,8 +23,10 @@ _SAME = (
 _OURS = {"total_throughput": "total_token_throughput"}
 _METRICS = {"e2e_latency": "e2el", "ttft": "ttft", "tpot": "tpot", "itl": "itl"}
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")
-_LAST_LINE = "E2E and TPOT run to the last line of the answer, usage included, not to its last token"
-_SMEARED = "ITL is each gap shared by its message's tokens: a stall hides in it"
+LAST_LINE = (
+    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
+)
+_SMEARED = "SGLang's client: ITL is each gap shared by its message's tokens: a stall hides in it"
 _FAR = 0.05
 
 
@@ -85,9 +87,9 @@ def _engine(document: Mapping[str, Any], server: Mapping[str, Any]) -> str:
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     if "mean_e2el_ms" in figures:
-        yield f"SGLang's client: {_LAST_LINE}"
+        yield LAST_LINE
     if json_fields.word(document.get("backend")) in ("sglang", "sglang-native"):
-        yield f"SGLang's client: {_SMEARED}"
+        yield _SMEARED
     counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
     if counted and again and abs(again / counted - 1) > _FAR:
         yield f"{counted:.0f} generated tokens are reported, but its text has {again:.0f}"
