@@ -14,7 +14,7 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "aiperf"
-MARKS = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
+MARKS: tuple[bytes, ...] = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
 # Our names and aiperf's: its ITL is (latency - TTFT) / (tokens - 1) of a request, vLLM's TPOT;
 # the gaps between chunks, pooled, are vLLM's ITL. E2E runs to the last chunk with content in it.
 _METRICS = {

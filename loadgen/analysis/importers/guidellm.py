@@ -14,7 +14,7 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "guidellm"
-MARKS = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
+MARKS: tuple[bytes, ...] = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
 _SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
 _FROM_REQUESTS = (
     "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"

@@ -24,7 +24,7 @@ from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.validity.run_metadata import FORMATS, Facts
 
-MARKS = (b'"loadgen"',)
+MARKS: tuple[bytes, ...] = (b'"loadgen"',)
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
 _MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request

@@ -12,7 +12,7 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import mapping
 
 CLIENT = "sglang"
-MARKS = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
+MARKS: tuple[bytes, ...] = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
 # Its keys that are figures of ours too, and those that only its block has.
 _SAME = (
     "duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput",

@@ -84,7 +84,7 @@ def lead(comparison: Comparison, line: Line) -> str:
 def common(comparison: Comparison) -> dict[str, str]:
     """What holds for three rows or more next to the baseline, or for both of two: written once."""
     others = [line for line in comparison.lines if line.name != comparison.baseline]
-    sentences = []
+    sentences: list[tuple[str, str]] = []
     for line in others:
         effect = line.effects.get(comparison.headline)
         why = [effect.why] if effect is not None and effect.call is Call.NONE and effect.why else []

@@ -30,7 +30,7 @@ def render(document: Document) -> str:
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
     names = ("written", "spread", "ratio", "interval", "lead", "common", "marks")
-    places.filters |= {"drawn": _drawn, "exact": repr, **{name: getattr(formatting, name) for name in names}}
+    places.filters.update({name: getattr(formatting, name) for name in names}, drawn=_drawn, exact=repr)
     script = (_HERE / "page.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)
