@@ -15,11 +15,8 @@ from loadgen.protocol.untrusted import listed
 CLIENT = "vllm"
 _DATE = "%Y%m%d-%H%M%S"
 MARKS: tuple[bytes, ...] = (
-    b'"mean_ttft_ms"',
-    b'"mean_e2el_ms"',
-    b'"total_token_throughput"',
-    b'"request_throughput"',
-)
+    b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"',
+)  # fmt: skip
 _COUNTED = (
     "max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
     "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
