@@ -41,7 +41,7 @@ def test_a_file_is_known_by_what_is_in_it_and_by_one_client_alone(document: Any,
     telling = [one for one in sources.CLIENTS if one.tells(document)]
     assert [one.read for one in telling][:1] == [client.read]
     raw = json.dumps(document).encode()
-    assert any(mark in raw for mark in telling[0].marks)
+    assert any(mark in raw for mark in telling[0].MARKS)
     assert not any(one.tells({}) for one in sources.CLIENTS)
 
 
