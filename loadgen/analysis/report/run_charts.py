@@ -217,10 +217,10 @@ def timeline(run: Result) -> Iterator[Panel]:
     spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
     left_out = "" if stride == 1 else f" {len(rows)} of {len(order):,} are drawn, one in {stride}."
     means_s = (float(np.mean(kind.end - kind.begin)) for kind in spans)
-    rows = tuple(
+    lengths = tuple(
         (kind.name, f"{len(kind.at):,}", f"{mean:,.4f}") for kind, mean in zip(spans, means_s, strict=True)
     )
-    numbers, caption = FigureTable(("", "requests", "mean s"), rows), f"Each line is a request.{left_out}"
+    numbers, caption = FigureTable(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
     y_label = "request, in order of sending"
     yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)
 
