@@ -16,6 +16,7 @@ from loadgen.analysis.audit import render as audit_render
 from loadgen.analysis.audit.command import Audited
 from loadgen.analysis.comparison import campaigns, command, export, model, render
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.model import ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
 from loadgen.analysis.run_summary import Reported
@@ -61,12 +62,13 @@ def compare(
 
     A mapping names the rows: {"before": [run, run], "after": [run, run]}; otherwise a row is a checkpoint.
     `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
-    docs/comparing.md says how differences are judged. Raises LoadgenError where there is nothing to compare
-    or an option is wrong.
+    docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
+    compare or an option is wrong.
     """
     read, places = _sources(runs)
-    asked = command.Asked(baseline, margin, alpha, headline, allow_unlike, Hardware(hardware, bandwidth))
-    return Comparison(tuple(command.compared(read, asked, campaigns.told(places))), read.troubles)
+    machine, campaign = Hardware(hardware, bandwidth), campaigns.settings(places)
+    ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
+    return Comparison(tuple(command.compared(read, ask)), read.troubles)
 
 
 def _sources(
@@ -131,9 +133,9 @@ def audit(
     hardware: str | None = None,
     bandwidth: float | None = None,
 ) -> Audit:
-    """Look for what cannot be in runs, result files of any client, and pages with pasted results.
+    """Find impossible figures in runs, result files of any client, and pages with pasted results.
 
-    `model` is what every run is of, where their names do not say; `hardware` (as "4xh100") or `bandwidth` in
-    GB/s is the machine. Raises LoadgenError where there are no figures.
+    `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
+    `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
     return Audit(audit_command.audited(_sources(runs)[0], Hardware(hardware, bandwidth), model))

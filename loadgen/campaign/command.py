@@ -224,13 +224,14 @@ def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
 
 def _compare(kept: Store) -> None:
     from loadgen.analysis.comparison import campaigns, command, render
+    from loadgen.analysis.comparison.model import ComparisonOptions
     from loadgen.analysis.importers import sources
 
     places = [str(kept.directory)]
     try:
         read = sources.read(places)
         command.complain(read.troubles)
-        tables = command.compared(read, command.Asked(), campaigns.told(places))
+        tables = command.compared(read, ComparisonOptions(campaign=campaigns.settings(places)))
         printed(plain(render.text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

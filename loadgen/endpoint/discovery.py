@@ -25,6 +25,7 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.protocol.engines import Engine
+from loadgen.protocol.layout import some
 from loadgen.transport.job import Target
 
 _ANSWER_S = 10.0
@@ -270,10 +271,8 @@ class ServerProbe:
                 )
             model = names[0]
         elif engine.checks_model and engine.lists_its_model and names and model not in names:
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             raise MeasureError(
-                f"{engine.name} does not serve {model!r}; it serves {', '.join(names[:_MOST_NAMES])}{more}: "
-                "pass --model"
+                f"{engine.name} does not serve {model!r}; it serves {some(names, _MOST_NAMES)}: pass --model"
             )
         card = next((card for card in cards if card["id"] == model), {})
         return ServerInfo(

@@ -44,6 +44,12 @@ def middle_cut(name: str, width: int) -> str:
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
+def some(names: Sequence[str], most: int) -> str:
+    """The first `most` of the names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'s' * (number != 1)}"

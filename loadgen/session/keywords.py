@@ -129,7 +129,6 @@ def parsed(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
-    check_headers(headers.items())
     values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide(values["label"])

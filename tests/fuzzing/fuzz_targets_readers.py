@@ -14,6 +14,7 @@ from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.analysis.audit import findings as audits
 from loadgen.analysis.audit import render as audit_render
 from loadgen.analysis.comparison import comparison, export, render
+from loadgen.analysis.comparison.model import ComparisonOptions
 from loadgen.analysis.importers import csv_tables, json_fields, pages, sources
 from loadgen.analysis.run_summary import Reported
 from loadgen.campaign import file as campaigns
@@ -104,7 +105,7 @@ def compare(data: bytes) -> None:
     """A comparison of what a file holds, in every form."""
     reported = _sources(data, "compare")
     if reported:
-        found = comparison.compare(list(reported), comparison.ComparisonOptions(), ())
+        found = comparison.compare(list(reported), ComparisonOptions(), ())
         for said in (render.text(found), render.markdown(found), export.csv(found)):
             printable.plain(said).encode()
 

@@ -21,7 +21,6 @@ from loadgen.roofline.machine import Machine
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, arguments
 from loadgen.validity.verdict import Level
-from loadgen.workload.paths import place
 
 STRICT = 3
 
@@ -31,7 +30,7 @@ def audit_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="loadgen audit",
         allow_abbrev=False,
-        description="Look for what cannot be in published figures. A PLACE is a page with pasted "
+        description="Find impossible figures in published results. A PLACE is a page with pasted "
         "Serving Benchmark Results, a result file of vLLM, SGLang, aiperf or guidellm, a speed table, "
         "a run directory, a campaign.",
         epilog="Runs that stand together are held against each other: give a page whole. "
@@ -40,7 +39,7 @@ def audit_parser() -> argparse.ArgumentParser:
     parser.add_argument("places", nargs="*", metavar="PLACE")
     add_roofline_flags(parser.add_argument_group("roofline"))
     add = parser.add_argument
-    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not tell")
+    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
     add("--json", action="store_true", help="print the audit as JSON")
     add("--strict", action="store_true", help=f"exit {STRICT} where a run is INVALID")
@@ -56,17 +55,16 @@ def main(argv: Sequence[str]) -> int:
     given = arguments(parser, argv, intermixed=True)
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
-    config = None if given.model_config is None else place(given.model_config)
-    hardware = Hardware(given.hardware, given.bandwidth, config)
+    hardware = Hardware.given(given)
     hardware.machine()  # a wrong one is an error before anything is read
-    found = audited(sources.read(given.places), hardware, given.model)
+    result = audited(sources.read(given.places), hardware, given.model)
     if given.json:
-        printed(json_text(found.json(), indent=1), sys.stdout)
+        printed(json_text(result.json(), indent=1), sys.stdout)
     else:
-        printed(plain(render.text(found.findings, explain=given.explain)), sys.stdout, end="")
-        for line in (*found.messages, *(f"failed: {cell}" for cell in found.failed_cells)):
+        printed(plain(render.text(result.findings, explain=given.explain)), sys.stdout, end="")
+        for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
             printed(f"loadgen: {plain(line)}", sys.stderr)
-    invalid = any(one.level is Level.INVALID for one in found.findings)
+    invalid = any(findings.level is Level.INVALID for findings in result.findings)
     return STRICT if given.strict and invalid else 0
 
 
@@ -86,9 +84,8 @@ class Audited(msgspec.Struct, frozen=True):
 def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
     """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
     machine, unknown = hardware.machine()
-    failed = [
-        f"{one.cell.arm}, {one.cell.profile}, repeat {one.cell.repeat}: {one.reason}" for one in read.failures
-    ]
+    cells = [(failure.cell, failure.reason) for failure in read.failures]
+    failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat}: {reason}" for cell, reason in cells]
     if not read.reported:
         raise MeasureError("; ".join([*read.troubles, *failed][:3]) or "no figures at the places named")
     findings = audit(read.reported, machine, hardware.config, model or "")

@@ -52,7 +52,8 @@ def audit(
     they are one model.
     """
     ceilings = Ceilings(machine, model, "--model-config, or --model NAME")
-    config_of_all = len({_base(model or run.name) for run in reported}) == 1
+    names = (model or run.name for run in reported)
+    config_of_all = len({name if (known := models.find(name)) is None else known.key for name in names}) == 1
     audits = []
     for run, page in zip(reported, pages(reported), strict=True):
         shape = config if config_of_all or models.named(model or run.name) is None else None
@@ -77,8 +78,3 @@ def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
         and not {check.code, SAME_AS.get(check.code)} & codes
     )
     return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))
-
-
-def _base(name: str) -> str:
-    model = models.find(name)
-    return name if model is None else model.key

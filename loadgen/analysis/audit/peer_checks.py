@@ -8,6 +8,7 @@ from functools import partial
 from loadgen.analysis.audit.known_prompts import LEAST_MISSING, SEED, TOKENIZER
 from loadgen.analysis.audit.subject import AuditedRun, fractions
 from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.layout import some
 from loadgen.roofline import bound
 from loadgen.validity.evidence import percent
 from loadgen.validity.rule import Evidence, Source, note, suspect
@@ -37,8 +38,7 @@ def duplicate(run: AuditedRun) -> Evidence | None:
     named = list(dict.fromkeys(f"{twin.name} {twin.load.name}".strip() for twin in twins))
     if not named:
         return None
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f"{len(own)} figures equal those of {', '.join(named[:_NAMED])}{more} to the digit"
+    return f"{len(own)} figures equal those of {some(named, _NAMED)} to the digit"
 
 
 def _differs(run: AuditedRun, value: Callable[[Reported], float | None], noun: str) -> Evidence | None:

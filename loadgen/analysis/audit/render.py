@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
 
 from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.findings import RunFindings
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.roofline.machine import Machine
@@ -27,17 +28,17 @@ _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
 def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
-    """A table of all runs, what was found in each, and what could not be looked for; by checkpoint."""
-    names = {name: at for at, name in enumerate(dict.fromkeys(audited.reported.name for audited in findings))}
-    ordered = sorted(findings, key=lambda audited: names[audited.reported.name])
-    lines = [*_table(ordered), ""]
+    """A table of all runs, what was found in each, and what could not be checked; by checkpoint."""
+    by_name = grouped(findings, lambda audited: audited.reported.name)
+    ordered = [audited for own in by_name.values() for audited in own]
+    lines = [*_table(by_name), ""]
     for audited in ordered:
-        lines += _told(audited, explain)
+        lines += _explained(audited, explain)
     return "\n".join([*lines, *_end(ordered, explain), ""])
 
 
 def json(
-    findings: Sequence[RunFindings], machine: Machine | None, troubles: Sequence[str], failures: Sequence[str]
+    findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
     """The audit as an object of plain values; what is no finite number is null."""
     return {
@@ -46,20 +47,17 @@ def json(
         "runs": [_run(audited) for audited in findings],
         "levels": {level.value: sum(audited.level is level for audited in findings) for level in Level},
         "looked_for": [check.code for check in CHECKS],
-        "troubles": list(troubles),
+        "troubles": list(problems),
         "failed_cells": list(failures),
     }
 
 
-def _table(findings: Sequence[RunFindings]) -> Iterator[str]:
+def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level", "worst doubt"), _WIDTHS)
-    name = None
-    for audited in findings:
-        if audited.reported.name != name:
-            name = audited.reported.name
-            yield cut(printable(name) or "(no name)", WIDTH)
-        yield _row(audited)
+    for name, own in findings.items():
+        yield cut(printable(name) or "(no name)", WIDTH)
+        yield from map(_row, own)
 
 
 def _row(audited: RunFindings) -> str:
@@ -79,7 +77,7 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
-def _told(audited: RunFindings, explain: bool) -> Iterator[str]:
+def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
     """What was found in a run; nothing where nothing was."""
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
@@ -87,9 +85,8 @@ def _told(audited: RunFindings, explain: bool) -> Iterator[str]:
     if not shown and not notes and not remarks:
         return
     run = audited.reported
-    title = ", ".join(
-        middle_cut(printable(word), _LONGEST_NAME) for word in (run.name, run.load.name) if word
-    )
+    names = filter(None, (run.name, run.load.name))
+    title = ", ".join(middle_cut(printable(name), _LONGEST_NAME) for name in names)
     yield from wrapped(f"{title or '(no name)'}: {audited.level.value}", "  ")
     yield from wrapped(f"  {printable(run.source)}", "    ")
     for finding in shown:
@@ -113,7 +110,7 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = counted(len(findings), "run")
     yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts checked (docs/audit.md)")
-    ceilings = (audited.ceiling for audited in findings if audited.ceiling is not None)
+    ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
@@ -121,7 +118,7 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
         yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
     yield from _tallied("no roofline for", (audited.no_ceiling for audited in findings))
     if explain:
-        yield from _tallied("weights of", map(_assumed, findings))
+        yield from _tallied("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
         return
     yield from _tallied("remark on", (remark for audited in findings for remark in audited.reported.remarks))
     if any(audited.findings for audited in findings):
@@ -137,19 +134,12 @@ def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 
 
-def _assumed(audited: RunFindings) -> str:
-    return "" if audited.ceiling is None else f"{audited.ceiling.model}: {audited.ceiling.weights.how}"
-
-
 def _run(audited: RunFindings) -> dict[str, Any]:
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,
         "load": {key: _finite(value) for key, value in asdict(run.load).items()},
-        "source": run.source,
-        "told_by": run.told_by,
-        "engine": run.engine,
-        "machine": run.machine,
+        **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
         "figures": {key: _finite(run.figures[key]) for key in run.figures},
         "level": audited.level.value,
         "roofline": audited.roofline if audited.roofline is None or math.isfinite(audited.roofline) else None,

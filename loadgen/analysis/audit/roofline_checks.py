@@ -12,7 +12,7 @@ from loadgen.roofline.ceiling import Ceiling
 from loadgen.validity.evidence import percent
 from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
 
-FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not say of the weights may explain it
+FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not show of the weights may explain it
 SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
 
@@ -71,7 +71,7 @@ beyond_roofline = invalid(
 above_roofline = suspect(
     "above-roofline",
     f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
-    "not say of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
+    "not show of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
     "check how the weights are stored (--model-config, or the checkpoint's own headers)",
     Source.ROOFLINE,
 )(partial(_beyond, above=bound.TOLERANCE, most=FAR_BEYOND))

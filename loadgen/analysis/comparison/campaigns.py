@@ -23,7 +23,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
     hardware: str | None = None
 
 
-def told(places: Iterable[str]) -> CampaignSettings:
+def settings(places: Iterable[str]) -> CampaignSettings:
     """Of the first campaign among the places, or the only one inside one; a damaged record is ignored."""
     for record in (contents for given in places if (contents := _record(place(given))) is not None):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machine import Machine
+from loadgen.workload.paths import place
 
 
 class Hardware(msgspec.Struct, frozen=True):
@@ -24,6 +26,12 @@ class Hardware(msgspec.Struct, frozen=True):
     key: str | None = None
     bandwidth_gb_per_s: float | None = None
     config: Path | None = None  # the config.json of models that the table does not know
+
+    @classmethod
+    def given(cls, flags: argparse.Namespace) -> Hardware:
+        """What the roofline's flags of a command line give."""
+        config = None if flags.model_config is None else place(flags.model_config)
+        return cls(flags.hardware, flags.bandwidth, config)
 
     def machine(self) -> tuple[Machine | None, str]:
         """The machine, or None and why it is unknown; raises UsageError where machine or config is wrong."""
@@ -79,8 +87,10 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
     ceilings = Ceilings(given)
     made = [ceilings.of(run, hardware.config if models.named(run.name) is None else None) for run in reported]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
-    problems = dict.fromkeys(problem for _, problem in made if problem)
-    return runs, [*filter(None, [unknown]), *(f"no roofline: {problem}" for problem in problems)]
+    problems = [
+        f"no roofline: {problem}" for problem in dict.fromkeys(problem for _, problem in made) if problem
+    ]
+    return runs, [*filter(None, [unknown]), *problems] if problems else []
 
 
 def stored(model: str) -> Weights | None:

@@ -7,16 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
 from loadgen.analysis.comparison import campaigns, ceilings, comparison, export, memory_fit, rankings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.comparison import MARGIN
-from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.model import Comparison, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
-from loadgen.errors import UsageError
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import json_text, plain
 from loadgen.results import speed_tables
@@ -26,7 +21,7 @@ from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, arguments
 from loadgen.workload.paths import place
 
-_MOST_TROUBLES = 10  # that are told one by one
+_MOST_PROBLEMS = 10  # that are printed one by one
 _Form = tuple[
     Callable[[Sequence[Comparison]], str], Callable[[Table], str], Callable[[str], str]
 ]  # how a comparison, another table and its title are written
@@ -42,58 +37,26 @@ _CSV: _Form = export.csv, speed_tables.csv, lambda title: ""
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where there are figures."""
     given = arguments(compare_parser(), argv)
-    config = None if given.model_config is None else place(given.model_config)
-    asked = Asked(
+    places, again = _places(given.places)
+    ask = ComparisonOptions(
         baseline=given.baseline,
         margin=None if given.margin is None else given.margin / 100,
         alpha=given.alpha,
         headline=given.headline,
         allow_unlike=given.allow_unlike,
-        hardware=Hardware(given.hardware, given.bandwidth, config),
+        hardware=Hardware.given(given),
+        campaign=campaigns.settings(places),
     )
-    places, again = _places(given.places)
     read = sources.read(places)
     complain([*again, *read.troubles])
-    printed(plain(_shown(compared(read, asked, campaigns.told(places)), given)), sys.stdout, end="")
+    printed(plain(_shown(compared(read, ask), given)), sys.stdout, end="")
     return 0
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a user asks of a comparison; None or empty: the campaign's, or the default. Raises UsageError."""
-
-    baseline: str = ""
-    margin: float | None = None  # what counts as equivalent: 0.02 is 2 %
-    alpha: float = 0.05
-    headline: str = ""
-    allow_unlike: bool = False
-    hardware: Hardware = Hardware()
-
-    def __post_init__(self) -> None:
-        if self.margin is not None and not 0 < self.margin < 1:
-            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
-        if not 0 < self.alpha < 1:
-            raise UsageError(f"--alpha {self.alpha:g}: give a probability, as 0.05")
-
-
-def compared(read: Sources, asked: Asked, campaign: campaigns.CampaignSettings) -> list[Comparison]:
+def compared(read: Sources, ask: ComparisonOptions) -> list[Comparison]:
     """A table a load of everything that was read; raises UsageError."""
-    margin = next((share for share in (asked.margin, campaign.margin) if share is not None), MARGIN)
-    hardware = asked.hardware
-    if hardware.key is None and hardware.bandwidth_gb_per_s is None:
-        hardware = replace(hardware, key=campaign.hardware)
-    ask = comparison.ComparisonOptions(
-        baseline=asked.baseline,
-        margin=margin,
-        alpha=asked.alpha,
-        headline=asked.headline,
-        allow_unlike=asked.allow_unlike,
-        campaign_baseline=campaign.baseline,
-    )
-    runs, lacking = ceilings.completed(read.reported, hardware)
-    found = comparison.compare(runs, ask, read.failures)
-    if found and any(run.ceiling is None for run in runs):
-        found[0] = replace(found[0], remarks=(*found[0].remarks, *lacking))
-    return found
+    runs, lacking = ceilings.completed(read.reported, ask.machine)
+    return comparison.compare(runs, ask, read.failures, lacking)
 
 
 def compare_parser() -> argparse.ArgumentParser:
@@ -128,43 +91,43 @@ def compare_parser() -> argparse.ArgumentParser:
 
 def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
     """Each place once, and a line on each that was named before."""
-    real = [place(one).resolve() for one in named]
-    first = [one for at, one in enumerate(named) if real[at] not in real[:at]]
-    again = [one for at, one in enumerate(named) if real[at] in real[:at]]
-    return first, [f"{one} was named before: it is read once" for one in again]
+    real = [place(name).resolve() for name in named]
+    first = [name for at, name in enumerate(named) if real[at] not in real[:at]]
+    again = [name for at, name in enumerate(named) if real[at] in real[:at]]
+    return first, [f"{name} was named before: it is read once" for name in again]
 
 
-def complain(troubles: Sequence[str]) -> None:
+def complain(problems: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
-    for trouble in troubles[:_MOST_TROUBLES]:
-        printed(f"loadgen: {plain(trouble)}", sys.stderr)
-    if len(troubles) > _MOST_TROUBLES:
-        printed(f"loadgen: {len(troubles) - _MOST_TROUBLES} more could not be read", sys.stderr)
+    for problem in problems[:_MOST_PROBLEMS]:
+        printed(f"loadgen: {plain(problem)}", sys.stderr)
+    if len(problems) > _MOST_PROBLEMS:
+        printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
 
 
-def _shown(found: Sequence[Comparison], given: argparse.Namespace) -> str:
-    drawn = _drawn(found, given)
+def _shown(tables: Sequence[Comparison], given: argparse.Namespace) -> str:
+    drawn = _drawn(tables, given)
     if given.json:
-        told: dict[str, Any] = export.json(found)
-        told |= {name: _json(table) for name, _, table in drawn}
-        return json_text(told, indent=1) + "\n"
+        whole = export.json(tables) | {name: _json(table) for name, _, table in drawn}
+        return json_text(whole, indent=1) + "\n"
     comparisons, other, titled = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
     if not drawn:
-        return comparisons(found)
+        return comparisons(tables)
     return "\n".join(titled(title) + other(table) for _, title, table in drawn)
 
 
-def _drawn(found: Sequence[Comparison], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
+def _drawn(tables: Sequence[Comparison], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
     """The other tables that are asked for: key in the JSON, title, table."""
     drawn = []
-    for number, one in enumerate(found, 1):
-        load = f", {said}" if (said := render.described(one.load)) != render.UNTOLD else ""
+    for number, table in enumerate(tables, 1):
+        described = render.described(table.load)
+        load = f", {described}" if described != render.UNKNOWN_LOAD else ""
         if given.rankings:
-            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking(one)))
+            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking(table)))
         if given.effects:
-            drawn.append((f"effects_{number}", f"Effect of quantization{load}", rankings.effects(one)))
+            drawn.append((f"effects_{number}", f"Effect of quantization{load}", rankings.effects(table)))
     if given.fits:
-        drawn.append(("fits", "What fits which memory (GiB)", memory_fit.fits(found)))
+        drawn.append(("fits", "What fits which memory (GiB)", memory_fit.fits(tables)))
     return drawn
 
 

@@ -117,12 +117,8 @@ def _simulated(run: Reported) -> Value:
 
 
 _much_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
-_any_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
+_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
 _formulas = _differ(lambda run: run.speed_formula, "speed = {}")
-
-
-def _somewhat_shorter(pair: Pair) -> Evidence | None:
-    return None if _much_shorter(pair) is not None else _any_shorter(pair)
 
 
 def _speeds(pair: Pair) -> Evidence | None:
@@ -183,7 +179,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "output length",
         "mean output tokens differ by more than 1 % and at most 10 %: so do throughput and E2EL",
         "compare TPOT, or use --ignore-eos on both sides",
-    )(_somewhat_shorter),
+    )(lambda pair: None if _much_shorter(pair) else _shorter(pair)),
     refused(
         "requests",
         "numbers of requests differ (not where both sent for a time): the first and last wave take another "

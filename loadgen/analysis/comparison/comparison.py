@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
-from loadgen.analysis.comparison.model import Comparison, Effect, Figure, Line
+from loadgen.analysis.comparison.model import Comparison, ComparisonOptions, Figure, Line
 from loadgen.analysis.comparison.rows import FIGURES, BaselineRuns, value_of
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
+from loadgen.protocol.layout import some
 from loadgen.roofline.models import suffix
 from loadgen.spelling import nearest
 from loadgen.validity.campaign_cell import FailedCell
 
-MARGIN = 0.02  # within ± 2 % two speeds are one
 _SPEED = "speed_tok_s"  # of speed tables and ladders
 _CLOSED = (_SPEED, "output_throughput", "mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms")
 _RATED = ("mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms", "output_throughput", _SPEED)
@@ -29,33 +29,25 @@ _NAMED = 3  # at most this many are named
 Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
-class ComparisonOptions(msgspec.Struct, frozen=True):
-    """What a comparison is asked for."""
-
-    baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
-    margin: float = MARGIN  # of equivalence
-    alpha: float = 0.05
-    headline: str = ""  # a figure's key; "": the throughput, or latency where a rate fixes the throughput
-    allow_unlike: bool = False
-    campaign_baseline: str = ""  # used if there is such a row
-
-
 def compare(
-    reported: Sequence[Reported], ask: ComparisonOptions, failures: Sequence[FailedCell] = ()
+    reported: Sequence[Reported],
+    ask: ComparisonOptions,
+    failures: Sequence[FailedCell] = (),
+    lacking: Sequence[str] = (),
 ) -> list[Comparison]:
     """A table a load, in order of appearance; Holm over rows and loads of each figure.
 
-    A run that is there twice is used once; failed cells are failures of their rows. Raises UsageError where
-    the baseline or the headline asked for does not exist.
+    A run that is there twice is used once; failed cells are failures of their rows; what is `lacking` of the
+    rooflines is remarked on the first table. Raises UsageError where the baseline or the headline asked for
+    does not exist.
     """
     runs, repeated = groups.distinct(groups.in_order(reported))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = groups.row_names(runs, by_server=by_server)
     failed = _failed(failures, names, by_server)
-    checkpoints = {
-        name: run.cell.checkpoint if run.cell else run.name for name, run in zip(names, runs, strict=True)
-    }
+    stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
+    checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
         checkpoints.setdefault(name, failure.cell.checkpoint)
     baseline, remarks = _baseline(checkpoints, ask)
@@ -71,15 +63,16 @@ def compare(
         _table(Group(Load(name=name), {}), baseline, lost, ask) for name, lost in _lost(failed, loads).items()
     ]
     if repeated:
-        named = ", ".join(run.source for run in repeated[:_NAMED])
-        more = f" and {len(repeated) - _NAMED} more" if len(repeated) > _NAMED else ""
-        remarks.append(f"given twice, used once: {named}{more}")
-    return [replace(table, remarks=(*remarks, *table.remarks)) for table in _together(tables)]
+        remarks.append(f"given twice, used once: {some([run.source for run in repeated], _NAMED)}")
+    return [
+        replace(table, remarks=(*remarks, *table.remarks, *(() if at else lacking)))
+        for at, table in enumerate(_together(tables))
+    ]
 
 
 def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
     """The row that the others are compared with, and remarks on the choice."""
-    for wanted in filter(None, (ask.baseline, ask.campaign_baseline)):
+    for wanted in filter(None, (ask.baseline, ask.campaign.baseline)):
         begins = f"{wanted} on ", f"{wanted} ("
         matches = [wanted] if wanted in checkpoints else []
         matches = matches or [name for name in checkpoints if name.startswith(begins)]
@@ -88,10 +81,8 @@ def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[s
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
             return matches[0], [several] * (len(matches) > 1)
         if wanted == ask.baseline:
-            names = ", ".join(list(checkpoints)[:20])
-            raise UsageError(
-                f"--baseline {wanted}: no such row{nearest(wanted, checkpoints)}; there are {names}"
-            )
+            names, near = ", ".join(list(checkpoints)[:20]), nearest(wanted, checkpoints)
+            raise UsageError(f"--baseline {wanted}: no such row{near}; there are {names}")
     return _first(checkpoints), []
 
 
@@ -103,7 +94,7 @@ def _first(checkpoints: Mapping[str, str]) -> str:
 
 def _held(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions) -> str:
     """The baseline under one load: the load's own first row if none was named and the default is missing."""
-    if ask.baseline or ask.campaign_baseline or baseline in group.rows:
+    if ask.baseline or ask.campaign.baseline or baseline in group.rows:
         return baseline
     return _first({name: checkpoints[name] for name in group.rows})
 
@@ -112,10 +103,8 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     if not key:
         return
     if not any(value_of(run, key) is not None for run in runs):
-        figures = dict.fromkeys(
-            name for run in runs for name in run.figures if value_of(run, name) is not None
-        )
-        keys = [name for name in figures if lines.figure(name).higher_is_faster is not None]
+        names = (name for run in runs for name in run.figures if value_of(run, name) is not None)
+        keys = [name for name in dict.fromkeys(names) if lines.figure(name).higher_is_faster is not None]
         raise UsageError(
             f"--headline {key}: no run reports it{nearest(key, keys)}; there are {', '.join(keys)}"
         )
@@ -141,11 +130,8 @@ def _of_load(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
 def _lost(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
     """The loads under which every cell failed."""
     present = {groups.plain(group.load.name) for group in loads}
-    lost: dict[str, Failed] = {}
-    for failure in failed if len(loads) != 1 else ():
-        if groups.plain(failure[1].cell.profile) not in present:
-            lost.setdefault(failure[1].cell.profile, []).append(failure)
-    return lost
+    absent = [failure for failure in failed if groups.plain(failure[1].cell.profile) not in present]
+    return groups.grouped(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
 def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> Comparison:
@@ -156,8 +142,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, lines.figure(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
-    asked = _asked_output(every)
-    reference = BaselineRuns.of(rows[baseline], asked, ask.allow_unlike, ask.margin, ask.alpha)
+    reference = BaselineRuns.of(rows[baseline], _asked_output(every), ask)
     lines_made = []
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)
@@ -165,9 +150,9 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
             line = lines.line(name, runs, reference, figures, name == baseline)
             messages = tuple(reason if n == 1 else f"{n} cells: {reason}" for reason, n in reasons.items())
             lines_made.append(replace(line, failures=messages))
-    remarks = tuple(_remarks(group, baseline, reference, lines_made))
+    remarks, margin = tuple(_remarks(group, baseline, reference, lines_made)), ask.equivalence
     return Comparison(
-        group.load, baseline, tuple(figures), headline, tuple(lines_made), ask.margin, ask.alpha, remarks
+        group.load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks
     )
 
 
@@ -218,33 +203,23 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
 
 def _together(tables: Sequence[Comparison]) -> list[Comparison]:
     """The rows of all loads judged together in each figure, then checked for being fast because broken."""
-    places = [(table, line) for table in range(len(tables)) for line in range(len(tables[table].lines))]
-    effects = {place: dict(tables[place[0]].lines[place[1]].effects) for place in places}
-    for key in dict.fromkeys(key for row_effects in effects.values() for key in row_effects):
-        tested = [place for place in places if key in effects[place]]
-        if tested:
-            margin, alpha = tables[0].margin, tables[0].alpha
-            judged = statistics.holm([effects[place][key] for place in tested], margin, alpha)
-            for place, effect in zip(tested, judged, strict=True):
-                effects[place][key] = effect
-    return [
-        _answered(table, [effects[at, row] for row in range(len(table.lines))])
-        for at, table in enumerate(tables)
-    ]
+    rows = [line for table in tables for line in table.lines]
+    effects = [dict(line.effects) for line in rows]
+    for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
+        tested = [row_effects for row_effects in effects if key in row_effects]
+        tests = [row_effects[key] for row_effects in tested]
+        judged = statistics.holm(tests, tables[0].margin, tables[0].alpha)
+        for row_effects, effect in zip(tested, judged, strict=True):
+            row_effects[key] = effect
+    judged_rows = iter([replace(line, effects=own) for line, own in zip(rows, effects, strict=True)])
+    return [_answered(table, list(islice(judged_rows, len(table.lines)))) for table in tables]
 
 
-def _answered(table: Comparison, effects: Sequence[Mapping[str, Effect]]) -> Comparison:
-    """The table with its final effects, and marks from the answers of each row."""
-    baseline = next((line for line in table.lines if line.name == table.baseline), None)
-    return replace(
-        table,
-        lines=tuple(
-            lines.answered(
-                replace(line, effects=row_effects),
-                None if line.name == table.baseline else baseline,
-                table.headline,
-                table.margin,
-            )
-            for line, row_effects in zip(table.lines, effects, strict=True)
-        ),
+def _answered(table: Comparison, rows: Sequence[Line]) -> Comparison:
+    """The table with its final rows, and marks from the answers of each."""
+    baseline = next((line for line in rows if line.name == table.baseline), None)
+    marked = (
+        lines.answered(line, None if line is baseline else baseline, table.headline, table.margin)
+        for line in rows
     )
+    return replace(table, lines=tuple(marked))

@@ -11,7 +11,6 @@ from msgspec.structs import asdict
 from loadgen.analysis.comparison.model import Comparison, Line
 from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
-from loadgen.protocol.printable import json_text
 from loadgen.results.csv_text import csv_table
 from loadgen.results.vllm_json import strict
 
@@ -28,11 +27,6 @@ def csv(comparisons: Sequence[Comparison]) -> str:
     rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
     finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return csv_table(CSV_COLUMNS, finite_rows)
-
-
-def text(comparisons: Sequence[Comparison]) -> str:
-    """The JSON as text."""
-    return json_text(json(comparisons), indent=1) + "\n"
 
 
 def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -74,10 +68,7 @@ def _csv_rows(comparison: Comparison, line: Line) -> Iterator[dict[str, Any]]:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "load": asdict(comparison.load),
-        "baseline": comparison.baseline,
-        "headline": comparison.headline,
-        "margin": comparison.margin,
-        "alpha": comparison.alpha,
+        **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
         "figures": [asdict(figure) for figure in comparison.figures],
         "rows": [_line(comparison, line) for line in comparison.lines],
         "remarks": comparison.remarks,
@@ -85,21 +76,17 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
-    higher = {figure.key: figure.higher_is_faster for figure in comparison.figures}
-    ratio, low, high = speed_up(line.effects.get(comparison.headline), higher.get(comparison.headline))
+    ratio, low, high = speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,
         "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},
-        # What an effect held of its resampled figures stood under `beside` once.
+        # `beside` held figures of a resampling that is no longer made.
         "effects": {
             key: {**asdict(effect), "call": effect.call.value, "beside": {}}
             for key, effect in line.effects.items()
         },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
-        "roofline": line.roofline,
-        "marks": line.marks,
-        "answers": line.answers,
-        "failures": line.failures,
+        **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures")},
         "runs": [_run(run) for run in line.runs],
     }
 

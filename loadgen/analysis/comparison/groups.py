@@ -69,23 +69,19 @@ def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     of their own: then that is what is compared.
     """
     plain = [_plain(run, by_server) for run in reported]
-    values_of: dict[str, list[set[str]]] = {}
-    for name, run in zip(plain, reported, strict=True):
-        for values, apart in zip(values_of.setdefault(name, [set() for _ in _APART]), _APART, strict=True):
-            values.update(filter(None, [apart(run)]))
-    return [_full(name, run, values_of[name]) for name, run in zip(plain, reported, strict=True)]
+    several = {}
+    for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
+        values = ((apart, {apart(reported[at]) for at in places}) for apart in _APART)
+        several[name] = [apart for apart, different in values if len(different - {""}) > 1]
+    words = ([apart(run) for apart in several[name]] for name, run in zip(plain, reported, strict=True))
+    added = (", ".join(filter(None, own)) for own in words)
+    return [f"{name} ({own})" if own else name for name, own in zip(plain, added, strict=True)]
 
 
 def _plain(run: Reported, by_server: bool) -> str:
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
-
-
-def _full(name: str, run: Reported, values_of: Sequence[set[str]]) -> str:
-    several = (apart for values, apart in zip(values_of, _APART, strict=True) if len(values) > 1)
-    words = [word for apart in several if (word := apart(run))]
-    return f"{name} ({', '.join(words)})" if words else name
 
 
 def _label(run: Reported) -> str:

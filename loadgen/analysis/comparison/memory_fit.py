@@ -66,8 +66,8 @@ def needed(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
 def _takes_what_it_needs(run: Reported) -> bool:
     """Whether the engine's peak is what the model needs; False of an unknown engine."""
     engine = run.engine.lower()
-    known = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
-    profile = next(known, engines.UNKNOWN)
+    named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
+    profile = next(named, engines.UNKNOWN)
     return bool(engine) and not profile.takes_all_memory and not profile.simulated
 
 

@@ -6,8 +6,45 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
+from loadgen.analysis.comparison.campaigns import CampaignSettings
+from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.run_summary import Load, Reported
+from loadgen.errors import UsageError
+
+MARGIN = 0.02  # within ± 2 % two speeds are one
+
+
+class ComparisonOptions(msgspec.Struct, frozen=True):
+    """What is asked of a comparison; raises UsageError where margin or alpha is out of range."""
+
+    baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
+    margin: float | None = None  # of equivalence; None: the campaign's, else MARGIN
+    alpha: float = 0.05
+    headline: str = ""  # a figure's key; "": the throughput, or latency where a rate fixes the throughput
+    allow_unlike: bool = False
+    hardware: Hardware = Hardware()
+    campaign: CampaignSettings = CampaignSettings()  # its baseline is used if there is such a row
+
+    def __post_init__(self) -> None:
+        if self.margin is not None and not 0 < self.margin < 1:
+            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha:g}: give a probability, as 0.05")
+
+    @property
+    def equivalence(self) -> float:
+        """The margin: as asked, else the campaign's, else MARGIN."""
+        margins = (self.margin, self.campaign.margin)
+        return next((margin for margin in margins if margin is not None), MARGIN)
+
+    @property
+    def machine(self) -> Hardware:
+        """The hardware: as asked, else the campaign's."""
+        given = self.hardware
+        named = given.key is not None or given.bandwidth_gb_per_s is not None
+        return given if named else replace(given, key=self.campaign.hardware)
 
 
 class Call(StrEnum):
@@ -27,6 +64,10 @@ class Figure(msgspec.Struct, frozen=True):
     label: str
     higher_is_faster: bool | None  # None: nothing is faster by it (memory, energy)
     digits: int = 2
+
+    def scaled(self, value: float) -> float:
+        """A value in the unit that it is written in: memory in GiB."""
+        return value / 2**30 if self.key == "memory_bytes" else value
 
 
 class Effect(msgspec.Struct, frozen=True):

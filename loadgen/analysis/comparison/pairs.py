@@ -12,7 +12,7 @@ from loadgen.analysis.run_summary import Reported
 
 Tell = Callable[[Reported], float | None]  # a figure of a run
 Pair = tuple[list[Reported], list[Reported]]  # of the row, of the baseline; mostly one run each
-STARTS_UNTOLD = "the runs do not record which start of the server they ran on"
+STARTS_UNREPORTED = "the runs do not record which start of the server they ran on"
 ONE_START = "all runs were on one start of the server"
 _LEAST = 2  # units that have a spread
 
@@ -59,7 +59,7 @@ def remark(runs: Sequence[Reported]) -> str:
     starts = {_start(run) for run in runs}
     if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
         return ""
-    return STARTS_UNTOLD if None in starts else ONE_START
+    return STARTS_UNREPORTED if None in starts else ONE_START
 
 
 def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:

@@ -15,7 +15,6 @@ _PLAIN = ("", "BF16", "FP16")
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(r"(?<![A-Za-z0-9.])A(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
 UNLIKE = "*"
-_LABELS = {"speed_tok_s": "tok/s"}  # as the pages have it
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -29,13 +28,13 @@ class Model(msgspec.Struct, frozen=True):
     @classmethod
     def named(cls, name: str) -> Model:
         """By the table of models where it has the name, else by the name's own words."""
-        stored, found = models.suffix(name), models.find(name)
+        stored, known = models.suffix(name), models.find(name)
         base = re.sub(rf"-{re.escape(stored)}$", "", name, flags=re.IGNORECASE) if stored else name
         size, active = _PARAMETERS.search(name), _ACTIVE.search(name)
         size_b = float(size[1]) if size else None
         active_size_b = float(active[1]) if active else None
-        if found is not None:
-            row = models.rows()[found.key]
+        if known is not None:
+            row = models.rows()[known.key]
             size_b = size_b or row.parameters_b
             active_size_b = active_size_b or row.active_b or None
         return cls(base, stored, size_b, active_size_b)
@@ -56,27 +55,20 @@ class Model(msgspec.Struct, frozen=True):
 
 def ranking(comparison: Comparison) -> Table:
     """The rows of one load by their headline figure, the fastest first, as the RTX PRO 6000 page has them."""
-    head = figure(comparison.headline)
-    ranked = sorted(
-        (line for line in comparison.lines if comparison.headline in line.summaries),
-        key=lambda line: line.summaries[comparison.headline].mean,
-        reverse=head.higher_is_faster is not False,
-    )
+    key = comparison.headline
+    ranked = [line for line in comparison.lines if key in line.summaries]
+    ranked.sort(key=lambda line: line.summaries[key].mean, reverse=figure(key).higher_is_faster is not False)
     body = []
     for rank, line in enumerate(ranked, 1):
-        model = Model.named(checkpoint(line))
-        star = UNLIKE * unlike(comparison, line)
-        body.append(
-            (str(rank), f"{line.name}{star}", model.params, model.type, _shown(line, comparison.headline))
-        )
-    columns = [Column(key, key) for key in ("rank", "model", "params", "type")]
+        model, star = Model.named(checkpoint(line)), UNLIKE * unlike(comparison, line)
+        body.append((str(rank), f"{line.name}{star}", model.params, model.type, _shown(line, key)))
+    columns = [
+        *(Column(name, name) for name in ("rank", "model", "params", "type")),
+        Column(key, _label(key)),
+    ]
     starred = any(row[1].endswith(UNLIKE) for row in body)
     notes = (f"{UNLIKE} unlike {comparison.baseline}, the baseline: its rank is of another load",) * starred
-    return Table(
-        (*columns, Column(comparison.headline, _LABELS.get(comparison.headline, head.label))),
-        tuple(body),
-        notes=notes,
-    )
+    return Table(tuple(columns), tuple(body), notes=notes)
 
 
 def effects(comparison: Comparison) -> Table:
@@ -84,7 +76,6 @@ def effects(comparison: Comparison) -> Table:
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
     """
-    head = figure(comparison.headline)
     cells: dict[tuple[float, str, str], dict[str, Line]] = {}
     for line in comparison.lines:
         if comparison.headline in line.summaries and not unlike(comparison, line):
@@ -98,11 +89,10 @@ def effects(comparison: Comparison) -> Table:
     )
     body = []
     for (_, size, name), by_kind in sorted(cells.items(), key=lambda cell: cell[0]):
-        shown = (_beside(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
+        shown = (_relative(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
         body.append((size, name, *shown))
     columns = (Column("size", "size"), Column("model", "model"), *(Column(kind, kind) for kind in kinds))
-    label = _LABELS.get(comparison.headline, head.label)
-    notes = (f"{label}; × relative to the same model in BF16, if it was run",)
+    notes = (f"{_label(comparison.headline)}; × relative to the same model in BF16, if it was run",)
     return Table(columns, tuple(body), notes=notes)
 
 
@@ -120,7 +110,11 @@ def unlike(comparison: Comparison, line: Line) -> bool:
     return effect is not None and effect.unlike
 
 
-def _beside(line: Line | None, plain: Line | None, key: str) -> str:
+def _label(key: str) -> str:
+    return "tok/s" if key == "speed_tok_s" else figure(key).label  # as the pages have it
+
+
+def _relative(line: Line | None, plain: Line | None, key: str) -> str:
     if line is None:
         return "-"
     text = _shown(line, key)

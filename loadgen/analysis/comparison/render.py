@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from loadgen.analysis.comparison import rows
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
 from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped
@@ -14,13 +16,13 @@ from loadgen.results.speed_tables import Column, Table
 
 SIGNS = {Call.FASTER: "+", Call.SLOWER: "-", Call.EQUIVALENT: "=", Call.UNDECIDED: "?", Call.NONE: " "}
 SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
-UNTOLD = "unknown load"
-_GIB = 2.0**30
+UNKNOWN_LOAD = "unknown load"
 _LONGEST_NAME = 44
 _MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verdict, and their widths
 _FIGURE, _ROOF = 13, 5
 _MOST_FIGURES = 4
 _MARK = "  "
+_BASELINE, _FAILED = "baseline", "failed"
 
 
 def text(comparisons: Sequence[Comparison]) -> str:
@@ -38,11 +40,8 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
 def described(load: Load) -> str:
     """A load in one line: its name, lengths, requests and concurrency, as far as known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
-    lengths = [
-        f"{_count(tokens)} {way}"
-        for tokens, way in ((load.input_len, "in"), (asked, "out"))
-        if tokens is not None
-    ]
+    ways = ((load.input_len, "in"), (asked, "out"))
+    lengths = [f"{_count(tokens)} {way}" for tokens, way in ways if tokens is not None]
     parts = [" / ".join(lengths)] if lengths else []
     if load.requests is not None:
         parts.append(counted(load.requests, "request"))
@@ -51,15 +50,15 @@ def described(load: Load) -> str:
     if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
         parts.append(f"{load.request_rate_per_s:g} requests/s")
     if not parts:
-        return load.name or UNTOLD
+        return load.name or UNKNOWN_LOAD
     return f"{load.name}: {', '.join(parts)}" if load.name else ", ".join(parts)
 
 
-def speed_up(effect: Effect | None, higher_is_faster: bool | None) -> tuple[float, float, float]:
+def speed_up(effect: Effect | None) -> tuple[float, float, float]:
     """How many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
     if effect is None:
         return math.nan, math.nan, math.nan
-    if higher_is_faster is False:
+    if effect.higher_is_faster is False:
         return 1 / effect.ratio, 1 / effect.high, 1 / effect.low
     return effect.ratio, effect.low, effect.high
 
@@ -100,9 +99,8 @@ def _header(comparison: Comparison) -> str:
 
 
 def _cells(comparison: Comparison, cells: Sequence[str]) -> str:
-    widths = [_FIGURE] * len(_columns(comparison)) + [
-        _MEASURED[figure.key] for figure in _measured(comparison)
-    ]
+    figures = (*_columns(comparison), *_measured(comparison))
+    widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
     return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
 
 
@@ -123,22 +121,20 @@ def _row(comparison: Comparison, line: Line) -> Iterator[str]:
 
 def _verdict(comparison: Comparison, line: Line) -> str:
     """The headline figure's: 3.61× (3.55–3.68)      faster."""
-    if line.name == comparison.baseline:
-        return "baseline"
-    if not line.runs:
-        return "failed"
+    call = _call(comparison, line)
+    return call if call in (_BASELINE, _FAILED) else f"{multiplied(comparison, line)}  {call:>10}"
+
+
+def _call(comparison: Comparison, line: Line) -> str:
+    if line.name == comparison.baseline or not line.runs:
+        return _BASELINE if line.name == comparison.baseline else _FAILED
     effect = line.effects.get(comparison.headline)
-    times = multiplied(comparison, line)
-    call = "" if effect is None else str(effect.call)
-    return f"{times}  {call:>10}"
+    return "" if effect is None else str(effect.call)
 
 
 def multiplied(comparison: Comparison, line: Line) -> str:
     """The speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
-    higher = next(
-        (figure.higher_is_faster for figure in comparison.figures if figure.key == comparison.headline), True
-    )
-    ratio, low, high = speed_up(line.effects.get(comparison.headline), higher)
+    ratio, low, high = speed_up(line.effects.get(comparison.headline))
     if not math.isfinite(ratio):
         return ""
     digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
@@ -150,27 +146,23 @@ def spread(figure: Figure, summary: Summary | None) -> str:
     """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value."""
     if summary is None:
         return "-"
-    half = (summary.high - summary.low) / 2 / _scale(figure)
+    half = figure.scaled((summary.high - summary.low) / 2)
     if not math.isfinite(half):
         return _mean(figure, summary)
     decimals = _decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
         decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
-    return f"{summary.mean / _scale(figure):.{decimals}f} ±{half:.{decimals}f}"
+    return f"{figure.scaled(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
 
 
 def _mean(figure: Figure, summary: Summary | None) -> str:
     if summary is None:
         return "-"
-    return f"{summary.mean / _scale(figure):.{_decimals(figure, summary)}f}"
-
-
-def _scale(figure: Figure) -> float:
-    return _GIB if figure.key == "memory_bytes" else 1.0
+    return f"{figure.scaled(summary.mean):.{_decimals(figure, summary)}f}"
 
 
 def _decimals(figure: Figure, summary: Summary) -> int:
-    value = abs(summary.mean) / _scale(figure)
+    value = abs(figure.scaled(summary.mean))
     if not 0 < value < math.inf:
         return 0
     return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
@@ -192,10 +184,7 @@ def _legend(comparison: Comparison, signs: bool = True) -> str:
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in comparison.lines):
-        label = next(
-            (figure.label for figure in comparison.figures if figure.key == comparison.headline),
-            comparison.headline,
-        )
+        label = rows.figure(comparison.headline).label
         parts.append(f"verdict by {label}, × relative to the baseline")
     if _rooflines(comparison):
         parts.append("roof: of the memory-bandwidth roofline")
@@ -237,14 +226,10 @@ def undecided(effect: Effect) -> str:
     return f"{power}; about {counted(effect.more_runs, 'more run')} per side would decide it"
 
 
-def _gathered(pairs: Iterable[tuple[str, str]], rows: int) -> Iterator[str]:
+def _gathered(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
     """Each sentence once, after the names of the rows that it is about."""
-    names: dict[str, list[str]] = {}
-    for name, sentence in pairs:
-        names.setdefault(sentence, []).append(name)
-    for sentence, of in names.items():
-        of = list(dict.fromkeys(of))
-        yield f"{'all' if len(of) == rows > 1 else ', '.join(of)}: {sentence}"
+    for sentence, about in grouped(dict.fromkeys(pairs), lambda pair: pair[1]).items():
+        yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
 
 
 def _wrapped(text: str, indent: str = _MARK) -> list[str]:
@@ -260,9 +245,7 @@ def _table(comparison: Comparison) -> Table:
     for line in comparison.lines:
         cells = [line.name, *(_cell(figure, line) for figure in figures)]
         cells += [_percent(line.roofline)] * _rooflines(comparison)
-        effect = line.effects.get(comparison.headline)
-        call = "baseline" if line.name == comparison.baseline else "failed" if not line.runs else ""
-        body.append((*cells, multiplied(comparison, line), call or (str(effect.call) if effect else "")))
+        body.append((*cells, multiplied(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
     notes += [f"{title}: {sentence}" for title, sentences in _notes(comparison) for sentence in sentences]
     return Table(

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import comparability, pairs, statistics
-from loadgen.analysis.comparison.model import Call, Effect, Figure, Line, Summary
+from loadgen.analysis.comparison.model import Call, ComparisonOptions, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
@@ -39,30 +39,23 @@ class BaselineRuns(msgspec.Struct, frozen=True):
     runs: tuple[Reported, ...]
     like: Reported | None
     asked_output: float | None  # requested tokens of an answer, if reported
-    allow_unlike: bool
-    margin: float
-    alpha: float
+    ask: ComparisonOptions
     missing: str = ""  # why there is nothing to be held against
 
     @classmethod
-    def of(
-        cls,
-        runs: Sequence[Reported],
-        asked_output: float | None,
-        allow_unlike: bool,
-        margin: float,
-        alpha: float,
-    ) -> BaselineRuns:
+    def of(cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions) -> BaselineRuns:
         """Those of the baseline's runs that are not INVALID and are like the first of them."""
         valid = [run for run in runs if run.level != _INVALID]
         none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
         like, missing = (valid[0], "") if valid else (None, none)
-        baseline = cls((), like, asked_output, allow_unlike, margin, alpha, missing)
+        baseline = cls((), like, asked_output, ask, missing)
         return replace(baseline, runs=tuple(run for run in valid if baseline.takes(run)))
 
     def takes(self, run: Reported) -> bool:
         """Whether a run is enough like the baseline to be compared with it."""
-        return self.allow_unlike or self.like is None or not _differences(run, self.like, Severity.REFUSED)
+        return (
+            self.ask.allow_unlike or self.like is None or not _differences(run, self.like, Severity.REFUSED)
+        )
 
 
 def value_of(run: Reported, key: str) -> float | None:
@@ -74,12 +67,10 @@ def value_of(run: Reported, key: str) -> float | None:
 
 def figure(key: str) -> Figure:
     """The figure of a key; one that is no column of its own is read by its name."""
-    column = next((known for known in FIGURES if known.key == key), None)
-    if column is not None:
-        return column
     higher = "throughput" in key or key in ("request_goodput", "max_output_tokens_per_s")
     lower = key == "duration" or (key.endswith("_ms") and not key.startswith("std_"))
-    return Figure(key, key, True if higher else False if lower else None)
+    other = Figure(key, key, True if higher else False if lower else None)
+    return next((column for column in FIGURES if column.key == key), other)
 
 
 def line(
@@ -113,7 +104,7 @@ def answered(row: Line, baseline: Line | None, headline: str, margin: float) -> 
     own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
     problems = dict.fromkeys(problem for answers in own for problem in answer_check.judge(answers, like))
     parted = answer_check.divergence(own[0], like).line(baseline.name) if own and like and baseline else ""
-    begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), headline, margin) else ""
+    begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), margin) else ""
     marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
     return replace(row, marks=marks, answers=parted)
 
@@ -122,11 +113,11 @@ def _fingerprints(line: Line | None) -> list[Fingerprint]:
     return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
 
 
-def _is_faster(effect: Effect | None, headline: str, margin: float) -> bool:
+def _is_faster(effect: Effect | None, margin: float) -> bool:
     """Called faster, or with no verdict by more than the margin."""
     if effect is None or effect.call is not Call.NONE:
         return effect is not None and effect.call is Call.FASTER
-    gain = effect.ratio if figure(headline).higher_is_faster else 1 / effect.ratio
+    gain = effect.ratio if effect.higher_is_faster else 1 / effect.ratio
     return gain > 1 + margin
 
 
@@ -142,8 +133,8 @@ def _effect(used: Sequence[Reported], reference: BaselineRuns, column: Figure) -
         units.baseline,
         paired=units.paired,
         higher_is_faster=column.higher_is_faster,
-        margin=reference.margin,
-        alpha=reference.alpha,
+        margin=reference.ask.equivalence,
+        alpha=reference.ask.alpha,
     )
 
 
@@ -173,7 +164,7 @@ def _marks(
     if bad := [run for run in runs if run.level == _INVALID]:
         yield f"{_share(len(bad), len(runs))}{_INVALID}, left out: {_names(bad)}"
     if reference.like is not None:
-        refused = UNLIKE_BASELINE if reference.allow_unlike else "not compared"
+        refused = UNLIKE_BASELINE if reference.ask.allow_unlike else "not compared"
         for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):
             apart = (_differences(run, reference.like, severity) for run in valid)
             yield from _counted((f"{begin}{text}" for texts in apart for text in texts), len(valid))

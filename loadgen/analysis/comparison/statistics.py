@@ -118,9 +118,8 @@ def _judged(effect: Effect, rows: Family, at: int, detectable: float, more: floa
     if rows.equivalent[at]:
         return replace(judged, call=Call.EQUIVALENT)
     if rows.differs[at]:
-        return replace(
-            judged, call=Call.FASTER if (effect.ratio > 1) == effect.higher_is_faster else Call.SLOWER
-        )
+        faster = (effect.ratio > 1) == effect.higher_is_faster
+        return replace(judged, call=Call.FASTER if faster else Call.SLOWER)
     needed = None if math.isinf(more) else int(more)
     why = _NEARLY if effect.p <= rows.alpha else judged.why
     return replace(judged, call=Call.UNDECIDED, detectable=detectable, more_runs=needed, why=why)

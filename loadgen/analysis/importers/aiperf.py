@@ -14,7 +14,7 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "aiperf"
-MARKS = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
+MARKS: tuple[bytes, ...] = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
 # Our names and aiperf's: its ITL is (latency - TTFT) / (tokens - 1) of a request, vLLM's TPOT;
 # the gaps between chunks, pooled, are vLLM's ITL. E2E runs to the last chunk with content in it.
 _METRICS = {
@@ -23,15 +23,7 @@ _METRICS = {
     "itl": "inter_chunk_latency",
     "e2el": "request_latency",
 }
-_STATISTICS = {
-    "mean": "avg",
-    "median": "p50",
-    "std": "std",
-    "p90": "p90",
-    "p95": "p95",
-    "p99": "p99",
-    "max": "max",
-}
+_STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
 _TOTALS = {
     "request_throughput": ("request_throughput",),
     "output_throughput": ("output_token_throughput",),
@@ -74,15 +66,12 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     yield Reported(
         name=_model(document) or Path(source).stem,
         figures=figures,
-        load=json_fields.loaded(
-            Load(
-                requests=json_fields.count(load.get("requests", load.get("request_count"))),
-                asked_output_len=_length(document, "osl"),
-                max_concurrency=json_fields.count(load.get("concurrency")),
-                request_rate_per_s=_rate(load),
-                asked_input_len=_length(document, "isl"),
-            ),
-            figures,
+        load=Load(
+            requests=json_fields.count(load.get("requests", load.get("request_count"))),
+            asked_output_len=_length(document, "osl"),
+            max_concurrency=json_fields.count(load.get("concurrency")),
+            request_rate_per_s=_rate(load),
+            asked_input_len=_length(document, "isl"),
         ),
         source=source,
         told_by=CLIENT,

@@ -48,11 +48,6 @@ class PastedBlock(msgspec.Struct, frozen=True):
     figures: dict[str, Any]
     remarks: tuple[str, ...]
 
-    @property
-    def by_sglang(self) -> bool:
-        """Whether SGLang's client printed it."""
-        return "backend" in self.figures
-
 
 class _Written(msgspec.Struct, frozen=True):
     """One figure as it is written."""

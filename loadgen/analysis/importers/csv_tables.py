@@ -102,15 +102,12 @@ def _row(cells: Mapping[str, str], source: str) -> Reported:
     return Reported(
         name=json_fields.word(name) or "unnamed",
         figures=figures,
-        load=json_fields.loaded(
-            Load(
-                name=json_fields.word(plain.get("load", "")),
-                requests=json_fields.written_count(plain.get("requests", "")),
-                asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")),
-                max_concurrency=json_fields.count(figures.get("max_concurrency")),
-                request_rate_per_s=json_fields.rate(figures.get("request_rate")),
-            ),
-            figures,
+        load=Load(
+            name=json_fields.word(plain.get("load", "")),
+            requests=json_fields.written_count(plain.get("requests", "")),
+            asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")),
+            max_concurrency=json_fields.count(figures.get("max_concurrency")),
+            request_rate_per_s=json_fields.rate(figures.get("request_rate")),
         ),
         source=source,
         told_by=SPEEDS if SPEED in figures else TABLE,

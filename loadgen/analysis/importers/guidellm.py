@@ -14,7 +14,7 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "guidellm"
-MARKS = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
+MARKS: tuple[bytes, ...] = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
 _SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
 _FROM_REQUESTS = (
     "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"
@@ -25,10 +25,8 @@ _UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths dif
 
 def tells(document: Mapping[str, Any]) -> bool:
     """Whether a document is such a report."""
-    benchmarks = listed(document.get("benchmarks"))
-    return any(
-        isinstance(inside(benchmark, "metrics", "time_to_first_token_ms"), dict) for benchmark in benchmarks
-    )
+    metrics = (inside(benchmark, "metrics") for benchmark in listed(document.get("benchmarks")))
+    return any(isinstance(inside(each, "time_to_first_token_ms"), dict) for each in metrics)
 
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
@@ -45,7 +43,8 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     totals = _totals(benchmark, metrics)
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
     latencies, remarks = _from_requests(requests) if whole else _from_summary(metrics)
-    if _one_token_a_message(metrics):  # then its mean over tokens is that of the gaps
+    each = _summary(metrics, "iter_tokens_per_iteration")
+    if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
         latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
     figures, empty = json_fields.checked({**totals, **latencies}, where)
     incomplete = json_fields.count(inside(metrics, "request_totals", "incomplete"))
@@ -54,7 +53,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     return Reported(
         name=_model(document, benchmark) or Path(source).stem,
         figures=figures,
-        load=json_fields.loaded(_load(document, benchmark), figures),
+        load=_load(document, benchmark),
         source=where,
         told_by=CLIENT,
         started=_started(benchmark.get("start_time")),
@@ -79,9 +78,8 @@ def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
 
 
 def _duration(benchmark: Mapping[str, Any]) -> float | None:
-    reported, begin, end = (
-        json_fields.number(benchmark.get(key)) for key in ("duration", "start_time", "end_time")
-    )
+    keys = ("duration", "start_time", "end_time")
+    reported, begin, end = (json_fields.number(benchmark.get(key)) for key in keys)
     return end - begin if reported is None and begin is not None and end is not None else reported
 
 
@@ -138,11 +136,6 @@ def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
     if total is None and (mean := json_fields.number(summary.get("mean"))) is not None:
         total = json_fields.number(mean * (json_fields.number(summary.get("count")) or 0))
     return None if total is None else round(total)
-
-
-def _one_token_a_message(metrics: Mapping[str, Any]) -> bool:
-    each = _summary(metrics, "iter_tokens_per_iteration")
-    return each.get("mean") == 1 and each.get("std_dev") == 0
 
 
 def _model(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> str:

@@ -138,9 +138,8 @@ def _heading(number: int, raw: str, following: str) -> PageLine | None:
         return PageLine(number, raw, Kind.HEADING, _BOLD_LEVEL, _plain(match[2]))
     under = _UNDERLINE.match(following)
     if under is not None and _is_title(raw):
-        return PageLine(
-            number, raw, Kind.HEADING, 1 + _UNDERLINES.index(under[1]), _plain(raw), underlined=True
-        )
+        level = 1 + _UNDERLINES.index(under[1])
+        return PageLine(number, raw, Kind.HEADING, level, _plain(raw), underlined=True)
     return None
 
 

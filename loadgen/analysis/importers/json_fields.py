@@ -54,9 +54,8 @@ def documents(text: str) -> Iterator[JsonDocument]:
             broken += 1
             following = _NEXT.search(text, at)
             if broken == _MOST_BROKEN and following is not None:
-                yield JsonDocument(
-                    line, {}, f"the {broken}th part that is not valid JSON: the rest was not read", last=True
-                )
+                error_text = f"the {broken}th part that is not valid JSON: the rest was not read"
+                yield JsonDocument(line, {}, error_text, last=True)
                 return
             yield JsonDocument(line, {}, f"not valid JSON, or cut off: {reason}")
             if following is None:
@@ -123,13 +122,11 @@ def local_time(parse: Callable[[str], datetime], written: object) -> datetime | 
 
 
 def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
-    """The load with the mean lengths that the run's totals come to."""
+    """The load with the mean lengths that the run's totals come to, where it has them."""
     completed = figures.get("completed")
-    return replace(
-        load,
-        input_len=mean(figures.get("total_input_tokens"), completed),
-        output_len=mean(figures.get("total_output_tokens"), completed),
-    )
+    totals = {f"{way}_len": figures.get(f"total_{way}_tokens") for way in ("input", "output")}
+    means = {key: total / completed for key, total in totals.items() if completed and total is not None}
+    return replace(load, **means)
 
 
 def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
@@ -140,11 +137,6 @@ def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
     figures = {"mean": each.mean(), "median": np.median(each), "std": each.std()}
     figures |= {f"p{rank}": np.percentile(each, rank) for rank in RANKS}
     return {f"{name}_{key}_ms": float(value) for name, value in figures.items()}
-
-
-def mean(total: float | None, of: float | None) -> float | None:
-    """A mean; None without both numbers."""
-    return total / of if total is not None and of else None
 
 
 def checked(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:

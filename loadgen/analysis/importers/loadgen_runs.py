@@ -24,7 +24,7 @@ from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.validity.run_metadata import FORMATS, Facts
 
-MARKS = (b'"loadgen"',)
+MARKS: tuple[bytes, ...] = (b'"loadgen"',)
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
 _MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request
@@ -52,7 +52,7 @@ def tells(document: Mapping[str, Any]) -> bool:
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
-    yield _told(document, source, None)
+    yield _summary(document, source, None)
 
 
 def is_run(directory: Path) -> bool:
@@ -80,14 +80,14 @@ def run(directory: Path) -> Reported:
         raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
     facts = _facts(stored, str(directory))
     if not is_zipfile(directory / ARRIVALS):
-        reported = _told(stored, str(directory), None)
+        reported = _summary(stored, str(directory), None)
         remark = f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
         return replace(reported, remarks=(*reported.remarks, remark))
     ours = stored[OURS]
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
     if made_by != (DEFINITIONS_VERSION, __version__):
         return of_run(directory, run_directory.load(directory))
-    return _told(stored, str(directory), StoredRun(facts, directory))
+    return _summary(stored, str(directory), StoredRun(facts, directory))
 
 
 def rungs(directory: Path) -> dict[str, dict[str, Any]]:
@@ -120,7 +120,7 @@ def failures(directory: Path) -> Iterator[FailedCell | str]:
             yield f"{path} is not a valid record of a failed cell: {str(error).splitlines()[0]}"
 
 
-def _told(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+def _summary(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
     try:
         return of_json(_facts(stored, source), stored, source, run)
     except KeyError as error:

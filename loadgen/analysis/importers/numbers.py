@@ -25,7 +25,7 @@ class AmbiguousError(UsageError):
 
 def decimal_sign(written: Iterable[str]) -> str:
     """The decimal sign that the unambiguous ones of these numbers share; "" if none shows it."""
-    signs = {sign for number_text in written if (sign := _told(number_text))}
+    signs = {sign for number_text in written if (sign := _sign(number_text))}
     return signs.pop() if len(signs) == 1 else ""
 
 
@@ -39,7 +39,7 @@ def number(written: str, sign: str = "") -> float:
         raise ValueError(f"{written[:_LONGEST]}… has too many digits")
     plain = _GROUPED.sub("", written.strip())
     points, commas = plain.count("."), plain.count(",")
-    decimal = _told(written)
+    decimal = _sign(written)
     if not decimal and points + commas == 1:
         if not sign:
             raise AmbiguousError(
@@ -58,7 +58,7 @@ def number(written: str, sign: str = "") -> float:
     return int(value) if not decimal and float(value).is_integer() else value
 
 
-def _told(written: str) -> str:
+def _sign(written: str) -> str:
     """The decimal sign of one number, "" if it has none or is ambiguous."""
     plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip("+-"))
     grouped = plain != written.strip().lstrip("+-") and not re.search(r"[eE]", written)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, headings, json_fields
+from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang
 from loadgen.analysis.importers.blocks import PastedBlock
 from loadgen.analysis.importers.headings import Kind, Outline
 from loadgen.analysis.run_summary import Load, Reported, short_name
@@ -19,9 +19,6 @@ _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
-_SGLANG = (
-    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token",
-)
 
 
 @dataclass
@@ -92,7 +89,7 @@ def _reported(pasted: _Pasted, path: Path) -> Reported:
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
         engine=_ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
-        remarks=(*(_SGLANG if block.by_sglang else ()), *block.remarks),
+        remarks=(*[sglang.LAST_LINE] * ("backend" in block.figures), *block.remarks),
     )
 
 
@@ -101,7 +98,7 @@ def _load(pasted: _Pasted, block: PastedBlock) -> Load:
     limit = commands.whole(asked, "max_concurrency")
     if figures.get("max_concurrency", limit) != limit:
         asked = {}  # of another block
-    load = Load(
+    return Load(
         name=pasted.load,
         requests=commands.whole(asked, "requests"),
         asked_output_len=commands.whole(asked, "output_len"),
@@ -110,7 +107,6 @@ def _load(pasted: _Pasted, block: PastedBlock) -> Load:
         asked_input_len=commands.whole(asked, "input_len"),
         seed=commands.whole(asked, "seed"),
     )
-    return json_fields.loaded(load, figures)
 
 
 def _rate(rate: Any) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import mapping
 
 CLIENT = "sglang"
-MARKS = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
+MARKS: tuple[bytes, ...] = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')
 # Its keys that are figures of ours too, and those that only its block has.
 _SAME = (
     "duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput",
@@ -22,8 +23,10 @@ _SAME = (
 _OURS = {"total_throughput": "total_token_throughput"}
 _METRICS = {"e2e_latency": "e2el", "ttft": "ttft", "tpot": "tpot", "itl": "itl"}
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")
-_LAST_LINE = "E2E and TPOT run to the last line of the answer, usage included, not to its last token"
-_SMEARED = "ITL is each gap shared by its message's tokens: a stall hides in it"
+LAST_LINE = (
+    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
+)
+_SMEARED = "SGLang's client: ITL is each gap shared by its message's tokens: a stall hides in it"
 _FAR = 0.05
 
 
@@ -41,11 +44,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures |= {key: word for key, word in named.items() if word}
     figures["max_concurrency"] = json_fields.count(document.get("max_concurrency"))
     wanted = {key: key for key in _SAME} | _OURS
-    wanted |= {
-        f"{word}_{theirs_name}_ms": f"{word}_{key}_ms"
-        for theirs_name, key in _METRICS.items()
-        for word in _STATISTICS
-    }
+    for (theirs, key), word in product(_METRICS.items(), _STATISTICS):
+        wanted[f"{word}_{theirs}_ms"] = f"{word}_{key}_ms"
     values = {key: json_fields.number(document.get(theirs)) for theirs, key in wanted.items()}
     figures |= {key: value for key, value in values.items() if value is not None}
     figures, empty = json_fields.checked(figures, source)
@@ -53,15 +53,11 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     yield Reported(
         name=_name(document, server, source),
         figures=figures,
-        load=json_fields.loaded(
-            Load(
-                requests=None,
-                asked_output_len=_asked(document, "random_output_len"),
-                max_concurrency=figures.get("max_concurrency"),
-                request_rate_per_s=json_fields.rate(document.get("request_rate")),
-                asked_input_len=_asked(document, "random_input_len"),
-            ),
-            figures,
+        load=Load(
+            asked_output_len=_asked(document, "random_output_len"),
+            max_concurrency=figures.get("max_concurrency"),
+            request_rate_per_s=json_fields.rate(document.get("request_rate")),
+            asked_input_len=_asked(document, "random_input_len"),
         ),
         source=source,
         told_by=CLIENT,
@@ -78,9 +74,8 @@ def _name(document: Mapping[str, Any], server: Mapping[str, Any], source: str) -
 def _asked(document: Mapping[str, Any], key: str) -> int | None:
     """A length asked for, where it was one: a range ratio of 1 is no range there."""
     random = json_fields.word(document.get("dataset_name")).startswith("random")
-    return (
-        json_fields.count(document.get(key)) if random and document.get("random_range_ratio") == 1 else None
-    )
+    fixed = random and document.get("random_range_ratio") == 1
+    return json_fields.count(document.get(key)) if fixed else None
 
 
 def _engine(document: Mapping[str, Any], server: Mapping[str, Any]) -> str:
@@ -92,9 +87,9 @@ def _engine(document: Mapping[str, Any], server: Mapping[str, Any]) -> str:
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     if "mean_e2el_ms" in figures:
-        yield f"SGLang's client: {_LAST_LINE}"
+        yield LAST_LINE
     if json_fields.word(document.get("backend")) in ("sglang", "sglang-native"):
-        yield f"SGLang's client: {_SMEARED}"
+        yield _SMEARED
     counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
     if counted and again and abs(again / counted - 1) > _FAR:
         yield f"{counted:.0f} generated tokens are reported, but its text has {again:.0f}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from loadgen.analysis.importers import (
 )
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
+from loadgen.protocol.layout import some
 from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.workload.paths import place
@@ -46,26 +47,20 @@ _BYPRODUCT = re.compile(
 _PAGE = b'<meta name="generator" content="loadgen'
 
 
-class ClientFormat(msgspec.Struct, frozen=True):
-    """What reads one client's documents: `marks` are in every file of them, one or another."""
+class ClientFormat(Protocol):
+    """What reads one client's documents: some of `MARKS` are in every file of them."""
 
-    marks: tuple[bytes, ...]
-    tells: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Mapping[str, Any], str], Iterator[Reported]]
+    MARKS: tuple[bytes, ...]
+
+    def tells(self, document: Mapping[str, Any], /) -> bool: ...
+    def read(self, document: Mapping[str, Any], source: str, /) -> Iterator[Reported]: ...
 
 
 # Those whose files hold another's keys come first.
-CLIENTS = (
-    ClientFormat(loadgen_runs.MARKS, loadgen_runs.tells, loadgen_runs.read),
-    ClientFormat(guidellm.MARKS, guidellm.tells, guidellm.read),
-    ClientFormat(aiperf.MARKS, aiperf.tells, aiperf.read),
-    ClientFormat(sglang.MARKS, sglang.tells, sglang.read),
-    ClientFormat(vllm.MARKS, vllm.tells, vllm.read),
-)
+CLIENTS: tuple[ClientFormat, ...] = (loadgen_runs, guidellm, aiperf, sglang, vllm)
 _MARKS = (
-    *(mark for client in CLIENTS for mark in client.marks),
-    _TITLE.encode(),
-    *(_TITLE.encode(encoding) for encoding in ("utf-16-le", "utf-16-be")),
+    *(mark for client in CLIENTS for mark in client.MARKS),
+    *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
 
 
@@ -136,32 +131,25 @@ class _Found:
                 count += 1
                 passed += self._met(here / name)
             if count > _MOST_FILES:
-                self.troubles.append(
-                    f"{path}: stopped after {count} files: pass the directories in it separately"
-                )
+                stopped = f"{path}: stopped after {count} files: pass the directories in it separately"
+                self.troubles.append(stopped)
                 break
         if passed:
-            named = ", ".join(os.path.relpath(one, path) for one in passed[:_NAMED])
-            more = f" and {len(passed) - _NAMED} more" if len(passed) > _NAMED else ""
-            self.troubles.append(f"{path}: {len(passed)} of {count} files have no results: {named}{more}")
+            named = some([os.path.relpath(other, path) for other in passed], _NAMED)
+            self.troubles.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
 
     def _run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
-        row = loadgen_runs.rungs(directory.parent).get(directory.name)
-
-        def read_run() -> None:
-            reported = loadgen_runs.run(directory)
-            self.reported.append(reported if row is None else loadgen_runs.rung(reported, row))
-
-        self._tried(directory, read_run)
+        row = loadgen_runs.rungs(directory.parent).get(directory.name, {})
+        self._tried(
+            directory, lambda: self.reported.append(loadgen_runs.rung(loadgen_runs.run(directory), row))
+        )
 
     def _failures(self, campaign: Path) -> None:
-        for cell in loadgen_runs.failures(campaign):
-            if isinstance(cell, FailedCell):
-                self.failures.append(cell)
-            else:
-                self.troubles.append(cell)
+        cells = list(loadgen_runs.failures(campaign))
+        self.failures += [cell for cell in cells if isinstance(cell, FailedCell)]
+        self.troubles += [cell for cell in cells if isinstance(cell, str)]
 
     def _met(self, path: Path) -> list[Path]:
         """Read a file of a directory; the file itself if nothing in it is known."""
@@ -205,7 +193,10 @@ class _Found:
         return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
-        self.reported += [replace(run, file=str(path)) for run in read(*given)]
+        self.reported += [
+            replace(run, load=json_fields.loaded(run.load, run.figures), file=str(path))
+            for run in read(*given)
+        ]
 
     def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
         """Read something; an error in it does not stop the others."""

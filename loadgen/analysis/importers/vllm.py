@@ -13,7 +13,10 @@ from loadgen.analysis.run_summary import Load, Reported, short_name
 from loadgen.protocol.untrusted import listed
 
 CLIENT = "vllm"
-MARKS = (b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"')
+_DATE = "%Y%m%d-%H%M%S"
+MARKS: tuple[bytes, ...] = (
+    b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"',
+)  # fmt: skip
 _COUNTED = (
     "max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
     "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
@@ -35,29 +38,23 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a file."""
     figures = {key: document[key] for key in _COUNTED if json_fields.number(document.get(key)) is not None}
     figures["request_rate"] = json_fields.shown_rate(document.get("request_rate"))
-    figures |= {
-        key: value
-        for key, value in document.items()
-        if _LATENCY.fullmatch(key) and json_fields.number(value) is not None
-    }
+    latencies = filter(_LATENCY.fullmatch, document)
+    figures |= {key: document[key] for key in latencies if json_fields.number(document[key]) is not None}
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = json_fields.checked(figures, source)
     yield Reported(
         name=_name(document, source),
         figures=figures,
-        load=json_fields.loaded(
-            Load(
-                requests=json_fields.count(document.get("num_prompts")),
-                max_concurrency=json_fields.count(document.get("max_concurrency")),
-                request_rate_per_s=json_fields.rate(document.get("request_rate")),
-            ),
-            figures,
+        load=Load(
+            requests=json_fields.count(document.get("num_prompts")),
+            max_concurrency=json_fields.count(document.get("max_concurrency")),
+            request_rate_per_s=json_fields.rate(document.get("request_rate")),
         ),
         source=source,
         told_by=CLIENT,
         engine="vLLM" if document.get("backend") == "vllm" else "",
-        started=json_fields.local_time(_date, document.get("date")),
+        started=json_fields.local_time(lambda date: datetime.strptime(date, _DATE), document.get("date")),
         remarks=(*empty, *_remarks(document, figures)),
     )
 
@@ -96,7 +93,3 @@ def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterato
         yield f"{lost} of {requested} requests are not among the successful ones"
     elif failed:
         yield f"{failed} requests failed"
-
-
-def _date(date: str) -> datetime:
-    return datetime.strptime(date, "%Y%m%d-%H%M%S")

@@ -31,13 +31,10 @@ def report_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("places", nargs="*", metavar="PLACE")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
-    add(
-        "--layout",
-        metavar="NAME",
-        help="of the block (default vllm-0.32); of several runs, only their blocks",
-    )
-    add("--html", nargs="?", const=_PAGE, metavar="FILE",
-        help=f"one self-contained page (FILE ends in .html; default {_PAGE})")  # fmt: skip
+    layout = "of the block (default vllm-0.32); of several runs, only their blocks"
+    add("--layout", metavar="NAME", help=layout)
+    page = f"one self-contained page (FILE ends in .html; default {_PAGE})"
+    add("--html", nargs="?", const=_PAGE, metavar="FILE", help=page)
     add("--markdown", metavar="FILE", help="for a pull request or a blog; - for standard output")
     add("--csv", metavar="FILE", help="one row per run, every figure; - for standard output")
     add("--png", metavar="DIR", help="every plot as a picture")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import Comparison, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
 from loadgen.analysis.report.formatting import FigureTable
 from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel
 from loadgen.analysis.run_summary import Load, Reported
-
-_Thing = TypeVar("_Thing")
-_Key = TypeVar("_Key", bound=Hashable)
 
 MOST_CURVES = 8  # in one panel
 _BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", False: "Lower is faster."}
@@ -47,9 +45,7 @@ def _bar(line: Line, figure: Figure) -> Bar:
     best = NAN
     if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
         best = summary.mean * line.roofline
-    mean, low, high = (
-        formatting.scaled(figure, value) for value in (summary.mean, summary.low, summary.high)
-    )
+    mean, low, high = map(figure.scaled, (summary.mean, summary.low, summary.high))
     return Bar(line.name, mean, text, low, high, best)
 
 
@@ -61,14 +57,8 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         sentences.append("The dashed mark is the roofline.")
     intervals = (f"{bar.low:,.4g} to {bar.high:,.4g}" if bar.low == bar.low else "" for bar in bars)
     rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
-    return Panel(
-        key=key,
-        title=title,
-        x_label="",
-        bars=bars,
-        caption=" ".join(sentences),
-        numbers=FigureTable(("", "mean", "95 % interval"), rows),
-    )
+    numbers = FigureTable(("", "mean", "95 % interval"), rows)
+    return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
 
 
 def distributions(compared: Comparison) -> list[Panel]:
@@ -97,23 +87,23 @@ def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
     """Latency against throughput, of each checkpoint that was run under at least two loads of one shape."""
     keys = (_THROUGHPUT, _TTFT, _TPOT)
     timed = [run for run in reported if all((run.figure(key) or 0.0) > 0 for key in keys)]
-    for shape, runs in _grouped(timed, _shape):
+    for shape, runs in grouped(timed, _shape).items():
         points = {
             name: _points(group)
-            for name, group in _grouped(runs, lambda run: run.name)
+            for name, group in grouped(runs, lambda run: run.name).items()
             if len({_pressure(run.load) for run in group}) > 1
         }
         if not points:
             continue
         named = dict(list(points.items())[:MOST_CURVES])
-        caption = f"{_lengths(shape)}; labels are the concurrency, or requests/s."
+        lengths = f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Unknown lengths"
+        caption = f"{lengths}; labels are the concurrency, or requests/s."
         if len(points) > len(named):
             caption += f" {len(named)} of {len(points)} checkpoints are drawn."
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
-        for name, what, unit, figure, falling in _SWEPT:
-            panel = _sweep(f"sweep-{name}-{stem}", named, figure, falling)
-            title, caption_ = f"{what} against throughput", caption + panel.caption
-            yield replace(panel, title=title, y_label=unit, caption=caption_)
+        for name, title, unit, figure, falling in _SWEPT:
+            panel = _sweep(f"sweep-{name}-{stem}", f"{title} against throughput", named, figure, falling)
+            yield replace(panel, y_label=unit, caption=caption + panel.caption)
 
 
 def _shape(run: Reported) -> tuple[float, float]:
@@ -130,8 +120,8 @@ def _pressure(load: Load) -> tuple[float, float]:
 def _points(runs: Sequence[Reported]) -> list[Point]:
     """A point a load, from the lightest on."""
     points = []
-    by_pressure = _grouped(runs, lambda run: _pressure(run.load))
-    for (limit, rate), group in sorted(by_pressure, key=lambda pair: pair[0]):
+    by_pressure = grouped(runs, lambda run: _pressure(run.load))
+    for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0]):
         throughput, ttft_ms, tpot_ms = (
             float(np.mean([run.figure(key) or 0.0 for run in group])) for key in (_THROUGHPUT, _TTFT, _TPOT)
         )
@@ -141,7 +131,11 @@ def _points(runs: Sequence[Reported]) -> list[Point]:
 
 
 def _sweep(
-    key: str, points: Mapping[str, Sequence[Point]], figure: Callable[[Point], float], falling: bool
+    key: str,
+    title: str,
+    points: Mapping[str, Sequence[Point]],
+    figure: Callable[[Point], float],
+    falling: bool,
 ) -> Panel:
     """Curves of a figure over throughput; a point that another beats in both is hollow."""
     sign = -1.0 if falling else 1.0
@@ -163,59 +157,29 @@ def _sweep(
         for point in curve
     )
     hollow = any(any(curve.hollow) for curve in curves)
-    return Panel(
-        key=key,
-        title="",
-        x_label="output tokens/s, all requests",
-        curves=curves,
-        caption=" Another point is better in both than a hollow one." if hollow else "",
-        numbers=FigureTable(("", "load", "tokens/s", "figure"), rows),
-    )
+    caption = " Another point is better in both than a hollow one." if hollow else ""
+    numbers, x_label = FigureTable(("", "load", "tokens/s", "figure"), rows), "output tokens/s, all requests"
+    return Panel(key, title, x_label, curves=curves, caption=caption, numbers=numbers)
 
 
 def _beaten(x: float, y: float, every: Iterable[tuple[float, float]]) -> bool:
     return any(a >= x and b >= y and (a, b) != (x, y) for a, b in every)
 
 
-def _lengths(shape: tuple[float, float]) -> str:
-    return f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Unknown lengths"
-
-
 def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
     """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
-    for name, runs in _grouped(timed, lambda run: run.name):
-        by_length = sorted(
-            _grouped(runs, lambda run: float(run.load.input_len or 0)), key=lambda pair: pair[0]
-        )
+    for name, runs in grouped(timed, lambda run: run.name).items():
+        by_length = grouped(runs, lambda run: float(run.load.input_len or 0))
         if len(by_length) > 1:
-            lengths = np.array([length for length, _ in by_length])
-            speeds = [float(np.mean([run.figure(_SPEED) or 0.0 for run in group])) for _, group in by_length]
-            curves.append(Curve(name, lengths, np.array(speeds), CurveStyle.JOINED))
+            lengths = sorted(by_length)
+            speeds = [np.mean([run.figure(_SPEED) or 0.0 for run in by_length[at]]) for at in lengths]
+            curves.append(Curve(name, np.array(lengths), np.array(speeds), CurveStyle.JOINED))
     for start in range(0, len(curves), MOST_CURVES):
         drawn = tuple(curves[start : start + MOST_CURVES])
-        yield Panel(
-            key=f"ladder-{start // MOST_CURVES + 1}",
-            title="Speed over input length",
-            x_label="input tokens",
-            y_label="tokens/s",
-            curves=drawn,
-            caption="One request at a time.",
-            numbers=FigureTable(
-                ("", "input", "tokens/s"),
-                tuple(
-                    (curve.name, f"{x:,.0f}", f"{y:,.2f}")
-                    for curve in drawn
-                    for x, y in zip(curve.x.tolist(), curve.y.tolist(), strict=True)
-                ),
-            ),
-        )
-
-
-def _grouped(things: Iterable[_Thing], key: Callable[[_Thing], _Key]) -> list[tuple[_Key, list[_Thing]]]:
-    """By key, in the order in which keys are first met."""
-    groups: dict[_Key, list[_Thing]] = {}
-    for thing in things:
-        groups.setdefault(key(thing), []).append(thing)
-    return list(groups.items())
+        points = ((curve.name, x, y) for curve in drawn for x, y in zip(curve.x, curve.y, strict=True))
+        rows = tuple((name, f"{x:,.0f}", f"{y:,.2f}") for name, x, y in points)
+        key, title = f"ladder-{start // MOST_CURVES + 1}", "Speed over input length"
+        numbers, caption = FigureTable(("", "input", "tokens/s"), rows), "One request at a time."
+        yield Panel(key, title, "input tokens", "tokens/s", drawn, caption=caption, numbers=numbers)

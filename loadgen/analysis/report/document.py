@@ -14,6 +14,7 @@ from loadgen.analysis.report import comparison_charts, formatting
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.report.run_section import Account, account
 from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.layout import some
 from loadgen.results.speed_tables import Table
 from loadgen.validity.campaign_cell import FailedCell
 
@@ -129,13 +130,8 @@ def _title(reported: Sequence[Reported]) -> str:
 
 def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
     parts = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
-    for values in (
-        dict.fromkeys(run.engine for run in reported if run.engine),
-        dict.fromkeys(run.machine for run in reported if run.machine),
-    ):
-        if values:
-            first, *others = values
-            parts.append(first + (f" and {len(others)} more" if others else ""))
+    for names in ((run.engine for run in reported), (run.machine for run in reported)):
+        parts += filter(None, [some([*dict.fromkeys(filter(None, names))], 1)])
     times = sorted(run.started for run in reported if run.started is not None)
     days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (*times[:1], *times[-1:]))
     return (*parts, *[" to ".join(days)] * bool(days))

@@ -6,14 +6,14 @@ import math
 
 import msgspec
 
-from loadgen.analysis.comparison import render
+from loadgen.analysis.comparison import render, rows
+from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Reported
 
 SYMBOLS = {Call.FASTER: "▲", Call.SLOWER: "▼", Call.EQUIVALENT: "≈", Call.UNDECIDED: "?", Call.NONE: "–"}
 _MANY = 3  # rows: what holds for as many is written once
 LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
-_SCALES: dict[str, tuple[float, str]] = {"memory_bytes": (2.0**-30, "GiB"), "weight_bytes": (2.0**-30, "GiB")}
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -42,25 +42,14 @@ def number(key: str, value: object, digits: int = 2, unit: str = "") -> Number |
     return Number(key, value, f"{text} {unit}".rstrip())
 
 
-def scaled(figure: Figure, value: float) -> float:
-    """The value in the unit that it is written in."""
-    return value * _SCALES.get(figure.key, (1.0, ""))[0]
-
-
-def unit(figure: Figure) -> str:
-    """The unit that the figure's label does not name."""
-    name = _SCALES.get(figure.key, (1.0, ""))[1]
-    return "" if name in figure.label else name
-
-
 def written(figure: Figure, value: float) -> str:
-    """One value of a figure."""
-    return f"{scaled(figure, value):,.{figure.digits}f} {unit(figure)}".rstrip()
+    """One value of a figure, in the unit that its label names."""
+    return f"{figure.scaled(value):,.{figure.digits}f}"
 
 
 def spread(figure: Figure, summary: Summary) -> str:
     """Half of a mean's interval, "" without one."""
-    half = scaled(figure, (summary.high - summary.low) / 2)
+    half = figure.scaled((summary.high - summary.low) / 2)
     return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
 
 
@@ -79,14 +68,10 @@ def interval(effect: Effect) -> str:
 def lead(comparison: Comparison, line: Line) -> str:
     """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
     effect = line.effects.get(comparison.headline)
-    label = next(
-        (figure.label for figure in comparison.figures if figure.key == comparison.headline),
-        comparison.headline,
-    )
     if effect is None:
         return ""
     times = render.multiplied(comparison, line)
-    parts = [f"{times} by {label}"] if times else []
+    parts = [f"{times} by {rows.figure(comparison.headline).label}"] if times else []
     if effect.units > 1:
         parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Call.UNDECIDED:
@@ -99,15 +84,14 @@ def lead(comparison: Comparison, line: Line) -> str:
 def common(comparison: Comparison) -> dict[str, str]:
     """What holds for three rows or more next to the baseline, or for both of two: written once."""
     others = [line for line in comparison.lines if line.name != comparison.baseline]
-    names: dict[str, list[str]] = {}
+    sentences: list[tuple[str, str]] = []
     for line in others:
         effect = line.effects.get(comparison.headline)
         why = [effect.why] if effect is not None and effect.call is Call.NONE and effect.why else []
-        for sentence in dict.fromkeys((*why, *line.marks)):
-            names.setdefault(sentence, []).append(line.name)
+        sentences += [(line.name, sentence) for sentence in dict.fromkeys((*why, *line.marks))]
     return {
-        sentence: "all" if len(of) == len(others) else ", ".join(of)
-        for sentence, of in names.items()
+        sentence: "all" if len(of) == len(others) else ", ".join(name for name, _ in of)
+        for sentence, of in grouped(sentences, lambda pair: pair[1]).items()
         if len(of) >= _MANY or len(of) == len(others) > 1
     }
 

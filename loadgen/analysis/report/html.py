@@ -1,4 +1,4 @@
-"""Hypertext: the report as one HTML file that needs nothing beside itself."""
+"""Hypertext: the report as one HTML file that needs nothing but itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadgen.analysis.report.palette import DARK, LIGHT
 from loadgen.analysis.report.panel import Panel
 
 _HERE = Path(__file__).parent
-_OTHER_COLOURS = {  # beside those of the pictures: raised ground, links, and what is good, doubtful, bad
+_OTHER_COLOURS = {  # added to those of the pictures: raised ground, links, and what is good, doubtful, bad
     "light": "--raised:#f6f8fa;--link:#005a9e;--good:#00694d;--warn:#9a4a00;--bad:#b3093c;",
     "dark": "--raised:#1b2027;--link:#79bdf5;--good:#4ed3a8;--warn:#ffab70;--bad:#ff7c9f;",
 }
@@ -27,23 +27,10 @@ _OTHER_COLOURS = {  # beside those of the pictures: raised ground, links, and wh
 
 def render(document: Document) -> str:
     """The page; the same document gives the same bytes."""
-    places = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=False,
-    )
-    places.filters.update(
-        drawn=_drawn,
-        exact=repr,
-        written=formatting.written,
-        spread=formatting.spread,
-        ratio=formatting.ratio,
-        interval=formatting.interval,
-        lead=formatting.lead,
-        common=formatting.common,
-        marks=formatting.marks,
-    )
+    loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
+    places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
+    names = ("written", "spread", "ratio", "interval", "lead", "common", "marks")
+    places.filters.update({name: getattr(formatting, name) for name in names}, drawn=_drawn, exact=repr)
     script = (_HERE / "page.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)

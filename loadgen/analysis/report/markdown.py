@@ -125,11 +125,9 @@ def _run(account: Account, alone: bool) -> Iterator[str]:
         yield f"- **{_cell(doubt['name'])}** {doubt['severity']}{_cell(evidence)}.{remedy}"
     yield ""
     if account.latencies is not None and account.latencies.rows:
-        yield from _table(
-            list(account.latencies.titles),
-            [[entry.text if isinstance(entry, Number) else _cell(entry) for entry in row]
-             for row in account.latencies.rows],
-        )  # fmt: skip
+        rows = [[entry.text if isinstance(entry, Number) else _cell(entry) for entry in row]
+                for row in account.latencies.rows]  # fmt: skip
+        yield from _table(account.latencies.titles, rows)
     yield from _fenced(account.text)
     if account.command:
         yield from ("Run it again:", "", *_fenced(account.command))

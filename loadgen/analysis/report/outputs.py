@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from loadgen.analysis.comparison import campaigns, ceilings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.comparison import MARGIN, ComparisonOptions, compare
-from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.model import Comparison, ComparisonOptions
 from loadgen.analysis.importers import sources
+from loadgen.analysis.report import csv, inline_svg, markdown
 from loadgen.analysis.report.document import Document, document
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
@@ -34,8 +33,8 @@ _INSTALL = "pip install 'llm-loadgen[report]'"
 def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read(asked.places))
-    for trouble in given.read.troubles:
-        printed(f"loadgen: {plain(trouble)}", sys.stderr)
+    for problem in given.read.troubles:
+        printed(f"loadgen: {plain(problem)}", sys.stderr)
     if not given.read.reported and not given.read.failures:
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
     for form in forms:
@@ -57,26 +56,20 @@ class _Given:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        kept = campaigns.told(self.asked.places)
-        margin = MARGIN if kept.margin is None else kept.margin
-        ask = ComparisonOptions(self.asked.baseline or "", margin=margin, campaign_baseline=kept.baseline)
-        comparisons = compare(self.reported, ask, self.read.failures)
-        if comparisons and any(run.ceiling is None for run in self.reported):
-            first = comparisons[0]
-            comparisons[0] = replace(first, remarks=(*first.remarks, *self._completed[1]))
-        return comparisons
+        return compare(self.reported, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
     def document(self) -> Document:
         return document(self.reported, self.comparisons, self.read.failures, self.read.troubles)
 
     @cached_property
+    def _ask(self) -> ComparisonOptions:
+        hardware, campaign = Hardware.given(self.asked), campaigns.settings(self.asked.places)
+        return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
+
+    @cached_property
     def _completed(self) -> tuple[list[Reported], list[str]]:
-        asked, kept = self.asked, campaigns.told(self.asked.places)
-        given = asked.hardware is not None or asked.bandwidth is not None
-        config = Path(asked.model_config) if asked.model_config else None
-        hardware = Hardware(asked.hardware if given else kept.hardware, asked.bandwidth, config)
-        return ceilings.completed(self.read.reported, hardware)
+        return ceilings.completed(self.read.reported, self._ask.machine)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
         """Every panel with its file's stem."""
@@ -102,31 +95,14 @@ def _html(given: _Given) -> str:
     return _written(Path(given.asked.html), html.render(given.document))
 
 
-def _markdown(given: _Given) -> str:
-    from loadgen.analysis.report import markdown
-
-    return _printed(given.asked.markdown, markdown.render(given.document))
-
-
-def _csv(given: _Given) -> str:
-    from loadgen.analysis.report import csv
-
-    return _printed(given.asked.csv, csv.render(given.reported))
-
-
 def _png(given: _Given) -> str:
     with _extra():
         from loadgen.analysis.report import plots
     return _pictures(given, Path(given.asked.png), "png", plots.save_png)
 
 
-def _svg(given: _Given) -> str:
-    from loadgen.analysis.report import inline_svg
-
-    def save(panel: Panel, path: Path) -> None:
-        path.write_text(plain(inline_svg.standalone(panel)), "utf-8")
-
-    return _pictures(given, Path(given.asked.svg), "svg", save)
+def _save_svg(panel: Panel, path: Path) -> None:
+    path.write_text(plain(inline_svg.standalone(panel)), "utf-8")
 
 
 def _plot(given: _Given) -> str:
@@ -137,8 +113,14 @@ def _plot(given: _Given) -> str:
 
 
 FORMS: dict[str, Callable[[_Given], str]] = {
-    "text": _text, "html": _html, "markdown": _markdown, "csv": _csv, "png": _png, "svg": _svg, _PLOT: _plot,
-}  # fmt: skip
+    "text": _text,
+    "html": _html,
+    "markdown": lambda given: _printed(given.asked.markdown, markdown.render(given.document)),
+    "csv": lambda given: _printed(given.asked.csv, csv.render(given.reported)),
+    "png": _png,
+    "svg": lambda given: _pictures(given, Path(given.asked.svg), "svg", _save_svg),
+    _PLOT: _plot,
+}
 
 
 def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Path], None]) -> str:
@@ -174,7 +156,7 @@ def _written(path: Path, text: str) -> str:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Where a library of the extra is imported; raises UsageError that tells how to get it."""
+    """Where a library of the extra is imported; raises UsageError with the command that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

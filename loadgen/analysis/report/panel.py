@@ -34,7 +34,7 @@ class Tone(StrEnum):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Points (x, y) under one name; `labels` stand beside them, `hollow` ones are drawn empty."""
+    """Points (x, y) under one name; `labels` stand next to them, `hollow` ones are drawn empty."""
 
     name: str
     x: Floats

@@ -1,8 +1,8 @@
-"""Series: what there is to draw of one run: distributions, time, requests, and what the server said."""
+"""Series: what there is to draw of one run: distributions, time, requests, and what the server reported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,8 +22,7 @@ MOST_REQUESTS = 300  # of a timeline
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2el": "End-to-end latency"}
 _COUNTED = {"ttft": "requests", "itl": "gaps between messages", "e2el": "requests"}
 _SECOND_NS, _MS_NS = 1e9, 1e6
-_EXTREMES = ("", "min", "mean", "max")
-_TOLD = (50, 90, 99, 99.9)
+_RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
 _SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
 _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
@@ -57,23 +56,19 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
         middle = min(float(values[len(values) // 2]) for _, values in ordered)
         several = any(len(runs) > 1 for _, runs in groups)
         counted = ", ".join(f"{len(values):,}" for _, values in ordered[:8])
+        pooled_runs = "; the runs of a row are pooled" if several else ""
+        quantiles = ((name, [*np.percentile(values, _RANKS), values[-1]]) for name, values in ordered)
+        rows = tuple((name or title, *(f"{value:,.2f} ms" for value in row)) for name, row in quantiles)
         yield Panel(
-            key=f"{key}-distribution",
-            title=title,
-            x_label="ms",
-            y_label="cumulative %",
-            curves=(*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
+            f"{key}-distribution",
+            title,
+            "ms",
+            "cumulative %",
+            (*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
-            caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}"
-            f"{'; the runs of a row are pooled' if several else ''}.",
-            numbers=FigureTable(
-                ("", *(f"P{p:g}" for p in _TOLD), "max"),
-                tuple(
-                    (name or title, *(f"{np.percentile(v, p):,.2f} ms" for p in _TOLD), f"{v[-1]:,.2f} ms")
-                    for name, v in ordered
-                ),
-            ),
+            caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}{pooled_runs}.",
+            numbers=FigureTable(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
         )
 
 
@@ -121,7 +116,7 @@ def over_time(run: Result) -> Iterator[Panel]:
 
 
 def step_s(window_s: float, bins: int = MOST_BINS) -> float:
-    """A round length of time that cuts a window into at most so many bins and at least a third of them."""
+    """A round length of time that cuts a window into at most `bins` parts and at least a third of that."""
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
@@ -132,18 +127,13 @@ def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Pan
     tokens = np.bincount(at, weights=records.tokens, minlength=bins)
     lengths = np.full(bins, step)
     lengths[-1] = window_s - step * (bins - 1)
-    rate = tokens / lengths
-    return Panel(
-        key="tokens-over-time",
-        title="Output tokens over time",
-        x_label="s",
-        y_label="tokens/s",
-        curves=(Curve("tokens/s", np.append(np.arange(bins) * step, window_s), np.append(rate, rate[-1]),
-                      CurveStyle.STEPS),),
-        caption=f"Tokens received per second, in bins of {step:g} s"
-        f"{'; the shaded part is the steady state' if shaded else ''}.",
-        numbers=_extremes("tokens/s", rate),
-    )  # fmt: skip
+    rate, edges = tokens / lengths, np.append(np.arange(bins) * step, window_s)
+    curve = Curve("tokens/s", edges, np.append(rate, rate[-1]), CurveStyle.STEPS)
+    steady = "; the shaded part is the steady state" if shaded else ""
+    caption = f"Tokens received per second, in bins of {step:g} s{steady}."
+    return _over_seconds(
+        "tokens-over-time", "Output tokens over time", "tokens/s", (curve,), caption, {"tokens/s": rate}
+    )
 
 
 def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> Panel:
@@ -163,15 +153,8 @@ def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> 
         y = np.diff(area) / (step * _SECOND_NS)
         x, y = (edges - begin_ns) / _SECOND_NS, np.append(y, y[-1])
         caption = f"Requests in flight, mean over bins of {step:g} s"
-    return Panel(
-        key="concurrency-over-time",
-        title="Requests in flight over time",
-        x_label="s",
-        y_label="requests",
-        curves=(Curve("requests", x, y, CurveStyle.STEPS),),
-        caption=f"{caption}.",
-        numbers=_extremes("requests", y),
-    )
+    curve, title = Curve("requests", x, y, CurveStyle.STEPS), "Requests in flight over time"
+    return _over_seconds("concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y})
 
 
 def _ramp(times_ns: Int64, edges: Floats) -> Floats:
@@ -186,15 +169,9 @@ def _first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
     curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
         caption, curves = _binned(at_s, ttft_ms)
-    return Panel(
-        key="ttft-over-time",
-        title="Time to first token over time",
-        x_label="s, when sent",
-        y_label="ms",
-        curves=curves,
-        caption=caption,
-        numbers=_extremes("ms", ttft_ms),
-    )
+    title, values = "Time to first token over time", {"ms": ttft_ms}
+    panel = _over_seconds("ttft-over-time", title, "ms", curves, caption, values)
+    return replace(panel, x_label="s, when sent")
 
 
 def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
@@ -239,21 +216,13 @@ def timeline(run: Result) -> Iterator[Panel]:
     )
     spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
     left_out = "" if stride == 1 else f" {len(rows)} of {len(order):,} are drawn, one in {stride}."
-    yield Panel(
-        key="timeline",
-        title="Requests",
-        x_label="s",
-        y_label="request, in order of sending",
-        spans=spans,
-        caption=f"Each line is a request.{left_out}",
-        numbers=FigureTable(
-            ("", "requests", "mean s"),
-            tuple(
-                (kind.name, f"{len(kind.at):,}", f"{float(np.mean(kind.end - kind.begin)):,.4f}")
-                for kind in spans
-            ),
-        ),
+    means_s = (float(np.mean(kind.end - kind.begin)) for kind in spans)
+    lengths = tuple(
+        (kind.name, f"{len(kind.at):,}", f"{mean:,.4f}") for kind, mean in zip(spans, means_s, strict=True)
     )
+    numbers, caption = FigureTable(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
+    y_label = "request, in order of sending"
+    yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)
 
 
 def server(run: Result) -> Iterator[Panel]:
@@ -263,26 +232,13 @@ def server(run: Result) -> Iterator[Panel]:
     curves = [_gauge(samples, gauge, gauge, 1.0) for gauge in ("running", "waiting")]
     drawn = tuple(curve for curve in curves if len(curve.x))
     if drawn:
-        yield Panel(
-            key="server-requests",
-            title="Requests in the server",
-            x_label="s",
-            y_label="requests",
-            curves=drawn,
-            caption="Gauges reported by the server in /metrics.",
-            numbers=FigureTable(_EXTREMES, tuple(_row(curve.name, curve.y) for curve in drawn)),
-        )
+        values = {curve.name: curve.y for curve in drawn}
+        caption = "Gauges reported by the server in /metrics."
+        yield _over_seconds("server-requests", "Requests in the server", "requests", drawn, caption, values)
     cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
     if len(cache.x):
-        yield Panel(
-            key="server-kv-cache",
-            title="KV cache in use",
-            x_label="s",
-            y_label="%",
-            curves=(cache,),
-            caption="Gauge reported by the server in /metrics.",
-            numbers=_extremes("%", cache.y),
-        )
+        caption = "Gauge reported by the server in /metrics."
+        yield _over_seconds("server-kv-cache", "KV cache in use", "%", (cache,), caption, {"%": cache.y})
 
 
 def _gauge(samples: Sequence[ServerSample], gauge: str, name: str, scale: float) -> Curve:
@@ -292,9 +248,11 @@ def _gauge(samples: Sequence[ServerSample], gauge: str, name: str, scale: float)
     return Curve(name, values[:, 0], values[:, 1] * scale)
 
 
-def _extremes(unit: str, values: Floats) -> FigureTable:
-    return FigureTable(_EXTREMES, (_row(unit, values),))
-
-
-def _row(name: str, values: Floats) -> tuple[str, ...]:
-    return (name, *(f"{float(value):,.2f}" for value in (values.min(), values.mean(), values.max())))
+def _over_seconds(
+    key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
+) -> Panel:
+    """Curves over time, with the extremes of the named values as a table."""
+    extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
+    rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
+    numbers = FigureTable(("", "min", "mean", "max"), rows)
+    return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)

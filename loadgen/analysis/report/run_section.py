@@ -30,26 +30,20 @@ from loadgen.validity.run_metadata import Facts
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _ROWS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("token_time", "Token time"), ("e2el", "E2EL"))
+# The path in our Metrics and the key in others' figures, "" if the tile is not theirs; label, unit, decimals.
 _TILES = (
-    ("output_throughput_per_s", "Output", "tokens/s", 1),
-    ("total_throughput_per_s", "Input and output", "tokens/s", 1),
-    ("request_throughput_per_s", "Requests", "per s", 2),
-    ("ttft.mean_ms", "TTFT, mean", "ms", 2),
-    ("tpot.mean_ms", "TPOT, mean", "ms", 2),
-    ("itl.median_ms", "ITL, median", "ms", 2),
-    ("e2el.mean_ms", "E2E, mean", "ms", 1),
-    ("goodput_per_s", "Goodput", "requests/s", 2),
-    ("completed", "Completed", "requests", 0),
-    ("failed", "Failed", "requests", 0),
-)
-_TOLD_TILES = (
-    ("output_throughput", "Output", "tokens/s", 1),
-    ("total_token_throughput", "Input and output", "tokens/s", 1),
-    ("speed_tok_s", "Speed", "tokens/s", 2),
-    ("mean_ttft_ms", "TTFT, mean", "ms", 2),
-    ("mean_tpot_ms", "TPOT, mean", "ms", 2),
-    ("mean_itl_ms", "ITL, mean", "ms", 2),
-    ("mean_e2el_ms", "E2E, mean", "ms", 1),
+    ("output_throughput_per_s", "output_throughput", "Output", "tokens/s", 1),
+    ("total_throughput_per_s", "total_token_throughput", "Input and output", "tokens/s", 1),
+    ("request_throughput_per_s", "", "Requests", "per s", 2),
+    ("", "speed_tok_s", "Speed", "tokens/s", 2),
+    ("ttft.mean_ms", "mean_ttft_ms", "TTFT, mean", "ms", 2),
+    ("tpot.mean_ms", "mean_tpot_ms", "TPOT, mean", "ms", 2),
+    ("itl.median_ms", "", "ITL, median", "ms", 2),
+    ("", "mean_itl_ms", "ITL, mean", "ms", 2),
+    ("e2el.mean_ms", "mean_e2el_ms", "E2E, mean", "ms", 1),
+    ("goodput_per_s", "", "Goodput", "requests/s", 2),
+    ("completed", "", "Completed", "requests", 0),
+    ("failed", "", "Failed", "requests", 0),
 )
 
 
@@ -111,7 +105,7 @@ def account(reported: Reported, anchor: str, draw: bool) -> Account:
 def _of_others(reported: Reported) -> dict[str, Any]:
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     return {
-        "tiles": _tiles(reported.figures.get, "", _TOLD_TILES),
+        "tiles": tuple(_tiles(reported.figures.get, "")),
         "doubts": tuple({**nothing, "name": name} for name in reported.doubts),
         "notes": reported.remarks,
         "environment": (("source", reported.source), ("reported by", reported.told_by)),
@@ -127,9 +121,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
-        "tiles": (
-            *_tiles(lambda key: attrgetter(key)(run.metrics), "loadgen.metrics.", _TILES), *_energy(run),
-        ),
+        "tiles": (*_tiles(lambda path: attrgetter(path)(run.metrics), "loadgen.metrics."), *_energy(run)),
         "latencies": _latencies(run.metrics),
         "reconciled": _reconciled(run),
         "doubts": tuple(map(rule.as_json, run.verdict.findings)),
@@ -140,19 +132,16 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "text": report.render(run),
         "drawn": tuple(run_charts.panels(run)) if draw else (),
         "not_drawn": "" if draw else "Not plotted on a page with this many runs: report this run alone.",
-    }  # fmt: skip
+    }
 
 
-def _tiles(
-    figure: Callable[[str], Any], prefix: str, wanted: tuple[tuple[str, str, str, int], ...]
-) -> tuple[Tile, ...]:
-    tiles = []
-    for key, label, unit, digits in wanted:
-        value = figure(key)
-        shown = number(prefix + key, value, digits)
-        if isinstance(shown, Number) and (key != "failed" or value):
-            tiles.append(Tile(label, shown, unit))
-    return tuple(tiles)
+def _tiles(figure: Callable[[str], Any], prefix: str) -> Iterator[Tile]:
+    """The figures seen first: ours by their path behind a prefix, others' by their keys, without one."""
+    for path, key, label, unit, digits in _TILES:
+        if at := path if prefix else key:
+            shown = number(prefix + at, figure(at), digits)
+            if isinstance(shown, Number) and (at != "failed" or shown.value):
+                yield Tile(label, shown, unit)
 
 
 def _energy(run: Result) -> Iterator[Tile]:
@@ -168,22 +157,19 @@ def _energy(run: Result) -> Iterator[Tile]:
 
 
 def _latencies(metrics: Metrics) -> FigureTable:
-    columns = [("mean_ms", "mean"), ("std_ms", "std"), ("min_ms", "min"), ("median_ms", "median")]
+    columns = ("mean", "std", "min", "median")
     ranks = {rank: percentile_name(rank) for rank in metrics.e2el.percentiles_ms}
-    rows = []
-    for key, name in _ROWS:
+    rows: list[tuple[Entry, ...]] = []
+    for key, label in _ROWS:
         latency: Distribution = getattr(metrics, key)
         if not latency.n or (key == "token_time" and latency == metrics.itl):
             continue
-        at = f"loadgen.metrics.{key}"
-        cells: list[Entry] = [name, number(f"{at}.n", latency.n)]
-        cells += [number(f"{at}.{column}", getattr(latency, column)) for column, _ in columns]
-        cells += [
-            number(f"{at}.percentiles_ms.{name}", latency.percentiles_ms[rank])
-            for rank, name in ranks.items()
-        ]
-        rows.append((*cells, number(f"{at}.max_ms", latency.max_ms)))
-    titles = ("ms", "n", *(title for _, title in columns), *(f"P{name}" for name in ranks.values()), "max")
+        values: dict[str, Any] = {"n": latency.n}
+        values |= {f"{name}_ms": getattr(latency, f"{name}_ms") for name in columns}
+        values |= {f"percentiles_ms.{name}": latency.percentiles_ms[rank] for rank, name in ranks.items()}
+        values["max_ms"] = latency.max_ms
+        rows.append((label, *(number(f"loadgen.metrics.{key}.{at}", each) for at, each in values.items())))
+    titles = ("ms", "n", *columns, *(f"P{name}" for name in ranks.values()), "max")
     return FigureTable(titles, tuple(rows))
 
 
@@ -215,8 +201,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.launched is not None:
         yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
     if facts.as_run is not None:
-        for line in engine_config.render(facts.as_run, facts.checkpoint):
-            yield "as run", line
+        yield from (("as run", line) for line in engine_config.render(facts.as_run, facts.checkpoint))
     if facts.sensed is not None:
         for line in sampler.render(facts.sensed, run.metrics.total_output_tokens):
             name, _, value = line.partition(": ")

@@ -154,5 +154,5 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
-    assert campaigns.told([str(tmp_path / "other"), str(tmp_path / "c")]) == told
-    assert campaigns.told([str(tmp_path)]) == told
+    assert campaigns.settings([str(tmp_path / "other"), str(tmp_path / "c")]) == told
+    assert campaigns.settings([str(tmp_path)]) == told

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from loadgen.analysis.comparison import render
-from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
-from loadgen.analysis.comparison.model import Call, Comparison, Line
+from loadgen.analysis.comparison.campaigns import CampaignSettings
+from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.model import Call, Comparison, ComparisonOptions, Line
 from loadgen.analysis.comparison.rows import BROKEN
 from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint.answer_check import Fingerprint, GreedyAnswer
@@ -81,11 +82,11 @@ def test_rows_of_all_loads_are_one_family() -> None:
     [
         (["Qwen3-8B-FP8", "Qwen3-8B", "Qwen3-4B"], {}, "Qwen3-8B"),
         (["Qwen3-8B-FP8", "Qwen3-8B-AWQ"], {}, "Qwen3-8B-FP8"),
-        (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign_baseline": "Qwen3-8B-FP8"}, "Qwen3-8B-FP8"),
-        (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign_baseline": "gone"}, "Qwen3-8B"),
+        (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("Qwen3-8B-FP8")}, "Qwen3-8B-FP8"),
+        (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("gone")}, "Qwen3-8B"),
         (
             ["Qwen3-8B-FP8", "Qwen3-8B"],
-            {"baseline": "Qwen3-8B-FP8", "campaign_baseline": "x"},
+            {"baseline": "Qwen3-8B-FP8", "campaign": CampaignSettings("x")},
             "Qwen3-8B-FP8",
         ),
         (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "qwen3-8b-fp8"}, "Qwen3-8B-FP8"),

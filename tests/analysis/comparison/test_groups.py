@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cell, cells, run, runs
 from loadgen.analysis.comparison import groups, pairs
-from loadgen.analysis.comparison.pairs import ONE_START, STARTS_UNTOLD, Units
+from loadgen.analysis.comparison.pairs import ONE_START, STARTS_UNREPORTED, Units
 from loadgen.analysis.run_summary import Load, Reported
 
 UNNAMED = replace(HIGH, name="")
@@ -160,7 +160,7 @@ def test_runs_of_one_prompt_stream_are_one_unit() -> None:
         (cells("a", [2, 3]), [2, 3], ""),
         (same_start(cells("a", [2, 3])), [2, 3], ONE_START),
         (two_starts(cells("a", [1, 4, 9, 9])), [2, 9], ""),
-        (runs("a", [2, 3]), [2, 3], STARTS_UNTOLD),
+        (runs("a", [2, 3]), [2, 3], STARTS_UNREPORTED),
         (runs("a", [2]), [2], ""),
     ],
 )

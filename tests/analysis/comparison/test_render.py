@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from loadgen.analysis.comparison import export, render
-from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
-from loadgen.analysis.comparison.model import Comparison, Figure, Summary
+from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.model import Comparison, ComparisonOptions, Figure, Summary
 from loadgen.analysis.run_summary import Load
 from loadgen.protocol import layout
 from loadgen.protocol.layout import middle_cut
+from loadgen.protocol.printable import json_text
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
 NOISY = [120.0, 85.0, 101.0, 95.0, 110.0]
@@ -94,7 +95,7 @@ def test_csv_has_every_digit(found: list[Comparison]) -> None:
 
 
 def test_json_is_strict_and_whole(found: list[Comparison]) -> None:
-    told = json.loads(export.text(found), parse_constant=pytest.fail)
+    told = json.loads(json_text(export.json(found)), parse_constant=pytest.fail)
     (high, low) = told["comparisons"]
     fast = high["rows"][1]
     effect = found[0].lines[1].effects["output_throughput"]
@@ -116,7 +117,7 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     load = replace(HIGH, request_rate_per_s=4.0)
     one = compare([*cells("a", SLOW, load), *cells("b", FAST, load)], ComparisonOptions())[0]
     effect = one.lines[1].effects["mean_ttft_ms"]
-    ratio, low, high = render.speed_up(effect, False)
+    ratio, low, high = render.speed_up(effect)
     assert effect.ratio < 1 < low < ratio < high
 
 
@@ -171,4 +172,4 @@ def test_the_thor_page_renders_in_every_form() -> None:
     assert max(map(len, render.text(found).splitlines())) <= layout.WIDTH
     assert render.markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(export.csv(found))))) == 16 * 3
-    assert len(json.loads(export.text(found))["comparisons"]) == 2
+    assert len(json.loads(json_text(export.json(found)))["comparisons"]) == 2

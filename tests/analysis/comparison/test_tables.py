@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, rtx, run
 from loadgen.analysis.comparison import memory_fit, rankings
-from loadgen.analysis.comparison.comparison import ComparisonOptions, compare
+from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.memory_fit import Need, needed
+from loadgen.analysis.comparison.model import ComparisonOptions
 from loadgen.analysis.comparison.rankings import Model
 from loadgen.protocol import layout
 from loadgen.results import speed_tables

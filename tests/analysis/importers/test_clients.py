@@ -41,7 +41,7 @@ def test_a_file_is_known_by_what_is_in_it_and_by_one_client_alone(document: Any,
     telling = [one for one in sources.CLIENTS if one.tells(document)]
     assert [one.read for one in telling][:1] == [client.read]
     raw = json.dumps(document).encode()
-    assert any(mark in raw for mark in telling[0].marks)
+    assert any(mark in raw for mark in telling[0].MARKS)
     assert not any(one.tells({}) for one in sources.CLIENTS)
 
 
@@ -50,7 +50,7 @@ def test_vllms_file_has_the_figures_that_it_printed() -> None:
     told = printed("vllm_bench_serve.stdout.txt").figures
     assert {key: round(known.figures[key], 2) for key in told} == told
     assert (known.name, known.engine, known.told_by) == ("qwen3", "vLLM", "vllm")
-    assert (known.load.requests, known.load.max_concurrency, known.load.input_len) == (32, 8, 8193 / 32)
+    assert (known.load.requests, known.load.max_concurrency, known.input_len) == (32, 8, 8193 / 32)
     assert known.load.request_rate_per_s == math.inf
     assert known.remarks == ()
 

@@ -53,8 +53,9 @@ def test_a_block_is_found_again_by_file_and_line() -> None:
 
 
 def test_lengths_are_means_of_what_was_counted() -> None:
-    load = read(THOR)[0].load
-    assert (load.input_len, load.output_len, load.max_concurrency) == (2041.69, 124.19, 8)
+    first = read(THOR)[0]
+    load = first.load
+    assert (first.input_len, first.output_len, load.max_concurrency) == (2041.69, 124.19, 8)
     assert (load.asked_output_len, load.seed, load.requests) == (None, None, None)
 
 
