@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.roofline.machine import Machine
 
 
-class Weights(BaseModel):
+class Weights(BaseModel, extra="forbid", frozen=True):
     """What a model reads and computes a token; bytes as stored, or computed from a config."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     how: str  # "safetensors headers of …", "computed from the config of …"
     total_bytes: int  # everything that must fit
@@ -39,10 +37,8 @@ class Weights(BaseModel):
         return self.experts * (1 - untouched)
 
 
-class Ceiling(BaseModel):
+class Ceiling(BaseModel, extra="forbid", frozen=True):
     """A machine with a model on it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     machine: Machine
     model: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
@@ -28,10 +28,8 @@ _LONGEST_PATH = 4096  # characters
 _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-of-\d{5})?\.gguf$", re.I)
 
 
-class Checkpoint(BaseModel):
+class Checkpoint(BaseModel, extra="forbid", frozen=True):
     """What a checkpoint declares; empty or None for what it does not."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str
     config_digest: str  # blake2b of config.json, or of a GGUF file's metadata

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen import clock
 from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window, energy
@@ -22,10 +22,8 @@ _GIB = 1 << 30
 WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
 
 
-class SensorSummary(BaseModel):
+class SensorSummary(BaseModel, extra="forbid", frozen=True):
     """Memory, energy, heat and clocks over the measured window; `missing` has the reason for each None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     duration_s: float
     period_s: float

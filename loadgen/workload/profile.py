@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -51,13 +50,11 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs")
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
-class Profile(BaseModel):
+class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = ""
     description: str = ""

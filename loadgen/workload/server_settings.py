@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
@@ -15,10 +15,8 @@ from loadgen.workload.bounds import MOST_SEED, MOST_TOKENS, shown
 _MOST_GPUS = 1024
 
 
-class ServerSettings(BaseModel):
+class ServerSettings(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     # Tokens, prompt and answer together.
     context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
