@@ -11,22 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds
 from loadgen.workload.paths import place
-from loadgen.workload.server_settings import ServerSettings, refusal
+from loadgen.workload.server_settings import ServerSettings, validated
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
@@ -257,7 +249,4 @@ def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
 
 def build(table: Mapping[str, Any], origin: str = "the flags") -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
-    try:
-        return Profile.model_validate(dict(table))
-    except ValidationError as error:
-        raise refusal(error, origin, Profile.model_fields) from None
+    return validated(Profile, table, origin)
