@@ -89,7 +89,6 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     path: str
     status: int = 0
     body: bytes = b""
-    redirected_to: str = ""  # the origin of a redirect to another server
     error: str = ""  # as the end of a sentence that begins with the path
 
     @property
@@ -142,7 +141,7 @@ async def ask(
     answer.stream = httpx.ByteStream(b"")
     origin = _other_origin(answer)
     redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
-    return ControlAnswer(shown, answer.status_code, bytes(data), origin, redirect)
+    return ControlAnswer(shown, answer.status_code, bytes(data), redirect)
 
 
 def _other_origin(answer: httpx.Response) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,9 +27,9 @@ from loadgen.protocol import sse
 from loadgen.protocol.openai import Chat, Count
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is
-from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.workload.plan import ModelTarget, Plan
+from loadgen.workload.plan import ModelTarget, Plan, merged
 from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
@@ -71,16 +71,6 @@ def ask(
         return Fingerprint.none("the embedded engine's answers are made up")
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
     return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
-
-
-@dataclass
-class _Reply:
-    """The response to one prompt."""
-
-    status: int = 0
-    body: bytearray = field(default_factory=bytearray)
-    failure: Failure | None = None
-    cut: str = ""
 
 
 @dataclass
@@ -134,30 +124,25 @@ class _PromptRun:
         openai = not isinstance(dialect, Generate)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
         if engine.vllm_fields:
-            # Else the checkpoint's own generation_config.json has a say, and a quantized one may differ.
+            # Else the checkpoint's own generation_config.json counts, and a quantized one may differ.
             sampling["repetition_penalty"] = 1.0
         more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
         request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.fields(sampling, self.plan.profile.stream, False)
-        tables = {
-            name: {**request[name], **table}
-            for name, table in fields.items()
-            if isinstance(request.get(name), dict)
-        }
-        return msgspec.json.encode({**request, **fields, **tables, **more})
+        return msgspec.json.encode({**merged(request, fields), **more})
 
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float
     ) -> tuple[GreedyAnswer, FailureKind | None]:
         """The answer to one prompt, and the kind of its failure."""
-        reply = await self._reply(client, self._body(text), limit_s)
-        record = self.decoder.decode(_capture(reply))
+        reply, cut = await self._reply(client, self._body(text), limit_s)
+        record = self.decoder.decode(reply)
         failure = record.failure
-        if failure is not None and not reply.cut and not _still_an_answer(failure, record):
+        if failure is not None and not cut and not _still_an_answer(failure, record):
             return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
-        ids, answer_text = _token_ids(bytes(reply.body), record), record.text or ""
-        if ids is None and not reply.cut:
+        ids, answer_text = _token_ids(reply.raw, record), record.text or ""
+        if ids is None and not cut:
             return GreedyAnswer(prompt=text, failure="malformed: invalid token ids"), FailureKind.MALFORMED
         ids = ids or []
         if not answer_text and self.tokenizer is not None:
@@ -166,10 +151,12 @@ class _PromptRun:
             except (LookupError, TypeError, ValueError, OverflowError):
                 unknown = "malformed: token ids that the tokenizer does not know"
                 return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
-        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=reply.cut), None
+        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
 
-    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> _Reply:
-        reply = _Reply()
+    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
+        """The response as one read, whose time does not matter; and why it was cut off, if it was."""
+        reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
+        data, cut = bytearray(), ""
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         try:
             async with (
@@ -178,44 +165,26 @@ class _PromptRun:
             ):
                 reply.status = response.status_code
                 async for piece in response.aiter_raw():
-                    reply.body += piece
-                    if len(reply.body) > LONGEST_BYTES:
+                    data += piece
+                    if len(data) > LONGEST_BYTES:
                         detail = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
                         reply.failure = Failure(FailureKind.MALFORMED, detail)
-                        reply.body.clear()
+                        data.clear()
                         break
         except TimeoutError:
-            reply.cut = f"no more than {limit_s:.0f} s were left for it"
-            reply.failure = Failure(FailureKind.TIMEOUT, reply.cut)
+            cut = f"no more than {limit_s:.0f} s were left for it"
+            reply.failure = Failure(FailureKind.TIMEOUT, cut)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             reply.failure = Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
         except (httpx.HTTPError, OSError) as error:
             reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
-        return reply
+        reply.fill((bytes(data), NO_STAMP, 0))
+        return reply, cut
 
 
 def _still_an_answer(failure: Failure, record: Record) -> bool:
     """Whether a failed measurement still is an answer: one that was not streamed, or is empty."""
     return failure.kind in (FailureKind.NOT_STREAMED, FailureKind.EMPTY) and bool(record.finish_reason)
-
-
-def _capture(reply: _Reply) -> Capture:
-    """The reply as one read, whose time does not matter."""
-    raw, read_lengths = joined([bytes(reply.body)])
-    return Capture(
-        index=0,
-        slot=0,
-        intended_ns=0,
-        sent_ns=0,
-        end_ns=0,
-        framed=False,
-        status=reply.status,
-        failure=reply.failure,
-        raw=raw,
-        read_lengths=read_lengths,
-        seen_ns=int64s([0]),
-        kernel=NO_STAMP,
-    )
 
 
 class _ChoiceIds(msgspec.Struct):

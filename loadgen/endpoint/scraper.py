@@ -76,10 +76,10 @@ class MetricsScraper:
     def after(self) -> ServerWindow:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
         if self.began.error:
-            return ServerWindow(trouble=self.began.error)
+            return ServerWindow(error=self.began.error)
         ended, settled = self._run(self._scrape_idle(_IDLE_S))
         if ended.error:
-            return ServerWindow(trouble=f"after the run {ended.error}")
+            return ServerWindow(error=f"after the run {ended.error}")
         samples = [(at_s, parse(lines)) for at_s, lines in self.samples]
         valid = [(at_s, snapshot) for at_s, snapshot in samples if not snapshot.error]
         return window(parse(self.began), parse(ended), valid, self.model, settled)

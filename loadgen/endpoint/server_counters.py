@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, Field
 
 from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series
 
@@ -38,7 +38,8 @@ class ServerSample(BaseModel, extra="forbid", frozen=True):
 class ServerWindow(BaseModel, extra="forbid", frozen=True):
     """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
 
-    trouble: str = ""  # the error, where there are no figures
+    # Why there are no figures; `trouble` in stored results.
+    error: str = Field("", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble")
     names: str = ""  # which engine's metric names: vllm or sglang
     models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
     reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
@@ -65,7 +66,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     @property
     def finished(self) -> int | None:
         """Requests that ended without an abort or an error; None where they are not counted."""
-        if self.trouble or self.reset or not self.requests:
+        if self.error or self.reset or not self.requests:
             return None
         return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
 
@@ -89,7 +90,7 @@ def window(
     if not error and before.names != after.names:
         error = f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
     if error:
-        return ServerWindow(trouble=error)
+        return ServerWindow(error=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
     edges: dict[str, Any] = {

@@ -87,7 +87,7 @@ class Result:
             burstiness=facts.profile.burstiness,
             metadata=parse_metadata(facts.metadata),
             save_detailed=detailed,
-            ours=facts.model_dump(mode="json"),
+            ours=facts.model_dump(mode="json", by_alias=True),
             # What follows from the facts is computed again when the file is read.
             derived={
                 "verdict": lambda: verdict.json(self.verdict),

@@ -18,7 +18,7 @@ import httpx
 
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
-from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
+from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
@@ -301,8 +301,8 @@ class HttpxTransport:
             exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
             if exchange.status == SWITCHING:
                 return Failure(FailureKind.MALFORMED, SWITCHED)
-            if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
-                return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
+            if exchange.status == HTTPStatus.OK and (fault := compressed(response.headers)):
+                return Failure(FailureKind.MALFORMED, fault)
             async for data in response.aiter_raw():
                 exchange.got += (data, NO_STAMP, self.now_ns())
                 exchange.size += len(data)

@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     def payload(self, index: int) -> dict[str, Any]:
         """The JSON object of request `index`."""
         length = int(self.prompts.output_lens[index])
-        return _merged(self.dialect.request(self.model, self.prompts.prompt(index), length), self.fields)
+        return merged(self.dialect.request(self.model, self.prompts.prompt(index), length), self.fields)
 
     def body(self, index: int) -> bytes:
         """The bytes of request `index`, the same each time."""
@@ -232,10 +232,10 @@ def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[st
             raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
         more["chat_template_kwargs"] = profile.chat_template_kwargs
     fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
-    return _merged({**fields, **more}, profile.extra_body), notes
+    return merged({**fields, **more}, profile.extra_body), notes
 
 
-def _merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with others over them; where both have a table under a name, the tables merged so."""
     tables = {
         name: {**fields[name], **table}
