@@ -34,7 +34,6 @@ _POLLS_PER_S = 2
 _MOST_PEM_BYTES = 4 << 20
 _MOST_NAMES = 10  # of models, in a message
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows more
-Address = tuple[int, Any]  # family and sockaddr
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -170,7 +169,7 @@ def _pem(flag: str, path: str) -> str:
         raise UsageError(f"{flag} {path}: {error.strerror}") from None
 
 
-def _first_reachable(addresses: list[Address]) -> Address:
+def _first_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
     """The first address that accepts connections: `localhost` is often ::1 first, served on 127.0.0.1."""
     for family, address in addresses if len(addresses) > 1 else ():
         with socket.socket(family, socket.SOCK_STREAM) as sock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -29,10 +30,6 @@ _ABSENT = object()
 Value = Callable[[str], Any]
 
 
-def _last(values: list[Any]) -> Any:
-    return values[-1]
-
-
 def _distinct(values: list[Any]) -> Any:
     return " + ".join(dict.fromkeys(values))
 
@@ -47,7 +44,7 @@ class _Pattern(msgspec.Struct, frozen=True):
     field: str
     pattern: str
     value: Value = str
-    pick: Callable[[list[Any]], Any] = _last
+    pick: Callable[[list[Any]], Any] = itemgetter(-1)
     after: str = ""
     lines: int = 1
 

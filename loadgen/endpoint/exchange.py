@@ -92,14 +92,9 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     error: str = ""  # as the end of a sentence that begins with the path
 
     @property
-    def ok(self) -> bool:
-        """Whether it is a complete answer with status 200."""
-        return self.status == 200 and not self.error
-
-    @property
     def object(self) -> dict[str, Any]:
         """The JSON object of an answer with status 200; empty if it is anything else."""
-        return untrusted.json_object(self.body) if self.ok else {}
+        return untrusted.json_object(self.body) if self.status == 200 and not self.error else {}
 
     @property
     def why(self) -> str:

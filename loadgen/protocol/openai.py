@@ -75,7 +75,7 @@ class Choice(msgspec.Struct, gc=False):
         """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
         raise NotImplementedError
 
-    def said(self) -> str:
+    def content(self) -> str:
         """The text, reasoning included."""
         raise NotImplementedError
 
@@ -148,7 +148,7 @@ class CompletionChoice(Choice, gc=False):
             return TOKEN
         return MAYBE if self.finish_reason is None else ENDING
 
-    def said(self) -> str:
+    def content(self) -> str:
         return self.text or ""
 
 
@@ -206,7 +206,7 @@ class ChatChoice(Choice, gc=False):
             return ENDING if empty else CLOSING
         return MAYBE if empty and delta.role is None else NOTHING
 
-    def said(self) -> str:
+    def content(self) -> str:
         delta = self.delta or self.message or _NO_DELTA
         return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
 

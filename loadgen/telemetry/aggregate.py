@@ -74,9 +74,9 @@ class Window(msgspec.Struct, frozen=True, dict=True):
             return inside
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
-    def wheres(self, quantity: Quantity) -> list[str]:
-        """Where a quantity was read in the window, in order."""
-        places = {where for s in self.inside for what, where in s.reading.values if what == quantity}
+    def wheres(self, *quantities: Quantity) -> list[str]:
+        """Where one of these quantities was read in the window, in order."""
+        places = {where for s in self.inside for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
 
     def series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:

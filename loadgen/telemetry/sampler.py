@@ -183,9 +183,9 @@ def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
     ours = window.wheres("server_bytes")
     if ours:
         return tuple(ours), WITH_SERVER
-    quantities: tuple[Quantity, ...] = ("device_bytes", "energy_j", "power_w", "sm_mhz")
-    every = {where for what in quantities for where in window.wheres(what) if where.startswith("GPU ")}
-    return tuple(sorted(every, key=lambda where: (len(where), where))), "all of the machine" if every else ""
+    every = window.wheres("device_bytes", "energy_j", "power_w", "sm_mhz")
+    gpus = tuple(where for where in every if where.startswith("GPU "))
+    return gpus, "all of the machine" if gpus else ""
 
 
 def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 
 from loadgen import clock
 from loadgen.transport.capture import Capture
@@ -23,10 +23,7 @@ from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 # Their modules and types: the first needs epoll, so Linux.
-TRANSPORTS = {
-    "wire": ("epoll_transport", "EpollTransport"),
-    "httpx": ("httpx_transport", "HttpxTransport"),
-}
+TRANSPORTS = {"wire": "epoll_transport:EpollTransport", "httpx": "httpx_transport:HttpxTransport"}
 _LOOK_S = 0.25
 _MOST_WORDS = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
@@ -102,8 +99,7 @@ class Run:
 def start(job: Job, transport: str) -> Run:
     """Begin to send a job's requests from a process of their own; any thread may."""
     # Here, as a child that imports would wait for whatever other threads import.
-    module, name = TRANSPORTS[transport]
-    build: Build = getattr(import_module(f"loadgen.transport.{module}"), name)
+    build: Build = resolve_name(f"loadgen.transport.{TRANSPORTS[transport]}")
     counters = Counters()
     _flush_standard_streams()
     with _FORKING:

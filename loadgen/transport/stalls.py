@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -111,16 +112,18 @@ def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> 
     then the last few, then more, each time so much more that all of it stays in proportion to their bytes.
     """
     count, wide, begin, size = len(reads), 1, len(reads), 0
-    found = False
-    while begin > 0 and size <= _MOST_BYTES and not found:
+    seen = False
+    while begin > 0 and size <= _MOST_BYTES and not seen:
         after, begin = begin, max(count - wide, 0)
         size += sum(map(len, reads[begin:after]))
-        found = token_seen(b"".join(reads[begin:]))
+        seen = token_seen(b"".join(reads[begin:]))
         wide *= _WIDER
-    if not found:
+    if not seen:
         return None
-    first = _last_true(begin, after, lambda i: token_seen(b"".join(reads[i:])))
-    return count - 1 - _last_true(0, count - first, lambda i: token_seen(b"".join(reads[first : count - i])))
+    # Of the reads to begin with the last one, and then of those to end with the first one, that have it all.
+    each = range(count)
+    first = bisect_left(each, True, begin + 1, after, key=lambda i: not token_seen(b"".join(reads[i:]))) - 1
+    return bisect_left(each, True, first, count - 1, key=lambda i: token_seen(b"".join(reads[first : i + 1])))
 
 
 def unfinished(reads: list[bytes]) -> int:
@@ -128,11 +131,3 @@ def unfinished(reads: list[bytes]) -> int:
     least = max(len(reads) - _MOST_READS, 0)
     ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
     return next(ended, least)
-
-
-def _last_true(begin: int, end: int, holds: Callable[[int], bool]) -> int:
-    """The last position for which something holds that holds at `begin` and from some position on no more."""
-    while end - begin > 1:
-        middle = (begin + end) // 2
-        begin, end = (middle, end) if holds(middle) else (begin, middle)
-    return begin

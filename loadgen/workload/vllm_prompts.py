@@ -11,8 +11,8 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Protocol, cast
 
 import msgspec
@@ -133,28 +133,19 @@ def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
     here = os.path.exists(name)
     if not here and name.startswith(("/", ".", "~")):
         raise UsageError(f"--tokenizer {name}: there is no such directory")
-    with _LoadingErrors(name):
+    with ExitStack() as errors:
+        errors.push(partial(_refuse, name))
         return cast(Tokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
 
 
-class _LoadingErrors:
-    """Turns what transformers raises over a tokenizer's files into a UsageError."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
-        # comparison by type, which a handler's clause cannot make.
-        expected = (OSError, ValueError, LookupError, TypeError, ImportError)
-        if kind is Exception or isinstance(error, expected):
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({why})") from error
+def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    """Raise a UsageError of what transformers raised over a tokenizer's files."""
+    # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
+    # comparison by type, which a handler's clause cannot make.
+    expected = (OSError, ValueError, LookupError, TypeError, ImportError)
+    if kind is Exception or isinstance(error, expected):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"--tokenizer {name}: transformers cannot load it ({why})") from error
 
 
 @contextmanager

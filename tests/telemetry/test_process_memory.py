@@ -38,7 +38,6 @@ def test_a_process_has_the_memory_that_it_allocated(child: int) -> None:
 def test_the_machine_uses_at_least_what_a_process_does(child: int) -> None:
     used = System().read([]).values["system_bytes", ""]
     assert ALLOCATED <= used < psutil.virtual_memory().total
-    assert System().facts()["memory"].endswith(" GiB")
 
 
 class Memory:
