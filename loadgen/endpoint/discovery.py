@@ -74,15 +74,10 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
-        files = {
-            "--ca-cert": self.ca_cert,
-            "--client-cert": self.client_cert,
-            "--client-key": self.client_key,
-        }
-        given = [flag for flag, path in files.items() if path is not None]
         if urlsplit(self.base_url).scheme != "https":
-            if given:
-                raise UsageError(f"{given[0]} is for TLS: it needs an https base URL")
+            for name in ("ca_cert", "client_cert", "client_key"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} is for TLS: it needs an https base URL")
             return None
         if self.client_key is not None and self.client_cert is None:
             raise UsageError("--client-key needs the certificate that it belongs to: pass --client-cert too")

@@ -35,6 +35,7 @@ from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
 _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
+_ANSWERED = (FailureKind.NOT_STREAMED, FailureKind.EMPTY)
 
 
 class PromptProgress(msgspec.Struct, frozen=True):
@@ -139,7 +140,9 @@ class _PromptRun:
         reply, cut = await self._reply(client, self._body(text), limit_s)
         record = self.decoder.decode(reply)
         failure = record.failure
-        if failure is not None and not cut and not _still_an_answer(failure, record):
+        # A measurement that failed may be an answer: it was not streamed, or is empty.
+        answered = record.finish_reason and failure and failure.kind in _ANSWERED
+        if failure is not None and not cut and not answered:
             return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
         ids, answer_text = _token_ids(reply.raw, record), record.text or ""
         if ids is None and not cut:
@@ -180,11 +183,6 @@ class _PromptRun:
             reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
         reply.fill((bytes(data), NO_STAMP, 0))
         return reply, cut
-
-
-def _still_an_answer(failure: Failure, record: Record) -> bool:
-    """Whether a failed measurement still is an answer: one that was not streamed, or is empty."""
-    return failure.kind in (FailureKind.NOT_STREAMED, FailureKind.EMPTY) and bool(record.finish_reason)
 
 
 class _ChoiceIds(msgspec.Struct):

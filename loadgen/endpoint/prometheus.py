@@ -140,7 +140,7 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Me
     meanings = ENGINE_METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
-    selected = tuple(line for line in lines if _name(line) in meanings)
+    selected = tuple(line for line in lines if line.partition("{")[0].partition(" ")[0] in meanings)
     longest = max(selected, key=len, default="")
     if len(longest) > _LONGEST_LINE:
         return MetricLines(
@@ -190,7 +190,3 @@ def _bounds(part: str) -> bool:
 
 def _together(quantity: str, values: Sequence[float]) -> float:
     return max(values) if quantity in _GREATEST else sum(values)
-
-
-def _name(line: str) -> str:
-    return line.partition("{")[0].partition(" ")[0]

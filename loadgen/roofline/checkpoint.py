@@ -108,8 +108,8 @@ def _transformers(directory: Path, path: str) -> Checkpoint:
     places = _places(config)
     names, stored = listed(config.get("architectures")), quantization(config, directory)
     return _checkpoint(
+        raw,
         path=path,
-        config_digest=_digest(raw),
         architecture=next((name for name in names if isinstance(name, str)), ""),
         model_type=_first((config,), ("model_type",), str, ""),
         dtype=_dtype(places),
@@ -129,8 +129,8 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
     named = _GGUF_NAME.search(parts[0].name)
     kind = named[1].upper() if named else head.kind()
     return _checkpoint(
+        head.raw,
         path=path,
-        config_digest=_digest(head.raw),
         model_type=family,
         quantization=f"GGUF-{kind}" if kind else "GGUF",
         max_positions=_whole(values.get(f"{family}.context_length")),
@@ -140,8 +140,9 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
     )
 
 
-def _checkpoint(**declared: Any) -> Checkpoint:
+def _checkpoint(config: bytes, **declared: Any) -> Checkpoint:
     """The checkpoint, its texts bounded."""
+    declared["config_digest"] = hashlib.blake2b(config, digest_size=16).hexdigest()
     bounded = {name: untrusted.text(value) for name, value in declared.items() if isinstance(value, str)}
     return Checkpoint(**{**declared, **bounded, "path": untrusted.text(declared["path"], _LONGEST_PATH)})
 
@@ -235,7 +236,3 @@ def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type
 
 def _whole(value: object) -> int | None:
     return untrusted.whole(value) if isinstance(value, int) else None
-
-
-def _digest(raw: bytes) -> str:
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()

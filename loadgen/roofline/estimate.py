@@ -37,7 +37,9 @@ def ceiling(
     directory = Path(os.path.expanduser(place)) if files is not None else None
     shape = _shape(model, config, directory)
     word, group = _stored_as(model, quantization, config, files)
-    stored, peaks = _scheme(word, group), machine.peak_flop_per_s
+    # Of several joined by + the smallest, so that no run is wrongly impossible.
+    schemes = filter(None, (scheme(part, group) for part in word.split("+")))
+    stored, peaks = min(schemes, key=lambda each: each.bits, default=None), machine.peak_flop_per_s
     if stored is not None and peaks and stored.computes not in peaks:
         stored = replace(stored, computes="bf16")  # without such a unit weights are widened
     read: Weights | None = None
@@ -88,12 +90,6 @@ def _declared(path: Path) -> Quantization:
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
     return checkpoint.quantization(model_files.read(file)[1], file.parent)
-
-
-def _scheme(word: str, group: int | None) -> Scheme | None:
-    """The scheme of a name; of several joined by + the smallest, so that no run is wrongly impossible."""
-    schemes = filter(None, (scheme(part, group) for part in word.split("+")))
-    return min(schemes, key=lambda candidate: candidate.bits, default=None)
 
 
 def _gguf(place: Path) -> list[Path]:

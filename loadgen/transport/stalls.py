@@ -66,18 +66,16 @@ class Stalls:
             if not stream.begun and self._overdue(stream, now_ns):
                 self._ask_all(now_ns)
             return self._overdue(stream, now_ns)
-        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns and self._has_time(now_ns):
-            self._look(stream, now_ns)
+        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
+            if self._swept_ns != now_ns:
+                self._swept_ns, self._spent_ns = now_ns, 0
+            if self._spent_ns < _LOOKS_NS:
+                self._look(stream, now_ns)
         return False
 
     def _overdue(self, stream: Stream, now_ns: int) -> bool:
         last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
         return now_ns - last_ns > self.limit_ns
-
-    def _has_time(self, now_ns: int) -> bool:
-        if self._swept_ns != now_ns:
-            self._swept_ns, self._spent_ns = now_ns, 0
-        return self._spent_ns < _LOOKS_NS
 
     def _ask_all(self, now_ns: int) -> None:
         """Search all streams for a token, once a sweep, until one is found."""

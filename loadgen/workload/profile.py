@@ -82,9 +82,8 @@ class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     request_timeout: float = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)  # seconds; 0: none
-    stall_timeout: float = Field(
-        default=300.0, ge=0, le=bounds.MOST_SECONDS
-    )  # seconds without a token; 0: none
+    # Seconds without a token; 0: none.
+    stall_timeout: float = Field(default=300.0, ge=0, le=bounds.MOST_SECONDS)
 
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
