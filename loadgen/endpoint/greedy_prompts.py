@@ -97,8 +97,10 @@ class _PromptRun:
                 answer, kind = await self._answer(client, prompt.text, share_s)
                 takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
                 if kind in _REFUSED and not answers and takes_ids:
-                    if missing := self._load_tokenizer():
-                        return Fingerprint.none(f"{answer.failure}; {missing}")
+                    try:
+                        self.tokenizer = self._tokenizer()
+                    except UsageError as error:
+                        return Fingerprint.none(f"{answer.failure}; {error}")
                     answer, kind = await self._answer(client, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
@@ -106,19 +108,17 @@ class _PromptRun:
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
-    def _load_tokenizer(self) -> str:
-        """Load a tokenizer for a server that refuses text; "" or the error."""
+    def _tokenizer(self) -> Tokenizer:
+        """A tokenizer for a server that refuses text; raises UsageError."""
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:
-            return "token ids instead of text need --tokenizer"
+            raise UsageError("token ids instead of text need --tokenizer")
         if find_spec("transformers") is None:
-            return "token ids instead of text need the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
-        try:
-            self.tokenizer = load_tokenizer(place, "ids")
-        except UsageError as error:
-            return str(error)
-        return ""
+            raise UsageError(
+                "token ids instead of text need the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+            )
+        return load_tokenizer(place, "ids")
 
     def _body(self, text: str) -> bytes:
         dialect, engine = self.plan.dialect, self.subject.engine

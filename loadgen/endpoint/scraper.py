@@ -54,24 +54,20 @@ class MetricsScraper:
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
         """Sample the gauges about once a second in a thread; do not fork inside the block."""
-        if self.began.error:
-            yield
-            return
         running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads: the run goes on without samples
-            yield
-            return
+        if not self.began.error:
+            with contextlib.suppress(RuntimeError):  # no more threads: the run goes on without samples
+                thread.start()
         try:
             yield
         finally:
-            # The task may never have begun, or have ended and closed its loop.
-            with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
-                loop, task = running.result(_LEAVE_S)
-                loop.call_soon_threadsafe(task.cancel)
-            thread.join(_LEAVE_S)
+            if thread.ident is not None:
+                # The task may never have begun, or have ended and closed its loop.
+                with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
+                    loop, task = running.result(_LEAVE_S)
+                    loop.call_soon_threadsafe(task.cancel)
+                thread.join(_LEAVE_S)
 
     def after(self) -> ServerWindow:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
@@ -80,9 +76,9 @@ class MetricsScraper:
         ended, settled = self._run(self._scrape_idle(_IDLE_S))
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
-        samples = [(at_s, parse(lines)) for at_s, lines in self.samples]
-        valid = [(at_s, snapshot) for at_s, snapshot in samples if not snapshot.error]
-        return window(parse(self.began), parse(ended), valid, self.model, settled)
+        every = ((at_s, parse(lines)) for at_s, lines in self.samples)
+        samples = [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
+        return window(parse(self.began), parse(ended), samples, self.model, settled)
 
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
         async def sample() -> None:

@@ -128,6 +128,5 @@ def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
         text=answer.text or "",
         repeated=characters,
     )
-    details = PromptDetails(meta.cached_tokens)
-    usage = Usage(meta.prompt_tokens, meta.completion_tokens, details)
+    usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))
     return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=finish.message or "")

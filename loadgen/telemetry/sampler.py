@@ -108,13 +108,12 @@ class Sampler:
             thread.start()
         except RuntimeError as error:
             self.errors = (f"the sensors were not read: {error}",)
-            yield
-            return
         try:
             yield
         finally:
             over.set()
-            thread.join(_STOP_S)
+            if thread.ident is not None:
+                thread.join(_STOP_S)
             if thread.is_alive():
                 self.errors = (*self.errors, f"a sensor did not answer within {_STOP_S:g} s of the end")
 

@@ -134,14 +134,10 @@ class _Exchange(Stream):
 
     def capture(self, failure: Failure | None) -> Capture:
         """What is known of the exchange, but for what it got."""
-        return Capture(
-            index=self.index,
-            slot=self.slot,
-            intended_ns=self.intended_ns,
-            sent_ns=self.sent_ns,
-            end_ns=self.now_ns(),
+        return self.captured(
+            self.slot,
+            self.now_ns(),
             connect_ns=self.connect_ns,
-            resends=self.resends,
             framed=False,
             status=self.status,
             retry_after=self.retry_after,
@@ -180,8 +176,6 @@ class HttpxTransport:
             started_ns=self.begin_ns,
             ended_ns=self.now_ns(),
             cpu_ns=time.process_time_ns() - cpu_ns,
-            clock_step_ns=0,  # no timestamp here is of a clock that can be stepped
-            late_bodies=0,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
         )

@@ -6,6 +6,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from loadgen.transport.capture import Capture
 
 _LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
 _LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
@@ -28,6 +31,10 @@ class Stream:
     looked_ns: int = 0  # when its tokens were last searched for
     scanned: int = 0  # reads in which no token is left to be found
     inspect_ns: int = 0  # when it is to be checked for tokens again
+
+    def captured(self, slot: int, end_ns: int, **more: Any) -> Capture:
+        """The request as a capture, with what else is known of it."""
+        return Capture(self.index, slot, self.intended_ns, self.sent_ns, end_ns, resends=self.resends, **more)
 
     def since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`."""

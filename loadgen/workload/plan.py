@@ -148,10 +148,9 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     offsets_ns, count, schedule_notes = _schedule(profile, stream)
     ratios = parse_range_ratio(profile.range_ratio)
     shape = PromptShape(count, profile.input_len, profile.output_len, *ratios, profile.prefix_len)
-    chat = isinstance(dialect, Chat)
-    prompts, source = _prompts(profile, subject, shape, stream, seed, chat)
-    fields, unsaid = _fields(profile, subject.engine, dialect)
-    notes = (*schedule_notes, *unsaid)
+    prompts, source = _prompts(profile, subject, shape, stream, seed, isinstance(dialect, Chat))
+    fields, unsent = _fields(profile, subject.engine, dialect)
+    notes = (*schedule_notes, *unsent)
     return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
 
 
