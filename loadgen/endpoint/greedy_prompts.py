@@ -98,7 +98,7 @@ class _PromptRun:
                 takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
                 if kind in _REFUSED and not answers and takes_ids:
                     try:
-                        self.tokenizer = self._tokenizer()
+                        self.tokenizer = self._load_tokenizer()
                     except UsageError as error:
                         return Fingerprint.none(f"{answer.failure}; {error}")
                     answer, kind = await self._answer(client, prompt.text, share_s)
@@ -108,8 +108,8 @@ class _PromptRun:
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
-    def _tokenizer(self) -> Tokenizer:
-        """A tokenizer for a server that refuses text; raises UsageError."""
+    def _load_tokenizer(self) -> Tokenizer:
+        """The tokenizer for a server that refuses text; raises UsageError."""
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:

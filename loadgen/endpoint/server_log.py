@@ -28,10 +28,8 @@ def text(log: Path) -> str:
             file.seek(begin)
             tail = file.read(_MOST_BYTES)
     except OSError:
-        gone = (
-            f"the server's log was removed while it ran, so it could not be read: {untrusted.text(str(log))}"
-        )
-        return "" if os.path.isfile(log) else gone
+        gone = "the server's log was removed while it ran, so it could not be read"
+        return "" if os.path.isfile(log) else f"{gone}: {untrusted.text(str(log))}"
     left_out = begin - len(head)
     gap = f"\n… {left_out} bytes left out …\n".encode() if left_out else b""
     return (head + gap + tail).decode("utf-8", "replace")

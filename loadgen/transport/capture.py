@@ -77,7 +77,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         return np.where(wall_ns == 0, 0, found_ns)
 
     def _in_force(self, wall_ns: Int64) -> Int64:
-        """Each by the offset in force when it was taken: the nearest to the client's time, and not after it."""
+        """Each by the offset in force when it was taken: the nearest to the client's own, not after it."""
         offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
         by_offset_ns = wall_ns - offsets_ns[:, None]
         lag_ns = self.user_ns() - by_offset_ns
