@@ -164,11 +164,8 @@ def flaw(answer: GreedyAnswer) -> Flaw | None:
         return Flaw.NOISE
     if not text:
         return Flaw.EMPTY
-    if answer.token_ids:
-        loops = _periodic(answer.token_ids, _PERIOD_TOKENS)
-    else:
-        loops = _periodic(answer.text, _PERIOD_CHARACTERS)
-    return Flaw.LOOP if loops else None
+    longest = _PERIOD_TOKENS if answer.token_ids else _PERIOD_CHARACTERS
+    return Flaw.LOOP if _periodic(answer.token_ids or answer.text, longest) else None
 
 
 def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:

@@ -169,7 +169,8 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
         repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         part = labels.pop(meaning.label, "") if meaning.label else meaning.part
-        if untrusted.number(sample.value) is None or (meaning.label == "le" and not _bounds(part)):
+        bound = part if meaning.label == "le" and part not in ("+Inf", "Inf", "inf") else 0
+        if untrusted.number(sample.value) is None or untrusted.number(bound) is None:
             continue  # not a possible count or bucket
         series = untrusted.text(labels.pop("model_name", "")), meaning.quantity, untrusted.text(part)
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
@@ -181,11 +182,6 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
         counters={series: value for series, value in values.items() if series[1] not in GAUGES},
         gauges={series: value for series, value in values.items() if series[1] in GAUGES},
     )
-
-
-def _bounds(part: str) -> bool:
-    """Whether a label is a bucket's upper bound in seconds: a number, or +Inf."""
-    return untrusted.number(part) is not None or part in ("+Inf", "Inf", "inf")
 
 
 def _together(quantity: str, values: Sequence[float]) -> float:

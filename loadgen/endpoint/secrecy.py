@@ -231,15 +231,9 @@ def _forms(value: str) -> Iterator[str]:
     value = value.strip()
     if len(value) < _LEAST_CHARACTERS:
         return
-    yield value
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield json.dumps(value)[1:-1].replace("/", "\\/")
-    yield quote(value, safe="")
-    yield quote(value)
-    yield quote_plus(value)
-    yield html.escape(value)
+    escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
+    yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
+    yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
     yield repr(value)[1:-1]
-    encoded = value.encode("utf-8", "surrogateescape")
     yield base64.b64encode(encoded).decode().rstrip("=")
     yield base64.urlsafe_b64encode(encoded).decode().rstrip("=")

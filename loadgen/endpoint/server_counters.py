@@ -15,6 +15,7 @@ _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
 _COUNTED = ("prompt_tokens", "generation_tokens", "preemptions", "draft_tokens", "accepted_tokens")
 _TIMED = ("ttft", "itl", "e2e", "queue")
+_GAUGES = ("running", "waiting", "kv_cache_usage")
 _MOST = 100  # models, and reasons to end, that are kept
 
 
@@ -104,7 +105,10 @@ def window(
         models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
         reset=reset,
         settled=settled,
-        samples=tuple(_sample(at_s, snapshot, ours) for at_s, snapshot in samples),
+        samples=tuple(
+            ServerSample(at_s=round(at_s, 3), **{gauge: snapshot.gauge(gauge, ours) for gauge in _GAUGES})
+            for at_s, snapshot in samples
+        ),
         **edges,
         **({} if reset else _figures(moved, after.names, ours)),
     )
@@ -178,8 +182,3 @@ def _bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, 
     place = next(i for i, (_, count) in enumerate(below) if count >= rank)
     low, high = below[place - 1][0] if place else 0.0, below[place][0]
     return round(low * 1e3, 6), None if math.isinf(high) else round(high * 1e3, 6)
-
-
-def _sample(at_s: float, snapshot: MetricsSnapshot, model: str) -> ServerSample:
-    gauges = {gauge: snapshot.gauge(gauge, model) for gauge in ("running", "waiting", "kv_cache_usage")}
-    return ServerSample(at_s=round(at_s, 3), **gauges)

@@ -71,10 +71,6 @@ class Ceiling(BaseModel, extra="forbid", frozen=True):
         peak = self.peak_flop_per_s
         return max(read_ms, 1e3 * self.step_flop(batch, context) / peak) if peak else read_ms
 
-    def bandwidth_bytes_per_s(self, tpot_ms: float, batch: float = 1.0, context: float = 0.0) -> float:
-        """The effective bandwidth: bytes of a step ÷ its measured time."""
-        return self.step_bytes(batch, context) / tpot_ms * 1e3
-
     def prefill_flop(self, tokens: float) -> float:
         """Arithmetic of a prompt: each token's parameters, the head once, and half of all pairs of tokens.
 

@@ -102,12 +102,6 @@ class _Exchange(Stream):
         """Bytes of an answer, whatever they are."""
         return self.link.received - self.before
 
-    @property
-    def resendable(self) -> bool:
-        """Whether the server may have closed an idle connection just as we wrote; sent again once."""
-        fresh = self.connect_begin_ns or self.resends or self.came
-        return not fresh and closed_while_idle(self, self.now_ns())
-
     def headless(self, http2: bool) -> Failure | None:
         """What is wrong with bytes that httpx still waits to be a head."""
         begin = self.link.begin
@@ -268,7 +262,9 @@ class HttpxTransport:
                 exchange.sent_ns = 0
             return Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
         except httpx.TransportError as error:
-            if not exchange.resendable:
+            # The server may have closed an idle connection just as we wrote: sent again, once.
+            fresh = exchange.connect_begin_ns or exchange.resends or exchange.came
+            if fresh or not closed_while_idle(exchange, self.now_ns()):
                 return exchange.lost(error, self.job.http2)
         exchange.resends = 1
         return await self._answer(exchange)
