@@ -48,7 +48,7 @@ class MetricsScraper:
     def before(self, idle_s: float = 0.0) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error."""
         self.samples, self.every_s = [], _EVERY_S
-        self.began, _ = self._run(self._scrape_idle(idle_s) if idle_s else self._once())
+        self.began, _ = self._run(self._scrape_idle(idle_s))
         return self.began.error
 
     @contextlib.contextmanager
@@ -100,10 +100,6 @@ class MetricsScraper:
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
 
-    async def _once(self) -> tuple[MetricLines, bool]:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
-            return await self._scrape(client), True
-
     async def _scrape_idle(self, limit_s: float) -> tuple[MetricLines, bool]:
         """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
         deadline_ns = clock.now_ns() + int(limit_s * 1e9)
@@ -111,6 +107,8 @@ class MetricsScraper:
         async with self.access.client(self.tls, _ANSWER_S) as client:
             while True:
                 lines = await self._scrape(client)
+                if not limit_s:
+                    return lines, True  # whatever runs; the parser would only cost time
                 snapshot = parse(lines)
                 if snapshot.error:
                     return MetricLines(error=snapshot.error), False

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
@@ -48,6 +49,7 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
         return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None
 
 
+@dataclass(eq=False)
 class Sampler:
     """Samples the sensors of this machine, idle and during a run; their errors never affect the run.
 
@@ -55,19 +57,16 @@ class Sampler:
     process, the server's is what was added to it.
     """
 
-    def __init__(
-        self,
-        sensors: Sequence[Sensor],
-        pids: Callable[[], Sequence[int]],
-        period_s: float = 0.5,
-        before_bytes: int | None = None,
-    ) -> None:
-        self.sensors, self.pids = tuple(sensors), pids
-        self.period_s = max(period_s, _LEAST_PERIOD_S)
-        self.before_bytes = before_bytes
-        self.idle: list[Sample] = []
-        self.samples: list[Sample] = []
-        self.errors: tuple[str, ...] = ()
+    sensors: Sequence[Sensor]
+    pids: Callable[[], Sequence[int]]
+    period_s: float = 0.5
+    before_bytes: int | None = None
+    idle: list[Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    errors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.period_s = max(self.period_s, _LEAST_PERIOD_S)
 
     def sample_idle(self, seconds: float) -> None:
         """Sample for that long while the server is idle; only once where no sensor reports power."""
