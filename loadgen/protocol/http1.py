@@ -38,7 +38,7 @@ class Reads(Protocol):
 
 
 class Framing(msgspec.Struct, kw_only=True):
-    """Tells from the reads of a response whether it is whole."""
+    """Finds from the reads of a response whether it is whole."""
 
     tail: ClassVar[bytes] = b""  # no read ends the response that does not end so, or is shorter
     broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
@@ -77,7 +77,7 @@ class Chunked(Framing):
         return _FIRST_SIZE.match(rest) is not None
 
     def checked(self, reads: Reads) -> bool:
-        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell.
+        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: the parser decides.
 
         It is given each byte once. Of a chunk size that is no number it says so, where `done` would wait.
         """

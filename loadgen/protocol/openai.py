@@ -92,7 +92,7 @@ class Message(msgspec.Struct, gc=False):
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
 
     def timing(self) -> Timing | None:
-        """The server's own times of the request; None where it does not tell them."""
+        """The server's own times of the request; None where it does not report them."""
         if not bytes(self.metrics):
             return None
         try:

@@ -127,9 +127,9 @@ class Health(msgspec.Struct, tag="health", array_like=True):
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
-    """The last words of a capturing process that dies of an exception."""
+    """Why a capturing process dies, where it is of an exception."""
 
-    words: str
+    reason: str
 
 
 class Counters:
