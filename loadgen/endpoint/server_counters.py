@@ -94,11 +94,6 @@ def window(
         return ServerWindow(error=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
-    edges: dict[str, Any] = {
-        f"{gauge}_{when}": snapshot.gauge(gauge, ours)
-        for when, snapshot in (("before", before), ("after", after))
-        for gauge in ("running", "waiting")
-    }
     reset = _restarted([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
@@ -109,7 +104,10 @@ def window(
             ServerSample(at_s=round(at_s, 3), **{gauge: snapshot.gauge(gauge, ours) for gauge in _GAUGES})
             for at_s, snapshot in samples
         ),
-        **edges,
+        running_before=before.gauge("running", ours),
+        waiting_before=before.gauge("waiting", ours),
+        running_after=after.gauge("running", ours),
+        waiting_after=after.gauge("waiting", ours),
         **({} if reset else _figures(moved, after.names, ours)),
     )
 

@@ -251,7 +251,7 @@ class _OpenAI(Dialect, frozen=True):
     """What both of OpenAI's APIs share."""
 
     limit_field: str
-    _messages: ClassVar[Any]
+    _messages: ClassVar[msgspec.json.Decoder[Any]]
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {**sampling, "stream": stream}
@@ -262,8 +262,7 @@ class _OpenAI(Dialect, frozen=True):
         return fields
 
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        found: Sequence[Message] = self._messages.decode_lines(lines)
-        return found
+        return self._messages.decode_lines(lines)
 
 
 class Completions(_OpenAI, frozen=True):

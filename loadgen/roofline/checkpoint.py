@@ -99,8 +99,7 @@ def _places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _dtype(places: Iterable[Mapping[str, Any]]) -> str:
-    dtype: str = _first(places, ("dtype", "torch_dtype"), str, "")
-    return dtype.removeprefix("torch.")
+    return str(_first(places, ("dtype", "torch_dtype"), str, "")).removeprefix("torch.")
 
 
 def _transformers(directory: Path, path: str) -> Checkpoint:

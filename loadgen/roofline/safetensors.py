@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
     file.
     """
     total = dense = routed = 0
-    for name, size in tensors(directory):
+    for name, size in chain.from_iterable(map(header, _files(directory))):
         if architecture.tied and _HEAD.fullmatch(name):
             continue
         total += size
@@ -71,12 +71,6 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
             "check that both are of one model"
         )
     return Stored(total, dense, routed) if total else None
-
-
-def tensors(directory: Path) -> Iterator[tuple[str, int]]:
-    """Every tensor of a directory's safetensors, one copy of each: its name and bytes; raises UsageError."""
-    for path in _files(directory):
-        yield from header(path)
 
 
 def header(path: Path) -> list[tuple[str, int]]:

@@ -10,8 +10,8 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Protocol, cast
 
@@ -121,14 +121,16 @@ def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
             f"--prompt-format {prompt_format} needs --tokenizer: "
             "the directory or the name of the model's tokenizer"
         )
-    with _quiet_import():
-        try:
-            transformers = importlib.import_module("transformers")
-        except ImportError:
-            raise UsageError(
-                f"--prompt-format {prompt_format} needs the tokenizer extra: "
-                "pip install 'llm-loadgen[tokenizer]'"
-            ) from None
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # as it is imported, it announces that PyTorch is missing
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise UsageError(
+            f"--prompt-format {prompt_format} needs the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+        ) from None
+    finally:
+        logging.disable(before)
     transformers.logging.set_verbosity_error()  # else it warns of prompts beyond model_max_length
     here = os.path.exists(name)
     if not here and name.startswith(("/", ".", "~")):
@@ -146,17 +148,6 @@ def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | 
     if kind is Exception or isinstance(error, expected):
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(f"--tokenizer {name}: transformers cannot load it ({why})") from error
-
-
-@contextmanager
-def _quiet_import() -> Iterator[None]:
-    """Keep transformers from announcing, as it is imported, that PyTorch is missing."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _fit(
