@@ -40,7 +40,9 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
 
     # Why there are no figures; `trouble` in stored results.
-    error: str = Field("", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble")
+    error: str = Field(
+        default="", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble"
+    )
     names: str = ""  # which engine's metric names: vllm or sglang
     models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
     reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then

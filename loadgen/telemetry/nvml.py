@@ -123,11 +123,7 @@ class Gpus:
         queries.note(key, "memory in use", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
         if pids and (listed := self._listed(queries, handle, pids)) is not None:
             queries.values["server_bytes", where] = listed
-        spent: tuple[Quantity, float] | None = queries.get(
-            "energy or power",
-            lambda: ("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
-            lambda: ("power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
-        )
+        spent = queries.get("energy or power", partial(self._energy, handle), partial(self._power, handle))
         if spent is not None:
             queries.values[spent[0], where] = spent[1]
         for quantity, what, function, sort in _LEVELS:
@@ -136,6 +132,12 @@ class Gpus:
         mask = self._event_reasons(queries, handle)
         held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
         return Reading(queries.values, held, queries.missing)
+
+    def _energy(self, handle: Any) -> tuple[Quantity, float]:
+        return "energy_j", self.nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+
+    def _power(self, handle: Any) -> tuple[Quantity, float]:
+        return "power_w", self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 
     def _listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:
         """Bytes of these processes; None where none of them is on the list.

@@ -82,4 +82,5 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         by_offset_ns = wall_ns - offsets_ns[:, None]
         lag_ns = self.user_ns() - by_offset_ns
         away_ns = np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
-        return by_offset_ns[away_ns.argmin(0), np.arange(len(wall_ns))]
+        nearest_ns: Int64 = by_offset_ns[away_ns.argmin(0), np.arange(len(wall_ns))]
+        return nearest_ns
