@@ -33,7 +33,7 @@ GLOSSARY = {
     r"in vain": "without effect",
     r"none the worse": "not affected",
 }
-KEYS = {"beside"}  # of JSON that others parse: they stay
+KEYS = {"beside", "trouble"}  # of JSON that others parse: they stay
 WORDS = re.compile(rf"\b({'|'.join(GLOSSARY)})\b", re.IGNORECASE)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
 from loadgen.workload import profile
 from loadgen.workload.bounds import MOST_SECONDS, MOST_SEED
-from loadgen.workload.server_settings import refusal
+from loadgen.workload.server_settings import validated
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
-Table = TypeVar("Table", bound=BaseModel)
 
 
 class CoolDown(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
@@ -82,8 +81,10 @@ def load(path: Path) -> File:
     if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
         raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
     if isinstance(cool_down := table.get("cool_down"), dict):
-        table["cool_down"] = _valid(CoolDown, cool_down, f"{path}: [cool_down]")
-    campaign = _valid(File, {"name": path.stem, **table, "checkpoints": tuple(_rows(rows, path))}, str(path))
+        table["cool_down"] = validated(CoolDown, cool_down, f"{path}: [cool_down]")
+    campaign = validated(
+        File, {"name": path.stem, **table, "checkpoints": tuple(_rows(rows, path))}, str(path)
+    )
     _check(campaign, path)
     return campaign
 
@@ -93,14 +94,7 @@ def _rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointT
         name = row.get("name")
         if name is None:
             raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
-        yield _valid(CheckpointTable, row, f"{path}: checkpoint {name!r}")
-
-
-def _valid(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table:
-    try:
-        return kind.model_validate(dict(table))
-    except ValidationError as error:
-        raise refusal(error, origin, kind.model_fields) from None
+        yield validated(CheckpointTable, row, f"{path}: checkpoint {name!r}")
 
 
 def _check(campaign: File, path: Path) -> None:

@@ -60,7 +60,7 @@ class GreedyAnswer(BaseModel, extra="forbid", frozen=True):
     cut: str = ""  # why it is incomplete: no time was left
 
     @property
-    def known(self) -> bool:
+    def usable(self) -> bool:
         """Whether it can be judged: an answer, even an empty one, not explained by a failure or a cut."""
         return not self.failure and bool(self.text or self.token_ids or not self.cut)
 
@@ -81,7 +81,7 @@ class Fingerprint(BaseModel, extra="forbid", frozen=True):
     @property
     def judged(self) -> tuple[GreedyAnswer, ...]:
         """The answers that can be judged."""
-        return tuple(answer for answer in self.answers if answer.known)
+        return tuple(answer for answer in self.answers if answer.usable)
 
 
 class Flaw(StrEnum):
@@ -156,7 +156,7 @@ def judge(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
 
 def flaw(answer: GreedyAnswer) -> Flaw | None:
     """What is wrong with an answer by itself; None if nothing is, or it cannot be judged."""
-    if not answer.known:
+    if not answer.usable:
         return None
     text = answer.text.strip()
     no_text = text.count(_REPLACEMENT) > _NO_TEXT * len(text)
@@ -164,18 +164,15 @@ def flaw(answer: GreedyAnswer) -> Flaw | None:
         return Flaw.NOISE
     if not text:
         return Flaw.EMPTY
-    if answer.token_ids:
-        loops = _periodic(answer.token_ids, _PERIOD_TOKENS)
-    else:
-        loops = _periodic(answer.text, _PERIOD_CHARACTERS)
-    return Flaw.LOOP if loops else None
+    longest = _PERIOD_TOKENS if answer.token_ids else _PERIOD_CHARACTERS
+    return Flaw.LOOP if _periodic(answer.token_ids or answer.text, longest) else None
 
 
 def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
     """Where the answers to each prompt differ: by token if both have ids throughout, else by character."""
     if why := _incomparable(own, baseline):
         return Divergence((), "", why)
-    pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.known and b.known]
+    pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.usable and b.usable]
     if not pairs:
         return Divergence((), "", "no prompt was answered by both")
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
@@ -229,7 +226,7 @@ def _too_many(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> li
 def _forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
     """Fluent nonsense, which only shows in questions that the baseline answers right."""
     pairs = zip(own.answers, reference.answers, strict=True)
-    answers = [a for a, b in pairs if a.known and flaw(a) is None and _right(b) and (_right(a) or not a.cut)]
+    answers = [a for a, b in pairs if a.usable and flaw(a) is None and _right(b) and (_right(a) or not a.cut)]
     kept = [answer for answer in answers if _right(answer)]
     if len(answers) < _KNOWN or len(kept) >= _KEPT * len(answers):
         return []
@@ -240,7 +237,7 @@ def _forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
 
 def _right(answer: GreedyAnswer) -> bool:
     expects = _EXPECTED.get(answer.prompt, "")
-    return answer.known and bool(expects) and re.search(expects, answer.text) is not None
+    return answer.usable and bool(expects) and re.search(expects, answer.text) is not None
 
 
 def _all_equal(units: Sequence[object]) -> bool:

@@ -87,8 +87,8 @@ def tracing(
             _post(access, tls, engine, engine.trace_stop_path)
         except (UsageError, MeasureError) as error:
             trace.error = str(error)
-        except KeyboardInterrupt:  # ends the wait for the trace; the measurement is kept
-            trace.error = "stopped by Ctrl-C before it was written"
+        except KeyboardInterrupt as stop:  # ends the wait for the trace; the measurement is kept
+            trace.error = f"{str(stop) or 'stopped by Ctrl-C'} before it was written"
 
 
 def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:

@@ -35,7 +35,6 @@ _POLLS_PER_S = 2
 _MOST_PEM_BYTES = 4 << 20
 _MOST_NAMES = 10  # of models, in a message
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows more
-Address = tuple[int, Any]  # family and sockaddr
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -76,15 +75,10 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
-        files = {
-            "--ca-cert": self.ca_cert,
-            "--client-cert": self.client_cert,
-            "--client-key": self.client_key,
-        }
-        given = [flag for flag, path in files.items() if path is not None]
         if urlsplit(self.base_url).scheme != "https":
-            if given:
-                raise UsageError(f"{given[0]} is for TLS: it needs an https base URL")
+            for name in ("ca_cert", "client_cert", "client_key"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} is for TLS: it needs an https base URL")
             return None
         if self.client_key is not None and self.client_cert is None:
             raise UsageError("--client-key needs the certificate that it belongs to: pass --client-cert too")
@@ -171,7 +165,7 @@ def _pem(flag: str, path: str) -> str:
         raise UsageError(f"{flag} {path}: {error.strerror}") from None
 
 
-def _first_reachable(addresses: list[Address]) -> Address:
+def _first_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
     """The first address that accepts connections: `localhost` is often ::1 first, served on 127.0.0.1."""
     for family, address in addresses if len(addresses) > 1 else ():
         with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -208,30 +202,27 @@ class ServerProbe:
 
     def poll(self) -> str | None:
         """Why the server is not ready now; None if it is."""
-        return self.access.loop.run(self._poll())
-
-    async def _poll(self) -> str | None:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
-            return await self._not_ready(client)
+        return self.access.loop.run(self._not_ready())
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
-            deadline_ns = clock.now_ns() + int(wait_s * 1e9)
-            while True:
-                async with self.throttle:
-                    reason = await self._not_ready(client)
-                if reason is None:
+        deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+        while True:
+            async with self.throttle:
+                reason = await self._not_ready()
+            if reason is None:
+                async with self.access.client(self.tls, _ANSWER_S) as client:
                     return await self._identify(client, model)
-                if clock.now_ns() >= deadline_ns:
-                    waited = f" after {wait_s:g} s" if wait_s else ""
-                    raise MeasureError(
-                        f"{self.access.shown_url} is not ready{waited}: {reason}; "
-                        "check the address, or wait for the server with --ready-check-timeout-sec N"
-                    )
+            if clock.now_ns() >= deadline_ns:
+                waited = f" after {wait_s:g} s" if wait_s else ""
+                raise MeasureError(
+                    f"{self.access.shown_url} is not ready{waited}: {reason}; "
+                    "check the address, or wait for the server with --ready-check-timeout-sec N"
+                )
 
-    async def _not_ready(self, client: httpx.AsyncClient) -> str | None:
+    async def _not_ready(self) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
-        answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+            answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
         if answer.status >= 500:
             return f"/health answers {answer.status}"
         return answer.why or None

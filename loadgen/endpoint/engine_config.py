@@ -83,7 +83,7 @@ def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
     graphs = as_run.cuda_graphs + (
         f" ({as_run.cuda_graph_sizes})" if as_run.cuda_graph_sizes and as_run.cuda_graphs != "off" else ""
     )
-    words = {
+    parts = {
         "attention {}": as_run.attention_backend,
         "MoE by {}": as_run.moe_kernel,
         "KV {}": as_run.kv_cache_dtype,
@@ -94,7 +94,7 @@ def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
         "{} GPUs in parallel": (as_run.tensor_parallel or 1) > 1 and as_run.tensor_parallel,
     }
     weights = [_weights(as_run, checkpoint)] if as_run != EngineConfig() else []
-    return [*filter(None, weights), *(form.format(value) for form, value in words.items() if value)]
+    return [*filter(None, weights), *(form.format(value) for form, value in parts.items() if value)]
 
 
 def _weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
@@ -102,12 +102,12 @@ def _weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
     declared = checkpoint.quantization if checkpoint else ""
     method = as_run.quantization
     if not method:
-        word = f"{declared} as declared" if declared else ""
+        weights = f"{declared} as declared" if declared else ""
     elif declared and _agree(method, declared):
-        word = declared
+        weights = declared
     else:
-        word = _UNQUANTIZED.get(as_run.dtype, "") if method == "none" else method
-    return " by ".join(filter(None, (word, as_run.kernel)))
+        weights = _UNQUANTIZED.get(as_run.dtype, "") if method == "none" else method
+    return " by ".join(filter(None, (weights, as_run.kernel)))
 
 
 def _model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
@@ -146,7 +146,7 @@ def _differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[st
 
 def _agree(method: str, declared: str) -> bool:
     """Whether an engine's method is one that runs what a checkpoint declares."""
-    begins = next((begins for word, begins in _RUNS.items() if word in method.lower()), None)
+    begins = next((begins for name, begins in _RUNS.items() if name in method.lower()), None)
     if begins is None:  # compressed-tensors, modelopt, quark, inc: any quantization
         return not declared.startswith(_RUNS["none"])
     return any(part.startswith(begins) for part in declared.split("+"))

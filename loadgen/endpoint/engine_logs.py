@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -29,15 +30,11 @@ _ABSENT = object()
 Value = Callable[[str], Any]
 
 
-def _last(values: list[Any]) -> Any:
-    return values[-1]
-
-
 def _distinct(values: list[Any]) -> Any:
     return " + ".join(dict.fromkeys(values))
 
 
-class _Pattern(msgspec.Struct, frozen=True):
+class _Row(msgspec.Struct, frozen=True):
     """A pattern for one field, whose value is made from the first group that matched.
 
     With `after` the pattern is searched once in what follows the first `after` of a line, to the end of
@@ -47,7 +44,7 @@ class _Pattern(msgspec.Struct, frozen=True):
     field: str
     pattern: str
     value: Value = str
-    pick: Callable[[list[Any]], Any] = _last
+    pick: Callable[[list[Any]], Any] = itemgetter(-1)
     after: str = ""
     lines: int = 1
 
@@ -186,14 +183,14 @@ _SGLANG = r"server_args=(?:ServerArgs\(|\{)"
 _LOADED, _ALLOCATED = r"Load weight end\.", r"KV [Cc]ache (?:is )?allocated\."
 
 
-def _vllm(field: str, name: str, value: Value) -> _Pattern:
+def _vllm(field: str, name: str, value: Value) -> _Row:
     """A setting in the line in which vLLM logs its configuration."""
-    return _Pattern(field, rf"\b{name}=([^,\s)]+)", value, after=_VLLM)
+    return _Row(field, rf"\b{name}=([^,\s)]+)", value, after=_VLLM)
 
 
-def _sglang(field: str, name: str, value: Value) -> _Pattern:
+def _sglang(field: str, name: str, value: Value) -> _Row:
     """One of SGLang's arguments, logged as a call or, in 0.5.23, as a dict: {'tp_size': 1, …}."""
-    return _Pattern(field, rf"\b{name}(?:=|': )([^,)}}]+)", value, after=_SGLANG)
+    return _Row(field, rf"\b{name}(?:=|': )([^,)}}]+)", value, after=_SGLANG)
 
 
 _SIZES = r"['\"]?: ?\[([\d, ]+)\]"
@@ -204,28 +201,28 @@ _REMARK = (
     r"weight-only via FP4 Marlin|Casting torch\.\w+ to |Performance might be sub-optimal)[^\n]*)"
 )
 _SHARED = (
-    _Pattern("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=_distinct),
-    _Pattern("kernel", r"(?:Using|Selected) (\w+) for ", _kernel, _distinct),
-    _Pattern("moe_kernel", r"Using (\w+MoEMethod)\b", pick=_distinct),
-    _Pattern("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=_distinct),
+    _Row("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=_distinct),
+    _Row("kernel", r"(?:Using|Selected) (\w+) for ", _kernel, _distinct),
+    _Row("moe_kernel", r"Using (\w+MoEMethod)\b", pick=_distinct),
+    _Row("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=_distinct),
 )
 _TABLES = {
     "vLLM": (
-        _Pattern("version", r"version (\d+\.\d\S*)|LLM engine \(v([^()\n]+)\) with config"),
-        _Pattern("flags", r"\A(\{.*\})", _flags, after=r"non-default args: (?=\{)"),
+        _Row("version", r"version (\d+\.\d\S*)|LLM engine \(v([^()\n]+)\) with config"),
+        _Row("flags", r"\A(\{.*\})", _flags, after=r"non-default args: (?=\{)"),
         _vllm("quantization", "quantization", _method),
-        _Pattern("attention_backend", rf"{_SOURCE}Using ([\w. ]+?) backend", _backend),
-        _Pattern("attention_backend", r"Using (\w+) attention backend out of", _backend, _distinct),
+        _Row("attention_backend", rf"{_SOURCE}Using ([\w. ]+?) backend", _backend),
+        _Row("attention_backend", r"Using (\w+) attention backend out of", _backend, _distinct),
         _vllm("dtype", "dtype", _word),
-        _Pattern("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
+        _Row("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
         _vllm("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
-        _Pattern("cuda_graphs", r"(Graph capturing finished) in", _on),
+        _Row("cuda_graphs", r"(Graph capturing finished) in", _on),
         _vllm("cuda_graphs", "enforce_eager", _off_if_true),
-        _Pattern("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _graph_mode),
-        _Pattern("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", _graph_mode),
-        _Pattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _off),
-        _Pattern("cuda_graph_sizes", rf"cudagraph_capture_sizes{_SIZES}", _sizes),
-        _Pattern(
+        _Row("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", _graph_mode),
+        _Row("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", _graph_mode),
+        _Row("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", _off),
+        _Row("cuda_graph_sizes", rf"cudagraph_capture_sizes{_SIZES}", _sizes),
+        _Row(
             "speculative",
             r"speculative_config=SpeculativeConfig\(([^)]*)",
             _speculative,
@@ -235,50 +232,46 @@ _TABLES = {
         _vllm("chunked_prefill", "(?:enable_chunked_prefill|chunked_prefill_enabled)", switch),
         _vllm("tensor_parallel", "tensor_parallel_size", count),
         _vllm("max_model_len", "max_seq_len", count),
-        _Pattern("weights_bytes", r"(?:Model loading|Loading model weights) took ([\d.]+) Gi?B", _gib, max),
-        _Pattern("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens", count),
-        _Pattern(
+        _Row("weights_bytes", r"(?:Model loading|Loading model weights) took ([\d.]+) Gi?B", _gib, max),
+        _Row("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens", count),
+        _Row(
             "kv_capacity_tokens",
             r"(?s)\A(\d+.*?tokens per request: [\d.]+)x",
             _blocks,
             after=r"# (?:GPU|cuda) blocks: (?=\d)",
             lines=2,
         ),
-        _Pattern(
-            "kv_bytes", r"(?:Available KV cache memory:|reserved for KV Cache is) ([\d.]+) ?GiB", _gib, max
-        ),
-        _Pattern("kv_bytes", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache", _gib, max),
-        _Pattern("load_s", r"Loading weights took ([\d.]+) seconds", _seconds, max),
-        _Pattern("load_s", r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds", _seconds, max),
+        _Row("kv_bytes", r"(?:Available KV cache memory:|reserved for KV Cache is) ([\d.]+) ?GiB", _gib, max),
+        _Row("kv_bytes", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache", _gib, max),
+        _Row("load_s", r"Loading weights took ([\d.]+) seconds", _seconds, max),
+        _Row("load_s", r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds", _seconds, max),
     ),
     "SGLang": (
         _sglang("quantization", "quantization", _word),
-        _Pattern("quantization", r"\bquant=([\w-]+)", after=_LOADED),
+        _Row("quantization", r"\bquant=([\w-]+)", after=_LOADED),
         _sglang("attention_backend", "attention_backend", _word),
-        _Pattern("attention_backend", r"Attention backend not specified\. Use (\w+) backend by default"),
-        _Pattern(
+        _Row("attention_backend", r"Attention backend not specified\. Use (\w+) backend by default"),
+        _Row(
             "attention_backend", r"\A(.+)\.", after="Using hybrid attention backend for decode and prefill: "
         ),
-        _Pattern("dtype", r"\bdtype=([\w.]+)", _word, after=_LOADED),
+        _Row("dtype", r"\bdtype=([\w.]+)", _word, after=_LOADED),
         _sglang("kv_cache_dtype", "kv_cache_dtype", _kv_dtype),
-        _Pattern("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", _word),
-        _Pattern("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", _word),
-        _Pattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _on, after="Capture "),
+        _Row("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", _word),
+        _Row("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", _word),
+        _Row("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", _on, after="Capture "),
         _sglang("cuda_graphs", "disable_cuda_graph", _off_if_true),
-        _Pattern(
-            "cuda_graph_sizes", r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]", _sizes
-        ),
-        _Pattern("speculative", r"\bspeculative_(algorithm\b.*)", _speculative, after="server_args="),
+        _Row("cuda_graph_sizes", r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]", _sizes),
+        _Row("speculative", r"\bspeculative_(algorithm\b.*)", _speculative, after="server_args="),
         _sglang("prefix_caching", "disable_radix_cache", _opposite),
-        _Pattern("chunked_prefill", r"chunked_prefill_size=(-?\w+)", _chunk, after="max_total_num_tokens="),
+        _Row("chunked_prefill", r"chunked_prefill_size=(-?\w+)", _chunk, after="max_total_num_tokens="),
         _sglang("tensor_parallel", "tp_size", count),
-        _Pattern("max_model_len", r"context_len=(\d+)", count, after="max_total_num_tokens="),
-        _Pattern("weights_bytes", r"mem usage=(-?[\d.]+) GB", _gib, max, _LOADED),
-        _Pattern("kv_capacity_tokens", r"#tokens: (\d+)", count, max, _ALLOCATED),
-        _Pattern("kv_capacity_tokens", r"max_total_num_tokens=(\d+),", count),
-        _Pattern("kv_bytes", r"(K size: [\d.]+ GB, V size: [\d.]+) GB", _gib, max, _ALLOCATED),
-        _Pattern("kv_bytes", r", KV size: ([\d.]+) GB", _gib, max, _ALLOCATED),
-        _Pattern("load_s", r"Load weight end\. elapsed=([\d.]+) s", _seconds, max),
+        _Row("max_model_len", r"context_len=(\d+)", count, after="max_total_num_tokens="),
+        _Row("weights_bytes", r"mem usage=(-?[\d.]+) GB", _gib, max, _LOADED),
+        _Row("kv_capacity_tokens", r"#tokens: (\d+)", count, max, _ALLOCATED),
+        _Row("kv_capacity_tokens", r"max_total_num_tokens=(\d+),", count),
+        _Row("kv_bytes", r"(K size: [\d.]+ GB, V size: [\d.]+) GB", _gib, max, _ALLOCATED),
+        _Row("kv_bytes", r", KV size: ([\d.]+) GB", _gib, max, _ALLOCATED),
+        _Row("load_s", r"Load weight end\. elapsed=([\d.]+) s", _seconds, max),
     ),
 }
 

@@ -89,18 +89,12 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     path: str
     status: int = 0
     body: bytes = b""
-    redirected_to: str = ""  # the origin of a redirect to another server
     error: str = ""  # as the end of a sentence that begins with the path
-
-    @property
-    def ok(self) -> bool:
-        """Whether it is a complete answer with status 200."""
-        return self.status == 200 and not self.error
 
     @property
     def object(self) -> dict[str, Any]:
         """The JSON object of an answer with status 200; empty if it is anything else."""
-        return untrusted.json_object(self.body) if self.ok else {}
+        return untrusted.json_object(self.body) if self.status == 200 and not self.error else {}
 
     @property
     def why(self) -> str:
@@ -142,7 +136,7 @@ async def ask(
     answer.stream = httpx.ByteStream(b"")
     origin = _other_origin(answer)
     redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
-    return ControlAnswer(shown, answer.status_code, bytes(data), origin, redirect)
+    return ControlAnswer(shown, answer.status_code, bytes(data), redirect)
 
 
 def _other_origin(answer: httpx.Response) -> str:

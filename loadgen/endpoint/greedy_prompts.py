@@ -10,7 +10,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,14 +27,15 @@ from loadgen.protocol import sse
 from loadgen.protocol.openai import Chat, Count
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is
-from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.workload.plan import ModelTarget, Plan
+from loadgen.workload.plan import ModelTarget, Plan, merged
 from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
 _REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
+_ANSWERED = (FailureKind.NOT_STREAMED, FailureKind.EMPTY)
 
 
 class PromptProgress(msgspec.Struct, frozen=True):
@@ -74,16 +75,6 @@ def ask(
 
 
 @dataclass
-class _Reply:
-    """The response to one prompt."""
-
-    status: int = 0
-    body: bytearray = field(default_factory=bytearray)
-    failure: Failure | None = None
-    cut: str = ""
-
-
-@dataclass
 class _PromptRun:
     """The prompts sent to one server: as text, or as token ids if it refuses text."""
 
@@ -106,8 +97,10 @@ class _PromptRun:
                 answer, kind = await self._answer(client, prompt.text, share_s)
                 takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
                 if kind in _REFUSED and not answers and takes_ids:
-                    if missing := self._load_tokenizer():
-                        return Fingerprint.none(f"{answer.failure}; {missing}")
+                    try:
+                        self.tokenizer = self._load_tokenizer()
+                    except UsageError as error:
+                        return Fingerprint.none(f"{answer.failure}; {error}")
                     answer, kind = await self._answer(client, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
@@ -115,49 +108,44 @@ class _PromptRun:
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
-    def _load_tokenizer(self) -> str:
-        """Load a tokenizer for a server that refuses text; "" or the error."""
+    def _load_tokenizer(self) -> Tokenizer:
+        """The tokenizer for a server that refuses text; raises UsageError."""
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:
-            return "token ids instead of text need --tokenizer"
+            raise UsageError("token ids instead of text need --tokenizer")
         if find_spec("transformers") is None:
-            return "token ids instead of text need the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
-        try:
-            self.tokenizer = load_tokenizer(place, "ids")
-        except UsageError as error:
-            return str(error)
-        return ""
+            raise UsageError(
+                "token ids instead of text need the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+            )
+        return load_tokenizer(place, "ids")
 
     def _body(self, text: str) -> bytes:
         dialect, engine = self.plan.dialect, self.subject.engine
         openai = not isinstance(dialect, Generate)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
         if engine.vllm_fields:
-            # Else the checkpoint's own generation_config.json has a say, and a quantized one may differ.
+            # Else the checkpoint's own generation_config.json counts, and a quantized one may differ.
             sampling["repetition_penalty"] = 1.0
         more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
         request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.fields(sampling, self.plan.profile.stream, False)
-        tables = {
-            name: {**request[name], **table}
-            for name, table in fields.items()
-            if isinstance(request.get(name), dict)
-        }
-        return msgspec.json.encode({**request, **fields, **tables, **more})
+        return msgspec.json.encode({**merged(request, fields), **more})
 
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float
     ) -> tuple[GreedyAnswer, FailureKind | None]:
         """The answer to one prompt, and the kind of its failure."""
-        reply = await self._reply(client, self._body(text), limit_s)
-        record = self.decoder.decode(_capture(reply))
+        reply, cut = await self._reply(client, self._body(text), limit_s)
+        record = self.decoder.decode(reply)
         failure = record.failure
-        if failure is not None and not reply.cut and not _still_an_answer(failure, record):
+        # A measurement that failed may be an answer: it was not streamed, or is empty.
+        answered = record.finish_reason and failure and failure.kind in _ANSWERED
+        if failure is not None and not cut and not answered:
             return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
-        ids, answer_text = _token_ids(bytes(reply.body), record), record.text or ""
-        if ids is None and not reply.cut:
+        ids, answer_text = _token_ids(reply.raw, record), record.text or ""
+        if ids is None and not cut:
             return GreedyAnswer(prompt=text, failure="malformed: invalid token ids"), FailureKind.MALFORMED
         ids = ids or []
         if not answer_text and self.tokenizer is not None:
@@ -166,10 +154,12 @@ class _PromptRun:
             except (LookupError, TypeError, ValueError, OverflowError):
                 unknown = "malformed: token ids that the tokenizer does not know"
                 return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
-        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=reply.cut), None
+        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
 
-    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> _Reply:
-        reply = _Reply()
+    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
+        """The response as one read, whose time does not matter; and why it was cut off, if it was."""
+        reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
+        data, cut = bytearray(), ""
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         try:
             async with (
@@ -178,44 +168,21 @@ class _PromptRun:
             ):
                 reply.status = response.status_code
                 async for piece in response.aiter_raw():
-                    reply.body += piece
-                    if len(reply.body) > LONGEST_BYTES:
+                    data += piece
+                    if len(data) > LONGEST_BYTES:
                         detail = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
                         reply.failure = Failure(FailureKind.MALFORMED, detail)
-                        reply.body.clear()
+                        data.clear()
                         break
         except TimeoutError:
-            reply.cut = f"no more than {limit_s:.0f} s were left for it"
-            reply.failure = Failure(FailureKind.TIMEOUT, reply.cut)
+            cut = f"no more than {limit_s:.0f} s were left for it"
+            reply.failure = Failure(FailureKind.TIMEOUT, cut)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             reply.failure = Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
         except (httpx.HTTPError, OSError) as error:
             reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
-        return reply
-
-
-def _still_an_answer(failure: Failure, record: Record) -> bool:
-    """Whether a failed measurement still is an answer: one that was not streamed, or is empty."""
-    return failure.kind in (FailureKind.NOT_STREAMED, FailureKind.EMPTY) and bool(record.finish_reason)
-
-
-def _capture(reply: _Reply) -> Capture:
-    """The reply as one read, whose time does not matter."""
-    raw, read_lengths = joined([bytes(reply.body)])
-    return Capture(
-        index=0,
-        slot=0,
-        intended_ns=0,
-        sent_ns=0,
-        end_ns=0,
-        framed=False,
-        status=reply.status,
-        failure=reply.failure,
-        raw=raw,
-        read_lengths=read_lengths,
-        seen_ns=int64s([0]),
-        kernel=NO_STAMP,
-    )
+        reply.fill((bytes(data), NO_STAMP, 0))
+        return reply, cut
 
 
 class _ChoiceIds(msgspec.Struct):

@@ -140,7 +140,7 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Me
     meanings = ENGINE_METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
-    selected = tuple(line for line in lines if _name(line) in meanings)
+    selected = tuple(line for line in lines if line.partition("{")[0].partition(" ")[0] in meanings)
     longest = max(selected, key=len, default="")
     if len(longest) > _LONGEST_LINE:
         return MetricLines(
@@ -169,7 +169,8 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
         repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         part = labels.pop(meaning.label, "") if meaning.label else meaning.part
-        if untrusted.number(sample.value) is None or (meaning.label == "le" and not _bounds(part)):
+        bound = part if meaning.label == "le" and part not in ("+Inf", "Inf", "inf") else 0
+        if untrusted.number(sample.value) is None or untrusted.number(bound) is None:
             continue  # not a possible count or bucket
         series = untrusted.text(labels.pop("model_name", "")), meaning.quantity, untrusted.text(part)
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
@@ -183,14 +184,5 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
     )
 
 
-def _bounds(part: str) -> bool:
-    """Whether a label is a bucket's upper bound in seconds: a number, or +Inf."""
-    return untrusted.number(part) is not None or part in ("+Inf", "Inf", "inf")
-
-
 def _together(quantity: str, values: Sequence[float]) -> float:
     return max(values) if quantity in _GREATEST else sum(values)
-
-
-def _name(line: str) -> str:
-    return line.partition("{")[0].partition(" ")[0]

@@ -48,41 +48,37 @@ class MetricsScraper:
     def before(self, idle_s: float = 0.0) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error."""
         self.samples, self.every_s = [], _EVERY_S
-        self.began, _ = self._run(self._scrape_idle(idle_s) if idle_s else self._once())
+        self.began, _ = self._run(self._scrape_idle(idle_s))
         return self.began.error
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
         """Sample the gauges about once a second in a thread; do not fork inside the block."""
-        if self.began.error:
-            yield
-            return
         running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads: the run goes on without samples
-            yield
-            return
+        if not self.began.error:
+            with contextlib.suppress(RuntimeError):  # no more threads: the run goes on without samples
+                thread.start()
         try:
             yield
         finally:
-            # The task may never have begun, or have ended and closed its loop.
-            with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
-                loop, task = running.result(_LEAVE_S)
-                loop.call_soon_threadsafe(task.cancel)
-            thread.join(_LEAVE_S)
+            if thread.ident is not None:
+                # The task may never have begun, or have ended and closed its loop.
+                with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
+                    loop, task = running.result(_LEAVE_S)
+                    loop.call_soon_threadsafe(task.cancel)
+                thread.join(_LEAVE_S)
 
     def after(self) -> ServerWindow:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
         if self.began.error:
-            return ServerWindow(trouble=self.began.error)
+            return ServerWindow(error=self.began.error)
         ended, settled = self._run(self._scrape_idle(_IDLE_S))
         if ended.error:
-            return ServerWindow(trouble=f"after the run {ended.error}")
-        samples = [(at_s, parse(lines)) for at_s, lines in self.samples]
-        valid = [(at_s, snapshot) for at_s, snapshot in samples if not snapshot.error]
-        return window(parse(self.began), parse(ended), valid, self.model, settled)
+            return ServerWindow(error=f"after the run {ended.error}")
+        every = ((at_s, parse(lines)) for at_s, lines in self.samples)
+        samples = [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
+        return window(parse(self.began), parse(ended), samples, self.model, settled)
 
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
         async def sample() -> None:
@@ -104,10 +100,6 @@ class MetricsScraper:
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
 
-    async def _once(self) -> tuple[MetricLines, bool]:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
-            return await self._scrape(client), True
-
     async def _scrape_idle(self, limit_s: float) -> tuple[MetricLines, bool]:
         """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
         deadline_ns = clock.now_ns() + int(limit_s * 1e9)
@@ -115,6 +107,8 @@ class MetricsScraper:
         async with self.access.client(self.tls, _ANSWER_S) as client:
             while True:
                 lines = await self._scrape(client)
+                if not limit_s:
+                    return lines, True  # whatever runs; the parser would only cost time
                 snapshot = parse(lines)
                 if snapshot.error:
                     return MetricLines(error=snapshot.error), False

@@ -1,7 +1,7 @@
 """Secrecy: the one place that hides secrets: those known in this command, and what looks like one.
 
 `Secrets` holds the values that are known; it hides them in what servers write and in what is stored. `hide`
-is for texts of users, in which only names and forms tell: flags, labels, variables, logs.
+is for texts of users, in which only names and forms show them: flags, labels, variables, logs.
 """
 
 from __future__ import annotations
@@ -103,10 +103,11 @@ class Secrets(msgspec.Struct, frozen=True):
             *_in_url(url),
             *_in_arguments(arguments),
         }
-        return cls(_longest_first({form for value in values for form in _forms(value)}))
+        return cls() | cls(tuple(form for value in values for form in _forms(value)))
 
     def __or__(self, other: Secrets) -> Secrets:
-        return Secrets(_longest_first({*self.forms, *other.forms}))
+        forms = {*self.forms, *other.forms}
+        return Secrets(tuple(sorted(forms, key=lambda form: (-len(form), form))))
 
     def __repr__(self) -> str:
         return f"Secrets({len(self.forms)} forms)"
@@ -230,19 +231,9 @@ def _forms(value: str) -> Iterator[str]:
     value = value.strip()
     if len(value) < _LEAST_CHARACTERS:
         return
-    yield value
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield json.dumps(value)[1:-1].replace("/", "\\/")
-    yield quote(value, safe="")
-    yield quote(value)
-    yield quote_plus(value)
-    yield html.escape(value)
+    escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
+    yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
+    yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
     yield repr(value)[1:-1]
-    encoded = value.encode("utf-8", "surrogateescape")
     yield base64.b64encode(encoded).decode().rstrip("=")
     yield base64.urlsafe_b64encode(encoded).decode().rstrip("=")
-
-
-def _longest_first(forms: set[str]) -> tuple[str, ...]:
-    return tuple(sorted(forms, key=lambda form: (-len(form), form)))

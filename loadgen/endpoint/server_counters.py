@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, Field
 
 from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series
 
@@ -15,6 +15,7 @@ _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
 _COUNTED = ("prompt_tokens", "generation_tokens", "preemptions", "draft_tokens", "accepted_tokens")
 _TIMED = ("ttft", "itl", "e2e", "queue")
+_GAUGES = ("running", "waiting", "kv_cache_usage")
 _MOST = 100  # models, and reasons to end, that are kept
 
 
@@ -38,7 +39,10 @@ class ServerSample(BaseModel, extra="forbid", frozen=True):
 class ServerWindow(BaseModel, extra="forbid", frozen=True):
     """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
 
-    trouble: str = ""  # the error, where there are no figures
+    # Why there are no figures; `trouble` in stored results.
+    error: str = Field(
+        default="", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble"
+    )
     names: str = ""  # which engine's metric names: vllm or sglang
     models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
     reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
@@ -65,7 +69,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     @property
     def finished(self) -> int | None:
         """Requests that ended without an abort or an error; None where they are not counted."""
-        if self.trouble or self.reset or not self.requests:
+        if self.error or self.reset or not self.requests:
             return None
         return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
 
@@ -89,22 +93,23 @@ def window(
     if not error and before.names != after.names:
         error = f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
     if error:
-        return ServerWindow(trouble=error)
+        return ServerWindow(error=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
-    edges: dict[str, Any] = {
-        f"{gauge}_{when}": snapshot.gauge(gauge, ours)
-        for when, snapshot in (("before", before), ("after", after))
-        for gauge in ("running", "waiting")
-    }
     reset = _restarted([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
         models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
         reset=reset,
         settled=settled,
-        samples=tuple(_sample(at_s, snapshot, ours) for at_s, snapshot in samples),
-        **edges,
+        samples=tuple(
+            ServerSample(at_s=round(at_s, 3), **{gauge: snapshot.gauge(gauge, ours) for gauge in _GAUGES})
+            for at_s, snapshot in samples
+        ),
+        running_before=before.gauge("running", ours),
+        waiting_before=before.gauge("waiting", ours),
+        running_after=after.gauge("running", ours),
+        waiting_after=after.gauge("waiting", ours),
         **({} if reset else _figures(moved, after.names, ours)),
     )
 
@@ -177,8 +182,3 @@ def _bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, 
     place = next(i for i, (_, count) in enumerate(below) if count >= rank)
     low, high = below[place - 1][0] if place else 0.0, below[place][0]
     return round(low * 1e3, 6), None if math.isinf(high) else round(high * 1e3, 6)
-
-
-def _sample(at_s: float, snapshot: MetricsSnapshot, model: str) -> ServerSample:
-    gauges = {gauge: snapshot.gauge(gauge, model) for gauge in ("running", "waiting", "kv_cache_usage")}
-    return ServerSample(at_s=round(at_s, 3), **gauges)

@@ -19,7 +19,7 @@ def beginning(log: Path) -> str:
 
 
 def text(log: Path) -> str:
-    """The whole log, or the first and the last 4 MiB of a longer one; "" if it is gone."""
+    """The whole log, or the first and the last 4 MiB of a longer one; if it is gone, that in words."""
     try:
         head = untrusted.file_head(log, _MOST_BYTES)
         with log.open("rb") as file:
@@ -28,14 +28,8 @@ def text(log: Path) -> str:
             file.seek(begin)
             tail = file.read(_MOST_BYTES)
     except OSError:
-        return ""
+        gone = "the server's log was removed while it ran, so it could not be read"
+        return "" if os.path.isfile(log) else f"{gone}: {untrusted.text(str(log))}"
     left_out = begin - len(head)
     gap = f"\n… {left_out} bytes left out …\n".encode() if left_out else b""
     return (head + gap + tail).decode("utf-8", "replace")
-
-
-def missing(log: Path) -> str:
-    """Why the log cannot be read; "" if it can."""
-    if os.path.isfile(log):
-        return ""
-    return f"the server's log was removed while it ran, so it could not be read: {untrusted.text(str(log))}"

@@ -343,7 +343,7 @@ def _from_ms(time_ms: float | None) -> int:
 
 
 def _text(messages: Sequence[Message]) -> str:
-    return "".join(choice.said() for message in messages for choice in message.choices or ())
+    return "".join(choice.content() for message in messages for choice in message.choices or ())
 
 
 def _named_fault(data: bytes | None) -> str:

@@ -18,7 +18,6 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 LONGEST_HEAD_BYTES = 65536
 _SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
-COMPRESSED = "the answer is compressed ({}), though the request allowed no compression"
 _PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
 SWITCHED = "the server switched protocols, though the request did not ask for that"
@@ -39,7 +38,7 @@ class Reads(Protocol):
 
 
 class Framing(msgspec.Struct, kw_only=True):
-    """Tells from the reads of a response whether it is whole."""
+    """Finds from the reads of a response whether it is whole."""
 
     tail: ClassVar[bytes] = b""  # no read ends the response that does not end so, or is shorter
     broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
@@ -78,7 +77,7 @@ class Chunked(Framing):
         return _FIRST_SIZE.match(rest) is not None
 
     def checked(self, reads: Reads) -> bool:
-        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: let the parser tell.
+        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: the parser decides.
 
         It is given each byte once. Of a chunk size that is no number it says so, where `done` would wait.
         """
@@ -232,11 +231,12 @@ def _framing(status: int, headers: Headers, head_length: int) -> Framing:
 
 
 def compressed(headers: Mapping[str, str]) -> str:
-    """Which header of a response says that it is compressed, and how; "" where none does."""
+    """What is wrong with a response that is compressed, by which header; "" if it is not."""
     for name in ("content-encoding", "transfer-encoding"):
         for coding in headers.get(name, "").lower().split(","):
             if coding.strip() not in _PLAIN:
-                return f"{name}: {coding.strip()}"
+                header = f"{name}: {coding.strip()}"
+                return f"the answer is compressed ({header}), though the request allowed no compression"
     return ""
 
 
@@ -295,8 +295,7 @@ def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
     response = Response()
     pieces, feed = response.pieces, response.parser.feed_data
     counts: list[int] = []
-    malformed = None
-    begin = 0
+    malformed, begin = "", 0
     try:
         for end in read_ends.tolist():
             feed(raw[begin:end])
@@ -307,20 +306,18 @@ def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
     except httptools.HttpParserUpgrade:
         malformed = SWITCHED
     except httptools.HttpParserError as error:
-        malformed = None if response.complete else str(error)
+        malformed = "" if response.complete else str(error)
     finally:
         del response.parser
     counts += [len(pieces)] * (len(read_ends) - len(counts))
     lengths = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum(response.lengths(), out=lengths[1:])
     framing = _framing(response.status, response.headers, 0)
-    if malformed is None and (coding := compressed(response.headers)):
-        malformed = COMPRESSED.format(coding)
     return HttpBody(
         status=response.status,
         headers=response.headers,
         body=b"".join(pieces),
         body_ends=lengths[counts],
         complete=response.complete or (response.status > 0 and isinstance(framing, UntilClose)),
-        malformed=malformed,
+        malformed=malformed or compressed(response.headers) or None,
     )

@@ -14,11 +14,7 @@ def wrapped(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool
     A longer word, a path say, stays whole, unless words may be broken.
     """
     return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=indent,
-        break_on_hyphens=break_words,
-        break_long_words=break_words,
+        text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
     )
 
 

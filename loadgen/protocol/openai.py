@@ -75,7 +75,7 @@ class Choice(msgspec.Struct, gc=False):
         """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
         raise NotImplementedError
 
-    def said(self) -> str:
+    def content(self) -> str:
         """The text, reasoning included."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Message(msgspec.Struct, gc=False):
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
 
     def timing(self) -> Timing | None:
-        """The server's own times of the request; None where it does not tell them."""
+        """The server's own times of the request; None where it does not report them."""
         if not bytes(self.metrics):
             return None
         try:
@@ -148,7 +148,7 @@ class CompletionChoice(Choice, gc=False):
             return TOKEN
         return MAYBE if self.finish_reason is None else ENDING
 
-    def said(self) -> str:
+    def content(self) -> str:
         return self.text or ""
 
 
@@ -206,7 +206,7 @@ class ChatChoice(Choice, gc=False):
             return ENDING if empty else CLOSING
         return MAYBE if empty and delta.role is None else NOTHING
 
-    def said(self) -> str:
+    def content(self) -> str:
         delta = self.delta or self.message or _NO_DELTA
         return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
 
@@ -251,7 +251,7 @@ class _OpenAI(Dialect, frozen=True):
     """What both of OpenAI's APIs share."""
 
     limit_field: str
-    _messages: ClassVar[Any]
+    _messages: ClassVar[msgspec.json.Decoder[Any]]
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {**sampling, "stream": stream}
@@ -262,8 +262,7 @@ class _OpenAI(Dialect, frozen=True):
         return fields
 
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        found: Sequence[Message] = self._messages.decode_lines(lines)
-        return found
+        return self._messages.decode_lines(lines)
 
 
 class Completions(_OpenAI, frozen=True):

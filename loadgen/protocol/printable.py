@@ -35,14 +35,12 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
     Raises ValueError of NaN and infinities, TypeError of what JSON has no word for.
     """
-    return _COMMAND.sub(_escaped, json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent))
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent)
+    return _COMMAND.sub(
+        lambda found: REPLACEMENT if "\ud800" <= found[0] <= "\udfff" else f"\\u{ord(found[0]):04x}", text
+    )
 
 
 def file_name(name: str) -> str:
     """A name as part of a file's: no separator, no control character, not hidden, 100 characters at most."""
     return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    letter = match[0]
-    return REPLACEMENT if "\ud800" <= letter <= "\udfff" else f"\\u{ord(letter):04x}"

@@ -53,15 +53,15 @@ class GenerateChoice(Choice, gc=False):
 
     tokens: int = 0  # more than in the message before
     text: str = ""
-    said_before: int = 0  # of the text, characters
+    repeated: int = 0  # of the text, characters
 
     def carries(self) -> int:
         if self.tokens > 0:
             return TOKEN
         return NOTHING if self.finish_reason is None else CLOSING
 
-    def said(self) -> str:
-        return self.text[self.said_before :]
+    def content(self) -> str:
+        return self.text[self.repeated :]
 
 
 class GenerateMessage(Message, gc=False):
@@ -126,8 +126,7 @@ def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
         finish_reason=finish.type or None,
         tokens=meta.completion_tokens - tokens,
         text=answer.text or "",
-        said_before=characters,
+        repeated=characters,
     )
-    details = PromptDetails(meta.cached_tokens)
-    usage = Usage(meta.prompt_tokens, meta.completion_tokens, details)
+    usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))
     return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=finish.message or "")

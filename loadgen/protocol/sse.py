@@ -85,7 +85,7 @@ def blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
 
 
 def _wherever(text: bytearray, length: int) -> NDArray[np.bytes_]:
-    """So many bytes from each position on: the text's own, so what is set there is set in the text."""
+    """`length` bytes from each position on: the text's own, so what is set there is set in the text."""
     return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
 
 

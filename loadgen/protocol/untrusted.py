@@ -91,8 +91,8 @@ def json_value(raw: bytes) -> Any:
     try:
         return json.loads(
             raw.decode("utf-8-sig", "replace"),
-            parse_int=_integer,
-            parse_float=_float,
+            parse_int=lambda written: int(written) if len(written) <= _DIGITS else None,
+            parse_float=lambda written: value if math.isfinite(value := float(written)) else None,
             parse_constant=lambda _: None,  # NaN and the infinities, which are no JSON
         )
     except RecursionError:
@@ -144,12 +144,3 @@ def file_head(place: Path, most_bytes: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         return file.read(min(status.st_size, most_bytes))
-
-
-def _integer(text: str) -> int | None:
-    return int(text) if len(text) <= _DIGITS else None
-
-
-def _float(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None

@@ -220,8 +220,8 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     window = result.facts.window
     if window is None:
         return
-    if window.trouble:
-        yield from wrapped(f"server-reported figures: none: {window.trouble}")
+    if window.error:
+        yield from wrapped(f"server-reported figures: none: {window.error}")
         return
     yield f"server-reported figures ({window.names}) of the same run:"
     yield from reconcile.render(result.reconciled)

@@ -97,7 +97,7 @@ def _ours(
     return {
         "definitions_version": DEFINITIONS_VERSION,
         "metrics": made.pop("metrics"),
-        **strict(facts.model_dump(mode="json"), nan="nan"),
+        **strict(facts.model_dump(mode="json", by_alias=True), nan="nan"),
         **made,
         **failed,
     }

@@ -172,7 +172,7 @@ def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = F
         key=key,
         least_ms=least_ms,
         share=least_ms / tpot_ms,
-        effective_bytes_per_s=ceiling.bandwidth_bytes_per_s(tpot_ms, run.batch, run.context),
+        effective_bytes_per_s=ceiling.step_bytes(run.batch, run.context) / tpot_ms * 1e3,
         batch=run.batch,
         context=run.context,
     )

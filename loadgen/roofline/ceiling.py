@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.roofline.machine import Machine
 
 
-class Weights(BaseModel):
+class Weights(BaseModel, extra="forbid", frozen=True):
     """What a model reads and computes a token; bytes as stored, or computed from a config."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     how: str  # "safetensors headers of …", "computed from the config of …"
     total_bytes: int  # everything that must fit
@@ -39,10 +37,8 @@ class Weights(BaseModel):
         return self.experts * (1 - untouched)
 
 
-class Ceiling(BaseModel):
+class Ceiling(BaseModel, extra="forbid", frozen=True):
     """A machine with a model on it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     machine: Machine
     model: str
@@ -74,10 +70,6 @@ class Ceiling(BaseModel):
         read_ms = 1e3 * self.step_bytes(batch, context) / self.machine.bandwidth_bytes_per_s
         peak = self.peak_flop_per_s
         return max(read_ms, 1e3 * self.step_flop(batch, context) / peak) if peak else read_ms
-
-    def bandwidth_bytes_per_s(self, tpot_ms: float, batch: float = 1.0, context: float = 0.0) -> float:
-        """The effective bandwidth: bytes of a step ÷ its measured time."""
-        return self.step_bytes(batch, context) / tpot_ms * 1e3
 
     def prefill_flop(self, tokens: float) -> float:
         """Arithmetic of a prompt: each token's parameters, the head once, and half of all pairs of tokens.

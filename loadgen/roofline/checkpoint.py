@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
@@ -28,10 +28,8 @@ _LONGEST_PATH = 4096  # characters
 _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-of-\d{5})?\.gguf$", re.I)
 
 
-class Checkpoint(BaseModel):
+class Checkpoint(BaseModel, extra="forbid", frozen=True):
     """What a checkpoint declares; empty or None for what it does not."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str
     config_digest: str  # blake2b of config.json, or of a GGUF file's metadata
@@ -101,8 +99,7 @@ def _places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _dtype(places: Iterable[Mapping[str, Any]]) -> str:
-    dtype: str = _first(places, ("dtype", "torch_dtype"), str, "")
-    return dtype.removeprefix("torch.")
+    return str(_first(places, ("dtype", "torch_dtype"), str, "")).removeprefix("torch.")
 
 
 def _transformers(directory: Path, path: str) -> Checkpoint:
@@ -110,8 +107,8 @@ def _transformers(directory: Path, path: str) -> Checkpoint:
     places = _places(config)
     names, stored = listed(config.get("architectures")), quantization(config, directory)
     return _checkpoint(
+        raw,
         path=path,
-        config_digest=_digest(raw),
         architecture=next((name for name in names if isinstance(name, str)), ""),
         model_type=_first((config,), ("model_type",), str, ""),
         dtype=_dtype(places),
@@ -131,8 +128,8 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
     named = _GGUF_NAME.search(parts[0].name)
     kind = named[1].upper() if named else head.kind()
     return _checkpoint(
+        head.raw,
         path=path,
-        config_digest=_digest(head.raw),
         model_type=family,
         quantization=f"GGUF-{kind}" if kind else "GGUF",
         max_positions=_whole(values.get(f"{family}.context_length")),
@@ -142,8 +139,9 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
     )
 
 
-def _checkpoint(**declared: Any) -> Checkpoint:
+def _checkpoint(config: bytes, **declared: Any) -> Checkpoint:
     """The checkpoint, its texts bounded."""
+    declared["config_digest"] = hashlib.blake2b(config, digest_size=16).hexdigest()
     bounded = {name: untrusted.text(value) for name, value in declared.items() if isinstance(value, str)}
     return Checkpoint(**{**declared, **bounded, "path": untrusted.text(declared["path"], _LONGEST_PATH)})
 
@@ -237,7 +235,3 @@ def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type
 
 def _whole(value: object) -> int | None:
     return untrusted.whole(value) if isinstance(value, int) else None
-
-
-def _digest(raw: bytes) -> str:
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()

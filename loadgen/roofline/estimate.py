@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from loadgen.errors import UsageError
 from loadgen.roofline import architecture, checkpoint, models, weights
 from loadgen.roofline.architecture import Architecture
@@ -35,18 +37,22 @@ def ceiling(
     directory = Path(os.path.expanduser(place)) if files is not None else None
     shape = _shape(model, config, directory)
     word, group = _stored_as(model, quantization, config, files)
-    known, peaks = _scheme(word, group), machine.peak_flop_per_s
+    # Of several joined by + the smallest, so that no run is wrongly impossible.
+    schemes = filter(None, (scheme(part, group) for part in word.split("+")))
+    stored, peaks = min(schemes, key=lambda each: each.bits, default=None), machine.peak_flop_per_s
+    if stored is not None and peaks and stored.computes not in peaks:
+        stored = replace(stored, computes="bf16")  # without such a unit weights are widened
     read: Weights | None = None
     if directory is not None and (gguf := _gguf(directory)):
-        read = weights.of_gguf(gguf, shape, known or Scheme("GGUF", 16.0), kv_dtype, peaks)
+        read = weights.of_gguf(gguf, shape, stored or Scheme("GGUF", 16.0), kv_dtype)
     elif directory is not None:
-        read = weights.of_files(directory, shape, known or Scheme(word, 16.0), kv_dtype, peaks)
+        read = weights.of_files(directory, shape, stored or Scheme(word, 16.0), kv_dtype)
     if read is None:
-        if known is None:
+        if stored is None:
             raise UsageError(
                 f"unknown bit width of {word} ({model}): the model's files are needed for a roofline"
             )
-        read = weights.of_shape(shape, known, kv_dtype, peaks)
+        read = weights.of_shape(shape, stored, kv_dtype)
     return Ceiling(machine=machine, model=model, weights=read)
 
 
@@ -84,12 +90,6 @@ def _declared(path: Path) -> Quantization:
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
     return checkpoint.quantization(model_files.read(file)[1], file.parent)
-
-
-def _scheme(word: str, group: int | None) -> Scheme | None:
-    """The scheme of a name; of several joined by + the smallest, so that no run is wrongly impossible."""
-    parts = [known for part in word.split("+") if (known := scheme(part, group)) is not None]
-    return min(parts, key=lambda candidate: candidate.bits, default=None)
 
 
 def _gguf(place: Path) -> list[Path]:

@@ -17,11 +17,8 @@ from loadgen.workload.paths import place as expanded
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")
-_ONLINE = {
-    "fp8": "FP8",
-    "bitsandbytes": "BNB-4bit",
-    "mxfp8": "MXFP8",
-}  # what an engine quantizes plain weights to
+# What an engine quantizes plain weights to.
+_ONLINE = {"fp8": "FP8", "bitsandbytes": "BNB-4bit", "mxfp8": "MXFP8"}
 
 
 class Flags(msgspec.Struct, frozen=True):

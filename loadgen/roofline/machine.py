@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 
-class Machine(BaseModel):
+class Machine(BaseModel, extra="forbid", frozen=True):
     """One kind of device, or several that share a model; peaks are dense, without structured sparsity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str  # jetson-thor, h20-96gb; "" if only a bandwidth is known
     name: str

@@ -8,7 +8,7 @@ import tomllib
 from functools import cache
 from importlib import resources
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.errors import UsageError
 from loadgen.roofline.machine import Machine
@@ -25,9 +25,7 @@ _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(.+)")
 _RAM_OFF = 0.15  # of what a board's memory shows as, by how much is kept back
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Row(BaseModel, extra="forbid"):
     name: str
     bandwidth_gb_s: float
     tflops: dict[str, float]

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.roofline.architecture import Architecture, parse
 from loadgen.roofline.model_names import split_name
@@ -31,9 +31,7 @@ class Named(msgspec.Struct, frozen=True):
     quantization: str  # as AWQ, Int4-W4A16, GGUF-Q4_K_M; "" where the name has none
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Row(BaseModel, extra="forbid"):
     hub: str
     parameters_b: float
     config: dict[str, Any]

@@ -32,10 +32,6 @@ class Scheme(msgspec.Struct, frozen=True):
     everything: bool = False
     assumed: str = ""  # what the name leaves open and is assumed
 
-    def computes_on(self, peaks: Mapping[str, float]) -> str:
-        """The type that computes on a machine with these peaks; without such a unit weights are widened."""
-        return self.computes if self.computes in peaks or not peaks else "bf16"
-
 
 def scheme(word: str, group: int | None = None) -> Scheme | None:
     """The scheme of a word as FP8, AWQ-4bit, GPTQ-Int4, Int4-W4A16, NVFP4, GGUF-Q4_K_M; None where unknown.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,6 @@ _DRAFTS = re.compile(r"(?:^|\.)(?:mtp|nextn|eh_proj|enorm|hnorm)\b")  # draft la
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
-class Tensor(msgspec.Struct, frozen=True):
-    """One tensor of a file's header."""
-
-    name: str
-    stored_bytes: int
-
-
 class Stored(msgspec.Struct, frozen=True):
     """Bytes of a checkpoint on the disk."""
 
@@ -60,8 +53,7 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
     file.
     """
     total = dense = routed = 0
-    for tensor in tensors(directory):
-        name, size = tensor.name, tensor.stored_bytes
+    for name, size in chain.from_iterable(map(header, _files(directory))):
         if architecture.tied and _HEAD.fullmatch(name):
             continue
         total += size
@@ -81,14 +73,8 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
     return Stored(total, dense, routed) if total else None
 
 
-def tensors(directory: Path) -> Iterator[Tensor]:
-    """Every tensor of a directory's safetensors, one copy of each; raises UsageError."""
-    for path in _files(directory):
-        yield from header(path)
-
-
-def header(path: Path) -> list[Tensor]:
-    """The tensors of one file; raises UsageError if its header is cut off or does not match the file."""
+def header(path: Path) -> list[tuple[str, int]]:
+    """The tensors of one file, name and bytes; raises UsageError if the header is cut off or wrong."""
     try:
         size = path.stat().st_size
         head = untrusted.file_head(path, 8)
@@ -103,10 +89,11 @@ def header(path: Path) -> list[Tensor]:
     room = size - 8 - length
     if not isinstance(tensors, dict):
         raise UsageError(f"{path}: its header is not a JSON object: copy it again")
-    return [_tensor(path, name, entry, room) for name, entry in tensors.items() if name != "__metadata__"]
+    entries = (item for item in tensors.items() if item[0] != "__metadata__")
+    return [(name, _tensor_bytes(path, name, entry, room)) for name, entry in entries]
 
 
-def _tensor(path: Path, name: str, entry: Any, room: int) -> Tensor:
+def _tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
     fields = untrusted.mapping(entry)
     offsets, shape = _numbers(fields.get("data_offsets")), _numbers(fields.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
@@ -117,7 +104,7 @@ def _tensor(path: Path, name: str, entry: Any, room: int) -> Tensor:
         raise UsageError(
             f"{path}: {name} is not where its header puts it: the file is cut off or broken: copy it again"
         )
-    return Tensor(name, end - begin)
+    return end - begin
 
 
 def _numbers(value: object) -> list[int] | None:

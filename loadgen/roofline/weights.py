@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ _PLAIN_BITS = 16
 _KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5, "float32": 4.0}
 
 
-def of_files(
-    directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]
-) -> Weights | None:
+def of_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights | None:
     """From the headers of a directory's safetensors; None where it has none. Raises UsageError."""
     stored_bytes = safetensors.read(directory, shape)
     if stored_bytes is None:
@@ -28,7 +25,7 @@ def of_files(
     assumed = f", {scheme.assumed}" if shrunk > 1 else ""
     return _weights(
         shape,
-        scheme.computes_on(peaks),
+        scheme.computes,
         kv_dtype,
         how=f"safetensors headers of {directory}{assumed}",
         total_bytes=stored_bytes.total_bytes // shrunk,
@@ -37,16 +34,14 @@ def of_files(
     )
 
 
-def of_gguf(
-    files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]
-) -> Weights:
+def of_gguf(files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     """From the size of a GGUF model's files: its bits per weight, the same for all of them."""
     size = sum(path.stat().st_size for path in files)
     measured = replace(scheme, bits=8 * size / shape.total, everything=True, assumed="")
-    return of_shape(shape, measured, kv_dtype, peaks).model_copy(update={"how": f"the size of {files[0]}"})
+    return of_shape(shape, measured, kv_dtype).model_copy(update={"how": f"the size of {files[0]}"})
 
 
-def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[str, float]) -> Weights:
+def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     """Computed: parameters × bits, embedding, head and routers in 16 bits unless the scheme has them.
 
     gpt-oss keeps its attention in 16 bits too: MXFP4 is of the experts alone.
@@ -59,7 +54,7 @@ def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str, peaks: Mapping[
     assumed = f", {scheme.assumed}" if scheme.assumed else ""
     return _weights(
         shape,
-        scheme.computes_on(peaks),
+        scheme.computes,
         kv_dtype,
         how=f"computed from the config of {shape.source} as {scheme.word} ({scheme.bits:.4g} bits{assumed})",
         total_bytes=round((read + apart + shape.experts * expert) / 8),

@@ -27,7 +27,7 @@ from loadgen.workload import plan
 from loadgen.workload.paths import place
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
-from loadgen.workload.server_settings import ServerSettings
+from loadgen.workload.server_settings import ServerSettings, validated
 from loadgen_servers.process import port_owner
 from loadgen_servers.process.embedded import Embedded, EngineFailed
 
@@ -43,7 +43,7 @@ def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
     if any(other != wanted[0] for other in wanted):
         raise UsageError("the profiles' [server] tables differ: run them one by one")
     base = wanted[0] if wanted else ServerSettings()
-    return base.overlaid(ServerSettings.of(options.launching.settings, "the flags"))
+    return base.overlaid(validated(ServerSettings, options.launching.settings, "the flags"))
 
 
 def attach(

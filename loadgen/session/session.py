@@ -96,7 +96,7 @@ class Session(msgspec.Struct, frozen=True):
             texts = {run_directory.REPORT: text + "\n"}
             if self.local is not None and self.local.log is not None:
                 log = self.local.log  # engines print their keys
-                content = server_log.text(log) or server_log.missing(log)
+                content = server_log.text(log)
                 texts[log.name] = hide(self.access.secrets.conceal(content))
             errors = run_directory.save(run, directory, texts, broken)
             if self.options.save_requests:

@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen.arrays import Float64
 from loadgen.metrics.percentiles import median
@@ -27,11 +27,7 @@ class Sample(msgspec.Struct, frozen=True):
     reading: Reading
 
 
-class _Summary(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MemoryUse(_Summary):
+class MemoryUse(BaseModel, extra="forbid", frozen=True):
     """Memory over the window."""
 
     peak_bytes: int
@@ -39,7 +35,7 @@ class MemoryUse(_Summary):
     how: str  # it was learned, in words
 
 
-class SampleSpread(_Summary):
+class SampleSpread(BaseModel, extra="forbid", frozen=True):
     """A quantity over the window, from its samples."""
 
     min: float
@@ -47,7 +43,7 @@ class SampleSpread(_Summary):
     max: float
 
 
-class Energy(_Summary):
+class Energy(BaseModel, extra="forbid", frozen=True):
     """Energy over the window; idle power is from before the run."""
 
     joules: float
@@ -78,9 +74,9 @@ class Window(msgspec.Struct, frozen=True, dict=True):
             return inside
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
-    def wheres(self, quantity: Quantity) -> list[str]:
-        """Where a quantity was read in the window, in order."""
-        places = {where for s in self.inside for what, where in s.reading.values if what == quantity}
+    def wheres(self, *quantities: Quantity) -> list[str]:
+        """Where one of these quantities was read in the window, in order."""
+        places = {where for s in self.inside for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
 
     def series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:

@@ -9,25 +9,20 @@ from functools import partial
 import psutil
 
 from loadgen import clock
-from loadgen.telemetry.sensor import SAMPLING_SHARE, Quantity, Queries, Reading
+from loadgen.telemetry.sensor import SAMPLING_SHARE, Quantity, Queries, Reading, Sensor
 
-_GIB = 1 << 30
 # For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:
 # it is read seldom.
 _PSS_S = 5.0
 
 
-class Processes:
+class Processes(Sensor):
     """RSS and PSS, summed over the processes; PSS is read 5 s and more apart, and repeated in between."""
 
     def __init__(self, now_ns: Callable[[], int] = clock.now_ns) -> None:
         self._now_ns = now_ns
         self._pss_due_ns = 0
         self._pss = Reading()
-
-    def facts(self) -> dict[str, str]:
-        """Nothing: all of it changes."""
-        return {}
 
     def read(self, pids: Sequence[int]) -> Reading:
         """The memory now; a process that has ended has none."""
@@ -43,12 +38,8 @@ class Processes:
         return Reading.merged((rss, self._pss))
 
 
-class System:
+class System(Sensor):
     """Memory of the whole machine."""
-
-    def facts(self) -> dict[str, str]:
-        """Its total."""
-        return {"memory": f"{psutil.virtual_memory().total / _GIB:.1f} GiB"}
 
     def read(self, pids: Sequence[int]) -> Reading:
         """What is not available to a new process: total − MemAvailable."""

@@ -6,8 +6,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from loadgen import clock
 from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window, energy
@@ -22,10 +23,8 @@ _GIB = 1 << 30
 WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
 
 
-class SensorSummary(BaseModel):
+class SensorSummary(BaseModel, extra="forbid", frozen=True):
     """Memory, energy, heat and clocks over the measured window; `missing` has the reason for each None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     duration_s: float
     period_s: float
@@ -50,6 +49,7 @@ class SensorSummary(BaseModel):
         return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None
 
 
+@dataclass(eq=False)
 class Sampler:
     """Samples the sensors of this machine, idle and during a run; their errors never affect the run.
 
@@ -57,19 +57,16 @@ class Sampler:
     process, the server's is what was added to it.
     """
 
-    def __init__(
-        self,
-        sensors: Sequence[Sensor],
-        pids: Callable[[], Sequence[int]],
-        period_s: float = 0.5,
-        before_bytes: int | None = None,
-    ) -> None:
-        self.sensors, self.pids = tuple(sensors), pids
-        self.period_s = max(period_s, _LEAST_PERIOD_S)
-        self.before_bytes = before_bytes
-        self.idle: list[Sample] = []
-        self.samples: list[Sample] = []
-        self.errors: tuple[str, ...] = ()
+    sensors: Sequence[Sensor]
+    pids: Callable[[], Sequence[int]]
+    period_s: float = 0.5
+    before_bytes: int | None = None
+    idle: list[Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    errors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.period_s = max(self.period_s, _LEAST_PERIOD_S)
 
     def sample_idle(self, seconds: float) -> None:
         """Sample for that long while the server is idle; only once where no sensor reports power."""
@@ -110,13 +107,12 @@ class Sampler:
             thread.start()
         except RuntimeError as error:
             self.errors = (f"the sensors were not read: {error}",)
-            yield
-            return
         try:
             yield
         finally:
             over.set()
-            thread.join(_STOP_S)
+            if thread.ident is not None:
+                thread.join(_STOP_S)
             if thread.is_alive():
                 self.errors = (*self.errors, f"a sensor did not answer within {_STOP_S:g} s of the end")
 
@@ -185,9 +181,9 @@ def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
     ours = window.wheres("server_bytes")
     if ours:
         return tuple(ours), WITH_SERVER
-    quantities: tuple[Quantity, ...] = ("device_bytes", "energy_j", "power_w", "sm_mhz")
-    every = {where for what in quantities for where in window.wheres(what) if where.startswith("GPU ")}
-    return tuple(sorted(every, key=lambda where: (len(where), where))), "all of the machine" if every else ""
+    every = window.wheres("device_bytes", "energy_j", "power_w", "sm_mhz")
+    gpus = tuple(where for where in every if where.startswith("GPU "))
+    return gpus, "all of the machine" if gpus else ""
 
 
 def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:

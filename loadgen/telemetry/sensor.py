@@ -57,7 +57,7 @@ class Sensor(Protocol):
 
     def facts(self) -> dict[str, str]:
         """What does not change, for the environment."""
-        ...
+        return {}
 
     def read(self, pids: Sequence[int]) -> Reading:
         """The values now; `pids` are the server's processes, () where they are not known."""

@@ -15,10 +15,7 @@ from loadgen.telemetry.sensor import Absent, guarded
 
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
-_COUNTERS = (
-    f"{_CPU}/cpu*/thermal_throttle/*_throttle_count",
-    "/sys/class/hwmon/hwmon*/oc*_event_cnt",
-)
+_COUNTERS = (f"{_CPU}/cpu*/thermal_throttle/*_throttle_count", "/sys/class/hwmon/hwmon*/oc*_event_cnt")
 _COOLING = "/sys/class/thermal/cooling_device*"
 # With these drivers `powersave` is the governor's ordinary name: the processor chooses its clock.
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")

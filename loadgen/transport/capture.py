@@ -73,19 +73,14 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]
         found_ns = wall_ns - self.realtime_offset_ns
         if self.earlier_offsets_ns:
-            found_ns = self._in_force(wall_ns, found_ns)
+            found_ns = self._in_force(wall_ns)
         return np.where(wall_ns == 0, 0, found_ns)
 
-    def _in_force(self, wall_ns: Int64, found_ns: Int64) -> Int64:
-        """Each timestamp by the offset in force when it was taken: none is later than the client's own, and
-        of those that are not, the nearest is meant."""
-        user_ns = self.user_ns()
-
-        def away(by_ns: Int64) -> Int64:
-            lag_ns = user_ns - by_ns
-            return np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
-
-        for offset_ns in self.earlier_offsets_ns:
-            other_ns = wall_ns - offset_ns
-            found_ns = np.where(away(other_ns) < away(found_ns), other_ns, found_ns)
-        return found_ns
+    def _in_force(self, wall_ns: Int64) -> Int64:
+        """Each by the offset in force when it was taken: the nearest to the client's own, not after it."""
+        offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
+        by_offset_ns = wall_ns - offsets_ns[:, None]
+        lag_ns = self.user_ns() - by_offset_ns
+        away_ns = np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
+        nearest_ns: Int64 = by_offset_ns[away_ns.argmin(0), np.arange(len(wall_ns))]
+        return nearest_ns

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 
 from loadgen import clock
 from loadgen.transport.capture import Capture
@@ -23,12 +23,9 @@ from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 # Their modules and types: the first needs epoll, so Linux.
-TRANSPORTS = {
-    "wire": ("epoll_transport", "EpollTransport"),
-    "httpx": ("httpx_transport", "HttpxTransport"),
-}
+TRANSPORTS = {"wire": "epoll_transport:EpollTransport", "httpx": "httpx_transport:HttpxTransport"}
 _LOOK_S = 0.25
-_MOST_WORDS = 300  # characters of an exception
+_LONGEST_MESSAGE = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
 _PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -44,7 +41,7 @@ class Run:
     inbox: Inbox
     counters: Counters
     delivered: bytearray  # of each request, whether it came back
-    health: Health | None = None  # its last word
+    health: Health | None = None  # reported at its end
     died: str = ""  # how it ended where there was none
     lost: int = 0  # requests that were sent and never came back, because it died
 
@@ -53,7 +50,7 @@ class Run:
 
         What a process that died had sent and not delivered comes last, each as lost.
         """
-        words = ""
+        fault = ""
         poll = select.poll()
         poll.register(self.inbox.sock, select.POLLIN)
         while not self.inbox.closed:
@@ -64,7 +61,7 @@ class Run:
                 if isinstance(message, Health):
                     self.health = message
                 elif isinstance(message, CaptureFault):
-                    words = f": {message.words}"
+                    fault = f": {message.reason}"
                 else:
                     self.delivered[message.index] = True
                     yield message
@@ -73,7 +70,7 @@ class Run:
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         if self.health is None:
-            self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){words}"
+            self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){fault}"
             yield from self._lost()
 
     def _lost(self) -> Iterator[Capture]:
@@ -102,8 +99,7 @@ class Run:
 def start(job: Job, transport: str) -> Run:
     """Begin to send a job's requests from a process of their own; any thread may."""
     # Here, as a child that imports would wait for whatever other threads import.
-    module, name = TRANSPORTS[transport]
-    build: Build = getattr(import_module(f"loadgen.transport.{module}"), name)
+    build: Build = resolve_name(f"loadgen.transport.{TRANSPORTS[transport]}")
     counters = Counters()
     _flush_standard_streams()
     with _FORKING:
@@ -129,12 +125,12 @@ def start(job: Job, transport: str) -> Run:
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone: no one reads this
     except BaseException as error:
-        _say_last_words(outbox, error)
+        _report_fault(outbox, error)
     finally:
         os._exit(code)
 
 
-def _say_last_words(outbox: Outbox, error: BaseException) -> None:
+def _report_fault(outbox: Outbox, error: BaseException) -> None:
     """Give the parent what has finished, and the fault; the whole of it goes to standard error.
 
     A traceback shows no values: no request, no key.
@@ -146,7 +142,7 @@ def _say_last_words(outbox: Outbox, error: BaseException) -> None:
     while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
         error = error.exceptions[0]
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    outbox.finish(CaptureFault(message[:_MOST_WORDS]))
+    outbox.finish(CaptureFault(message[:_LONGEST_MESSAGE]))
 
 
 def _flush_standard_streams() -> None:

@@ -250,14 +250,10 @@ class Slot(_Exchange):
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
-        return Capture(
-            index=self.index,
-            slot=self.number,
-            intended_ns=self.intended_ns,
-            sent_ns=self.sent_ns,
-            end_ns=end_ns,
+        return self.captured(
+            self.number,
+            end_ns,
             connect_ns=self.connect_ns if paid else 0,
-            resends=self.resends,
             failure=failure,
             realtime_offset_ns=wall.now_ns,
             earlier_offsets_ns=wall.earlier(self.sent_ns),

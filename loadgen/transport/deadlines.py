@@ -20,10 +20,7 @@ class Deadlines:
     """Gives up on requests for the server's delays, never for those of this process."""
 
     def __init__(
-        self,
-        job: Job,
-        streams: Callable[[], Iterable[Stream]],
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        self, job: Job, streams: Callable[[], Iterable[Stream]], now_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self.limits, self.streams = job.limits, streams
         self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams, now_ns)

@@ -20,7 +20,7 @@ class FailureKind(StrEnum):
     MALFORMED = "malformed"  # bytes that are not HTTP, SSE or the API's JSON; numbers that cannot be
     NOT_STREAMED = "not-streamed"  # a stream was asked for and one whole body came
     EMPTY = "empty"  # a complete answer without a token
-    CANCELLED = "cancelled"  # stopped by Ctrl-C while under way
+    CANCELLED = "cancelled"  # stopped while under way
     LOST = "lost"  # the capturing process died while this request was under way
 
 

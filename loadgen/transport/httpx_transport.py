@@ -18,7 +18,7 @@ import httpx
 
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
-from loadgen.protocol.http1 import COMPRESSED, LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
+from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
@@ -102,12 +102,6 @@ class _Exchange(Stream):
         """Bytes of an answer, whatever they are."""
         return self.link.received - self.before
 
-    @property
-    def resendable(self) -> bool:
-        """Whether the server may have closed an idle connection just as we wrote; sent again once."""
-        fresh = self.connect_begin_ns or self.resends or self.came
-        return not fresh and closed_while_idle(self, self.now_ns())
-
     def headless(self, http2: bool) -> Failure | None:
         """What is wrong with bytes that httpx still waits to be a head."""
         begin = self.link.begin
@@ -134,14 +128,10 @@ class _Exchange(Stream):
 
     def capture(self, failure: Failure | None) -> Capture:
         """What is known of the exchange, but for what it got."""
-        return Capture(
-            index=self.index,
-            slot=self.slot,
-            intended_ns=self.intended_ns,
-            sent_ns=self.sent_ns,
-            end_ns=self.now_ns(),
+        return self.captured(
+            self.slot,
+            self.now_ns(),
             connect_ns=self.connect_ns,
-            resends=self.resends,
             framed=False,
             status=self.status,
             retry_after=self.retry_after,
@@ -180,8 +170,6 @@ class HttpxTransport:
             started_ns=self.begin_ns,
             ended_ns=self.now_ns(),
             cpu_ns=time.process_time_ns() - cpu_ns,
-            clock_step_ns=0,  # no timestamp here is of a clock that can be stepped
-            late_bodies=0,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
         )
@@ -274,7 +262,9 @@ class HttpxTransport:
                 exchange.sent_ns = 0
             return Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
         except httpx.TransportError as error:
-            if not exchange.resendable:
+            # The server may have closed an idle connection just as we wrote: sent again, once.
+            fresh = exchange.connect_begin_ns or exchange.resends or exchange.came
+            if fresh or not closed_while_idle(exchange, self.now_ns()):
                 return exchange.lost(error, self.job.http2)
         exchange.resends = 1
         return await self._answer(exchange)
@@ -301,8 +291,8 @@ class HttpxTransport:
             exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
             if exchange.status == SWITCHING:
                 return Failure(FailureKind.MALFORMED, SWITCHED)
-            if exchange.status == HTTPStatus.OK and (coding := compressed(response.headers)):
-                return Failure(FailureKind.MALFORMED, COMPRESSED.format(coding))
+            if exchange.status == HTTPStatus.OK and (fault := compressed(response.headers)):
+                return Failure(FailureKind.MALFORMED, fault)
             async for data in response.aiter_raw():
                 exchange.got += (data, NO_STAMP, self.now_ns())
                 exchange.size += len(data)

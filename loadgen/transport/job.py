@@ -120,16 +120,16 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     started_ns: int
     ended_ns: int
     cpu_ns: int
-    clock_step_ns: int  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
-    late_bodies: int  # requests whose body was not ready when they were due
     backlog_bytes: int  # most captures held back at once, waiting for the decoder
     stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
+    clock_step_ns: int = 0  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
+    late_bodies: int = 0  # requests whose body was not ready when they were due
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
-    """The last words of a capturing process that dies of an exception."""
+    """Why a capturing process dies, where it is of an exception."""
 
-    words: str
+    reason: str
 
 
 class Counters:

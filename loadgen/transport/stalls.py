@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from loadgen.transport.capture import Capture
 
 _LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
 _LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
@@ -27,6 +31,10 @@ class Stream:
     looked_ns: int = 0  # when its tokens were last searched for
     scanned: int = 0  # reads in which no token is left to be found
     inspect_ns: int = 0  # when it is to be checked for tokens again
+
+    def captured(self, slot: int, end_ns: int, **more: Any) -> Capture:
+        """The request as a capture, with what else is known of it."""
+        return Capture(self.index, slot, self.intended_ns, self.sent_ns, end_ns, resends=self.resends, **more)
 
     def since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`."""
@@ -65,18 +73,16 @@ class Stalls:
             if not stream.begun and self._overdue(stream, now_ns):
                 self._ask_all(now_ns)
             return self._overdue(stream, now_ns)
-        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns and self._has_time(now_ns):
-            self._look(stream, now_ns)
+        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
+            if self._swept_ns != now_ns:
+                self._swept_ns, self._spent_ns = now_ns, 0
+            if self._spent_ns < _LOOKS_NS:
+                self._look(stream, now_ns)
         return False
 
     def _overdue(self, stream: Stream, now_ns: int) -> bool:
         last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
         return now_ns - last_ns > self.limit_ns
-
-    def _has_time(self, now_ns: int) -> bool:
-        if self._swept_ns != now_ns:
-            self._swept_ns, self._spent_ns = now_ns, 0
-        return self._spent_ns < _LOOKS_NS
 
     def _ask_all(self, now_ns: int) -> None:
         """Search all streams for a token, once a sweep, until one is found."""
@@ -111,16 +117,18 @@ def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> 
     then the last few, then more, each time so much more that all of it stays in proportion to their bytes.
     """
     count, wide, begin, size = len(reads), 1, len(reads), 0
-    found = False
-    while begin > 0 and size <= _MOST_BYTES and not found:
+    seen = False
+    while begin > 0 and size <= _MOST_BYTES and not seen:
         after, begin = begin, max(count - wide, 0)
         size += sum(map(len, reads[begin:after]))
-        found = token_seen(b"".join(reads[begin:]))
+        seen = token_seen(b"".join(reads[begin:]))
         wide *= _WIDER
-    if not found:
+    if not seen:
         return None
-    first = _last_true(begin, after, lambda i: token_seen(b"".join(reads[i:])))
-    return count - 1 - _last_true(0, count - first, lambda i: token_seen(b"".join(reads[first : count - i])))
+    # Of the reads to begin with the last one, and then of those to end with the first one, that have it all.
+    each = range(count)
+    first = bisect_left(each, True, begin + 1, after, key=lambda i: not token_seen(b"".join(reads[i:]))) - 1
+    return bisect_left(each, True, first, count - 1, key=lambda i: token_seen(b"".join(reads[first : i + 1])))
 
 
 def unfinished(reads: list[bytes]) -> int:
@@ -128,11 +136,3 @@ def unfinished(reads: list[bytes]) -> int:
     least = max(len(reads) - _MOST_READS, 0)
     ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
     return next(ended, least)
-
-
-def _last_true(begin: int, end: int, holds: Callable[[int], bool]) -> int:
-    """The last position for which something holds that holds at `begin` and from some position on no more."""
-    while end - begin > 1:
-        middle = (begin + end) // 2
-        begin, end = (middle, end) if holds(middle) else (begin, middle)
-    return begin

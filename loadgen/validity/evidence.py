@@ -152,7 +152,7 @@ class RunEvidence:
     def window(self) -> ServerWindow | None:
         """The server's counters over the run; None if they could not be scraped."""
         window = self.facts.window
-        return None if window is None or window.trouble else window
+        return None if window is None or window.error else window
 
     @property
     def samples(self) -> tuple[ServerSample, ...]:

@@ -79,7 +79,7 @@ def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
 
 def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """What differs, the most telling first; empty if the two agree or the server reports nothing."""
-    if window.trouble or window.reset:
+    if window.error or window.reset:
         return []
     counts = (
         ("requests finished", "requests", metrics.completed, window.finished),

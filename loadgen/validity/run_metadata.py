@@ -156,7 +156,7 @@ class Facts(BaseModel, extra="forbid", frozen=True):
 
     def dumped(self) -> bytes:
         """The facts as the JSON that a journal holds."""
-        return json.dumps(self.model_dump(mode="json")).encode()
+        return json.dumps(self.model_dump(mode="json", by_alias=True)).encode()
 
     @property
     def partial(self) -> str:

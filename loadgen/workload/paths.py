@@ -12,16 +12,13 @@ _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
 def place(path: str | Path) -> Path:
     """The path, with ~ and ~user filled in; raises UsageError of what can be no path."""
     text = str(path)
-    if "\0" in text:
+    encoded, shown = text.encode("utf-8", "surrogateescape"), f"{text[:60]!r}… is not a valid path"
+    if b"\0" in encoded:
         raise UsageError(f"{text!r} is not a valid path: it holds a zero byte")
-    if len(text.encode("utf-8", "surrogateescape")) > _LONGEST:
-        raise UsageError(
-            f"{text[:60]!r}… is not a valid path: it has {len(text)} characters, {_LONGEST} at most"
-        )
-    if any(len(part.encode("utf-8", "surrogateescape")) > _LONGEST_PART for part in text.split("/")):
-        raise UsageError(
-            f"{text[:60]!r}… is not a valid path: a name in it is longer than {_LONGEST_PART} bytes"
-        )
+    if len(encoded) > _LONGEST:
+        raise UsageError(f"{shown}: it has {len(text)} characters, {_LONGEST} at most")
+    if max(map(len, encoded.split(b"/"))) > _LONGEST_PART:
+        raise UsageError(f"{shown}: a name in it is longer than {_LONGEST_PART} bytes")
     try:
         return Path(text).expanduser()
     except RuntimeError:

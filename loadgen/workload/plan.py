@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     def payload(self, index: int) -> dict[str, Any]:
         """The JSON object of request `index`."""
         length = int(self.prompts.output_lens[index])
-        return _merged(self.dialect.request(self.model, self.prompts.prompt(index), length), self.fields)
+        return merged(self.dialect.request(self.model, self.prompts.prompt(index), length), self.fields)
 
     def body(self, index: int) -> bytes:
         """The bytes of request `index`, the same each time."""
@@ -148,10 +148,9 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     offsets_ns, count, schedule_notes = _schedule(profile, stream)
     ratios = parse_range_ratio(profile.range_ratio)
     shape = PromptShape(count, profile.input_len, profile.output_len, *ratios, profile.prefix_len)
-    chat = isinstance(dialect, Chat)
-    prompts, source = _prompts(profile, subject, shape, stream, seed, chat)
-    fields, unsaid = _fields(profile, subject.engine, dialect)
-    notes = (*schedule_notes, *unsaid)
+    prompts, source = _prompts(profile, subject, shape, stream, seed, isinstance(dialect, Chat))
+    fields, unsent = _fields(profile, subject.engine, dialect)
+    notes = (*schedule_notes, *unsent)
     return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
 
 
@@ -232,10 +231,10 @@ def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[st
             raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
         more["chat_template_kwargs"] = profile.chat_template_kwargs
     fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
-    return _merged({**fields, **more}, profile.extra_body), notes
+    return merged({**fields, **more}, profile.extra_body), notes
 
 
-def _merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with others over them; where both have a table under a name, the tables merged so."""
     tables = {
         name: {**fields[name], **table}

@@ -11,23 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_serializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds
 from loadgen.workload.paths import place
-from loadgen.workload.server_settings import ServerSettings, refusal
+from loadgen.workload.server_settings import ServerSettings, validated
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
@@ -51,14 +42,12 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs")
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
-class Profile(BaseModel):
+class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
     which is unknown or has a wrong value.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = ""
     description: str = ""
@@ -94,9 +83,8 @@ class Profile(BaseModel):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     request_timeout: float = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)  # seconds; 0: none
-    stall_timeout: float = Field(
-        default=300.0, ge=0, le=bounds.MOST_SECONDS
-    )  # seconds without a token; 0: none
+    # Seconds without a token; 0: none.
+    stall_timeout: float = Field(default=300.0, ge=0, le=bounds.MOST_SECONDS)
 
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
@@ -271,7 +259,4 @@ def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
 
 def build(table: Mapping[str, Any], origin: str = "the flags") -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
-    try:
-        return Profile.model_validate(dict(table))
-    except ValidationError as error:
-        raise refusal(error, origin, Profile.model_fields) from None
+    return validated(Profile, table, origin)

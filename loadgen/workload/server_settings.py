@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
 from loadgen.workload.bounds import MOST_SEED, MOST_TOKENS, shown
 
 _MOST_GPUS = 1024
+Table = TypeVar("Table", bound=BaseModel)
 
 
-class ServerSettings(BaseModel):
+class ServerSettings(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     # Tokens, prompt and answer together.
     context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
@@ -46,14 +45,6 @@ class ServerSettings(BaseModel):
             )
         return value
 
-    @classmethod
-    def of(cls, table: Mapping[str, Any], origin: str) -> ServerSettings:
-        """The settings these keys make; raises UsageError that names the key and the nearest valid one."""
-        try:
-            return cls.model_validate(dict(table))
-        except ValidationError as error:
-            raise refusal(error, origin, cls.model_fields) from None
-
     def overlaid(self, other: ServerSettings) -> ServerSettings:
         """These, with whatever the other gives instead; variables of the environment one by one."""
         given = other.model_dump(exclude_none=True)
@@ -62,9 +53,13 @@ class ServerSettings(BaseModel):
         return self.model_copy(update=given)
 
 
-def refusal(error: ValidationError, origin: str, keys: Collection[str]) -> UsageError:
-    """What is wrong with each key of a table; an unknown one with the nearest valid one."""
-    return UsageError("; ".join(_explain(item, origin, keys) for item in error.errors()))
+def validated(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table:
+    """What these keys make; raises UsageError that names each wrong key, an unknown one with the nearest."""
+    try:
+        return kind.model_validate(dict(table))
+    except ValidationError as error:
+        reasons = (_explain(item, origin, kind.model_fields) for item in error.errors())
+        raise UsageError("; ".join(reasons)) from None
 
 
 def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str:

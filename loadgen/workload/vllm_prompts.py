@@ -10,9 +10,9 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Protocol, cast
 
 import msgspec
@@ -121,51 +121,33 @@ def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
             f"--prompt-format {prompt_format} needs --tokenizer: "
             "the directory or the name of the model's tokenizer"
         )
-    with _quiet_import():
-        try:
-            transformers = importlib.import_module("transformers")
-        except ImportError:
-            raise UsageError(
-                f"--prompt-format {prompt_format} needs the tokenizer extra: "
-                "pip install 'llm-loadgen[tokenizer]'"
-            ) from None
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # as it is imported, it announces that PyTorch is missing
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise UsageError(
+            f"--prompt-format {prompt_format} needs the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+        ) from None
+    finally:
+        logging.disable(before)
     transformers.logging.set_verbosity_error()  # else it warns of prompts beyond model_max_length
     here = os.path.exists(name)
     if not here and name.startswith(("/", ".", "~")):
         raise UsageError(f"--tokenizer {name}: there is no such directory")
-    with _LoadingErrors(name):
+    with ExitStack() as errors:
+        errors.push(partial(_refuse, name))
         return cast(Tokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
 
 
-class _LoadingErrors:
-    """Turns what transformers raises over a tokenizer's files into a UsageError."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
-        # comparison by type, which a handler's clause cannot make.
-        expected = (OSError, ValueError, LookupError, TypeError, ImportError)
-        if kind is Exception or isinstance(error, expected):
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UsageError(f"--tokenizer {self._name}: transformers cannot load it ({why})") from error
-
-
-@contextmanager
-def _quiet_import() -> Iterator[None]:
-    """Keep transformers from announcing, as it is imported, that PyTorch is missing."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    """Raise a UsageError of what transformers raised over a tokenizer's files."""
+    # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
+    # comparison by type, which a handler's clause cannot make.
+    expected = (OSError, ValueError, LookupError, TypeError, ImportError)
+    if kind is Exception or isinstance(error, expected):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"--tokenizer {name}: transformers cannot load it ({why})") from error
 
 
 def _fit(

@@ -122,7 +122,9 @@ def locate(name: str) -> Path | None:
         return path
     if name.count("/") > 1 or name.startswith((".", "/", "~")) or len(name) > _LONGEST_NAME or "\0" in name:
         return None
-    repository = _hub_cache() / f"models--{name.replace('/', '--')}"
+    home = os.getenv("HF_HOME") or f"{os.getenv('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    cache = Path(os.getenv("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    repository = cache / f"models--{name.replace('/', '--')}"
     snapshots = sorted(repository.glob("snapshots/*/"))
     main = repository / "refs" / "main"
     if os.path.isfile(main):
@@ -130,11 +132,6 @@ def locate(name: str) -> Path | None:
         snapshots.sort(key=lambda snapshot: snapshot != current)
     readable = ("tokenizer.json", "vocab.json", "config.json")
     return next((s for s in snapshots if any((s / file).is_file() for file in readable)), None)
-
-
-def _hub_cache() -> Path:
-    home = os.getenv("HF_HOME") or f"{os.getenv('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return Path(os.getenv("HF_HUB_CACHE") or f"{home}/hub").expanduser()
 
 
 def _of_tokenizer(tokenizer: str | None, vocab_size: int | None, missing: list[str]) -> Vocabulary | None:

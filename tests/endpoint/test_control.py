@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from signal import SIGTERM
 
 import pytest
 
@@ -13,6 +14,7 @@ from loadgen.endpoint.discovery import ServerAddress
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.protocol import engines
 from loadgen.protocol.engines import Engine
+from loadgen.session.signals import Stopped
 
 VLLM, SGLANG = (engines.by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
 OK = whole(b"")
@@ -145,6 +147,21 @@ def test_a_trace_ends_with_a_run_that_failed_and_its_fault_is_the_one_told(stop:
         ):
             raise ZeroDivisionError
         assert [path for _, path, _ in told(server)] == ["/start_profile", "/stop_profile"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"), [(KeyboardInterrupt(), "stopped by Ctrl-C"), (Stopped(SIGTERM), "stopped by SIGTERM")]
+)
+def test_a_trace_that_a_signal_ends_names_that_signal(
+    stop: KeyboardInterrupt, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise stop
+
+    with ScriptedServer(one_by_one(OK)) as server:
+        with control.tracing(ServerAddress(server.base_url), None, SGLANG, "/traces") as trace:
+            monkeypatch.setattr(control, "_post", stopped)
+        assert str(trace) == f"/traces (incomplete: {reason} before it was written)"
 
 
 def test_a_server_that_is_gone_cannot_be_traced() -> None:

@@ -53,7 +53,7 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "trouble"),
+    ("answer", "status", "error"),
     [
         (Answer([whole(b"{}")]), 200, ""),
         (Answer([whole(b"", "404 No")]), 404, ""),
@@ -88,12 +88,12 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
         ),
     ],
 )
-def test_an_exchange_ends_in_a_status_or_in_words(answer: Answer, status: int, trouble: str) -> None:
+def test_an_exchange_ends_in_a_status_or_in_words(answer: Answer, status: int, error: str) -> None:
     with ScriptedServer(lambda _: answer) as server:
         found = asked_of(server.base_url)
     assert found.status == status
-    assert found.error.startswith(trouble)
-    assert bool(found.error) == bool(trouble)
+    assert found.error.startswith(error)
+    assert bool(found.error) == bool(error)
     assert "\n" not in found.why
 
 

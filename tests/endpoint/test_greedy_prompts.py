@@ -233,7 +233,7 @@ def test_a_slow_machine_costs_no_more_than_the_limit_and_keeps_what_it_said_by_t
 def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
     with ScriptedServer(saying(end=End.HANG)) as server:
         found = asked_of(server.base_url, VLLM, {}, limit_s=0.6)
-    assert all(answer.cut and not answer.known for answer in found.answers)
+    assert all(answer.cut and not answer.usable for answer in found.answers)
     assert answer_check.judge(found) == []
 
 

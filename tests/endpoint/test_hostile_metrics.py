@@ -111,7 +111,7 @@ def test_a_sum_that_fell_gives_no_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "trouble"),
+    ("text", "error"),
     [
         (f'{TOKENS}{{model_name="{"x" * 3000}"}} 1\n', "/metrics has a line of 3045 characters"),
         (f"{TOKENS} 1\n" * 20_001, "/metrics has 20001 lines of vllm's: too many to be read"),
@@ -122,8 +122,8 @@ def test_a_sum_that_fell_gives_no_mean() -> None:
     ],
     ids=["a long line", "many lines", "many long lines"],
 )
-def test_what_would_take_long_to_parse_is_not_parsed(text: str, trouble: str) -> None:
-    assert select(200, text.encode()).error.startswith(trouble)
+def test_what_would_take_long_to_parse_is_not_parsed(text: str, error: str) -> None:
+    assert select(200, text.encode()).error.startswith(error)
 
 
 def test_models_and_reasons_are_few() -> None:

@@ -81,7 +81,7 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "trouble"),
+    ("status", "body", "error"),
     [
         (404, b'{"detail":"Not Found"}', "/metrics answers 404 (sglang needs --enable-metrics)"),
         (401, b"", "/metrics answers 401"),
@@ -101,8 +101,8 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
         ),
     ],
 )
-def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, trouble: str) -> None:
-    assert parse(select(status, body)) == MetricsSnapshot(error=trouble)
+def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, error: str) -> None:
+    assert parse(select(status, body)) == MetricsSnapshot(error=error)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "trouble"),
+    ("answer", "error"),
     [
         (Answer([whole(b"{}", "404 Not Found")]), "/metrics answers 404 (sglang needs --enable-metrics)"),
         (Answer([whole(b"", "401 Unauthorized")]), "/metrics answers 401"),
@@ -71,15 +71,15 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
         (Answer([], End.RESET), "/metrics does not answer"),
     ],
 )
-def test_a_server_without_metrics_costs_one_request(answer: Answer, trouble: str) -> None:
+def test_a_server_without_metrics_costs_one_request(answer: Answer, error: str) -> None:
     with ScriptedServer(in_turn(answer)) as server:
         watching = observer(server)
-        assert watching.before().startswith(trouble)
+        assert watching.before().startswith(error)
         with watching.sampling():
             assert not observers()
         window = watching.after()
     assert (len(server.asked), window.names) == (1, "")
-    assert window.trouble.startswith(trouble)
+    assert window.error.startswith(error)
 
 
 def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_server_that_dies_in_the_run_is_told(often: None) -> None:
     with ScriptedServer(in_turn(exposition(1))) as server:
         watching = observer(server)
         watching.before()
-    assert watching.after().trouble.startswith("after the run /metrics does not answer")
+    assert watching.after().error.startswith("after the run /metrics does not answer")
 
 
 def test_gauges_are_sampled_while_it_runs(often: None) -> None:

@@ -169,7 +169,7 @@ def test_samples_keep_their_moments_and_peaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "trouble"),
+    ("before", "after", "error"),
     [
         (MetricsSnapshot(error="x"), counted(m=1), "x"),
         (counted(m=1), MetricsSnapshot(error="y"), "y"),
@@ -181,6 +181,6 @@ def test_samples_keep_their_moments_and_peaks() -> None:
     ],
 )
 def test_without_both_ends_there_is_no_window(
-    before: MetricsSnapshot, after: MetricsSnapshot, trouble: str
+    before: MetricsSnapshot, after: MetricsSnapshot, error: str
 ) -> None:
-    assert window(before, after) == ServerWindow(trouble=trouble)
+    assert window(before, after) == ServerWindow(error=error)

@@ -68,7 +68,6 @@ def test_a_step_reads_weights_and_the_contexts_of_its_requests(
 ) -> None:
     found = on(weights)
     assert found.step_bytes(batch, context) == pytest.approx(expected)
-    assert found.bandwidth_bytes_per_s(50.0, batch, context) == pytest.approx(expected / 0.05)
 
 
 def test_a_token_takes_bytes_over_bandwidth_and_at_large_batches_flop_over_peak() -> None:

@@ -173,7 +173,7 @@ def test_what_sees_and_what_guesses_ahead_must_fit_and_is_not_read(tmp_path: Pat
 def test_headers_and_shape_come_to_the_same(tmp_path: Path, config: dict[str, Any]) -> None:
     tensors = dense() if config is CONFIG else mixture(stacked=False)
     found = ceiling("m", machine("l4"), checkpoint_path=str(checkpoint(tmp_path / "m", tensors, config)))
-    computed = weights.of_shape(shape(config), Scheme("BF16", 16.0), "", {})
+    computed = weights.of_shape(shape(config), Scheme("BF16", 16.0), "")
     assert found.weights.how == f"safetensors headers of {tmp_path / 'm'}"
     assert found.weights.model_dump(exclude={"how"}) == computed.model_dump(exclude={"how"})
 

@@ -18,7 +18,7 @@ from loadgen.session.attach import attach, first_token, settings
 from loadgen.session.options import parse
 from loadgen.session.session import Session
 from loadgen.workload import profile
-from loadgen.workload.server_settings import ServerSettings
+from loadgen.workload.server_settings import ServerSettings, validated
 
 WORKLOAD = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 1})
 
@@ -225,7 +225,7 @@ def test_flags_go_over_the_tables_of_the_profiles(
 ) -> None:
     options = parse(["--launch", "vllm", *flags.split()])
     found = settings(options, [profile.build({"server": table}) for table in tables])
-    assert found == ServerSettings.of(expected, "the test")
+    assert found == validated(ServerSettings, expected, "the test")
 
 
 @pytest.mark.parametrize("other", [{"context_len": 2}, {}])

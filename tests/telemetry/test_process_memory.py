@@ -38,7 +38,6 @@ def test_a_process_has_the_memory_that_it_allocated(child: int) -> None:
 def test_the_machine_uses_at_least_what_a_process_does(child: int) -> None:
     used = System().read([]).values["system_bytes", ""]
     assert ALLOCATED <= used < psutil.virtual_memory().total
-    assert System().facts()["memory"].endswith(" GiB")
 
 
 class Memory:
@@ -47,7 +46,7 @@ class Memory:
     def __init__(self) -> None:
         self.walks = 0
         self.pss = 100
-        self.trouble: psutil.Error | None = None
+        self.error: psutil.Error | None = None
 
     def __call__(self, pid: int) -> Memory:
         if pid == 9:
@@ -59,8 +58,8 @@ class Memory:
 
     def memory_full_info(self) -> Memory:
         self.walks += 1
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return self
 
     rss = 300
@@ -98,7 +97,7 @@ def test_a_slow_walk_is_made_for_a_fifth_of_a_percent_of_the_time(memory: Memory
 
 
 def test_a_process_of_another_user_is_a_line_and_never_a_part_of_the_sum(memory: Memory) -> None:
-    memory.trouble = psutil.AccessDenied(1)
+    memory.error = psutil.AccessDenied(1)
     reading = Processes(lambda: 0).read([1, 2])
     assert reading.values == {("rss_bytes", ""): 600}
     assert reading.missing == ("a process of the server does not report its PSS: it is another user's",)

@@ -328,7 +328,7 @@ HARMLESS = {
     "an open loop at its rate": run(open_loop(), rate(100)),
     "first tokens sent together with the next": run(firsts_shared(0.1)),
     "no server to ask": run(window=None),
-    "/metrics that is none": run(window=ServerWindow(trouble="/metrics is HTML")),
+    "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
 }
 
 

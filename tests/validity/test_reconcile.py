@@ -118,7 +118,7 @@ def test_only_what_the_server_says_is_shown() -> None:
         "difference": 0,
         "bracket": None,
     }
-    assert rows(ServerWindow(trouble="no"), metrics, records) == []
+    assert rows(ServerWindow(error="no"), metrics, records) == []
     assert render([]) == []
 
 
@@ -153,7 +153,7 @@ def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, in
         pytest.param(counted(), 0, id="ours alone"),
         pytest.param(counted(requests={"length": 5}), 3, id="others"),
         pytest.param(counted(requests={"": 2, "abort": 1}), 0, id="an abort counted twice"),
-        pytest.param(ServerWindow(trouble="no"), 0, id="no window"),
+        pytest.param(ServerWindow(error="no"), 0, id="no window"),
         pytest.param(ServerWindow(names="vllm", reset=True), 0, id="reset"),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_mismatch_has_its_likely_cause(
 
 @pytest.mark.parametrize(
     "window",
-    [FULL, ServerWindow(trouble="no"), ServerWindow(names="vllm", reset=True)],
+    [FULL, ServerWindow(error="no"), ServerWindow(names="vllm", reset=True)],
     ids=["all alike", "nothing told", "reset"],
 )
 def test_what_agrees_or_is_not_told_is_no_mismatch(window: ServerWindow) -> None:

@@ -14,7 +14,7 @@ from loadgen.validity import run_metadata
 from loadgen.workload import plan, profile
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
-from loadgen.workload.server_settings import ServerSettings
+from loadgen.workload.server_settings import ServerSettings, validated
 
 
 @pytest.mark.parametrize("name", sorted(profile.shipped()))
@@ -176,13 +176,13 @@ def test_an_ordinary_profile_wants_none() -> None:
 def test_settings_that_are_given_later_win(
     base: dict[str, object], over: dict[str, object], both: dict[str, object]
 ) -> None:
-    of = ServerSettings.of
-    assert of(base, "").overlaid(of(over, "")) == of(both, "")
+    first, later, expected = (validated(ServerSettings, table, "") for table in (base, over, both))
+    assert first.overlaid(later) == expected
 
 
 def test_settings_that_are_wrong_name_where_they_come_from() -> None:
     with pytest.raises(UsageError, match="the flags: context_len = -1: input should be greater than"):
-        ServerSettings.of({"context_len": -1}, "the flags")
+        validated(ServerSettings, {"context_len": -1}, "the flags")
 
 
 def test_flags_are_laid_over_the_file(tmp_path: Path) -> None:

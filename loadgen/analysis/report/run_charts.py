@@ -228,7 +228,7 @@ def timeline(run: Result) -> Iterator[Panel]:
 def server(run: Result) -> Iterator[Panel]:
     """The server's gauges over the run; nothing of a server that has none."""
     window = run.facts.window
-    samples = window.samples if window is not None and not window.trouble else ()
+    samples = window.samples if window is not None and not window.error else ()
     curves = [_gauge(samples, gauge, gauge, 1.0) for gauge in ("running", "waiting")]
     drawn = tuple(curve for curve in curves if len(curve.x))
     if drawn:
