@@ -210,7 +210,7 @@ def test_help_does_without_the_imports_of_a_run() -> None:
     assert {name for name in heavy if f"'{name}'" in out} == set()
 
 
-def test_what_spares_the_imports_threads_and_searches_is_not_left_to_servers() -> None:
+def test_settings_for_our_imports_do_not_reach_started_servers() -> None:
     script = """if True:
         import os, psutil, sys
         from loadgen.cli import main

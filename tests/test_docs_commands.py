@@ -110,7 +110,7 @@ def test_every_profile_and_every_campaign_is_one(page: Path, tmp_path: Path) -> 
             profile.build(tomllib.loads(block), page.name)
 
 
-def test_the_page_on_comparing_says_what_is_not_compared_and_shows_the_published_tables(
+def test_the_comparing_page_has_the_rules_and_published_tables(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = (ROOT / "docs" / "comparing.md").read_text("utf-8")

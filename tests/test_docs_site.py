@@ -58,7 +58,7 @@ def test_the_api_page_is_made_of_the_docstrings_as_they_are() -> None:
     assert script.PAGE.read_text("utf-8") == script.rendered(loadgen), "run python scripts/api_docs.py"
 
 
-def test_contributing_asks_ten_questions_and_answers_with_folders_that_are_there() -> None:
+def test_contributing_asks_ten_questions_about_real_folders() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     _, _, section = text.partition("## Where does it go")
     answers = re.findall(r"^\d+\. .*?→ `loadgen/([a-z]+)/", section.partition("\n## ")[0], re.M | re.S)

@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, Field, ValidationInfo, field_serializer, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds
 from loadgen.workload.paths import place
-from loadgen.workload.server_settings import ServerSettings, validated
+from loadgen.workload.server_settings import ServerSettings, refusal, validated
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]

@@ -58,8 +58,12 @@ def validated(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
-        reasons = (_explain(item, origin, kind.model_fields) for item in error.errors())
-        raise UsageError("; ".join(reasons)) from None
+        raise refusal(error, origin, kind.model_fields) from None
+
+
+def refusal(error: ValidationError, origin: str, keys: Collection[str]) -> UsageError:
+    """pydantic's error as ours."""
+    return UsageError("; ".join(_explain(item, origin, keys) for item in error.errors()))
 
 
 def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str:

@@ -91,9 +91,7 @@ def test_every_cell_is_a_run_that_says_where_it_stands(
     assert compared == [place]
 
 
-def test_a_started_server_serves_every_workload_of_a_repeat_and_is_started_anew_for_the_next(
-    tmp_path: Path, ports: list[int]
-) -> None:
+def test_one_server_serves_a_repeat_and_the_next_starts_another(tmp_path: Path, ports: list[int]) -> None:
     path = written(
         tmp_path,
         {"name": "A", "launch_command": engine_command("--preset", "instant")},
@@ -156,9 +154,7 @@ def test_a_ladder_is_a_cell_with_a_run_for_each_length(
 DIES = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
 
 
-def test_a_server_that_dies_of_a_length_is_started_again_for_the_next_of_its_ladder(
-    tmp_path: Path, ports: list[int]
-) -> None:
+def test_a_server_killed_by_one_length_is_restarted_for_the_next(tmp_path: Path, ports: list[int]) -> None:
     path = written(tmp_path, serving(tmp_path, "A", DIES), profiles=["./up.toml"], repeats=1)
     (tmp_path / "up.toml").write_text("ladder = [2, 64, 4]\noutput_len = 3\nnum_prompts = 1\n", "utf-8")
     assert campaign(path) == 0
@@ -205,9 +201,7 @@ def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:
     assert "\n  | what it died of\n  | last line" in reason
 
 
-def test_a_server_that_dies_in_a_run_fails_that_cell_and_is_started_again_for_the_next(
-    tmp_path: Path, ports: list[int]
-) -> None:
+def test_a_server_that_dies_fails_its_cell_and_is_restarted(tmp_path: Path, ports: list[int]) -> None:
     path = written(tmp_path, serving(tmp_path, "A", DIES), profiles=["./long.toml", "./tiny.toml"], repeats=1)
     (tmp_path / "long.toml").write_text(TINY.replace("input_len = 8", "input_len = 9"), "utf-8")
     assert campaign(path) == 0
@@ -251,7 +245,7 @@ def test_a_campaign_whose_every_cell_failed_says_so(
     assert compared == []
 
 
-def test_ctrl_c_drops_the_cell_under_way_keeps_the_rest_and_says_how_to_go_on(
+def test_ctrl_c_drops_the_running_cell_and_prints_how_to_resume(
     tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = f"""

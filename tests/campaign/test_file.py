@@ -187,7 +187,7 @@ def test_a_key_is_the_flag_of_that_name(flags: dict[str, Any], line: list[str]) 
     bench_parser().parse_args(line)
 
 
-def test_a_checkpoints_flags_lie_over_its_servers_and_variables_are_added_one_by_one() -> None:
+def test_a_checkpoints_flags_override_its_servers_variables_add_up() -> None:
     server = {"context_len": 5, "server_env": {"A": "1", "B": "2"}, "launch": "vllm"}
     own = {"context_len": 7, "server_env": {"B": "3"}}
     assert laid_over(server, own) == {

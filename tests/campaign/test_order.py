@@ -227,7 +227,7 @@ def test_a_duration_is_said_as_people_say_it(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_a_preview_shows_matrix_order_commands_and_time_and_writes_nothing(
+def test_a_preview_shows_order_commands_and_time_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, *AB, {"name": "C", "model": "/nowhere/m", "launch": "vllm"}, repeats=3, seed=7)

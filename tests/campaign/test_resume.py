@@ -196,7 +196,7 @@ def _holds(directory: Path, ready: int) -> None:
         time.sleep(1000)
 
 
-def test_two_at_once_in_one_directory_are_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+def test_two_in_one_directory_are_refused_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -281,7 +281,7 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     assert failures(tmp_path / "campaign") == {cell.id: "why"}
 
 
-def test_a_directory_that_cannot_be_written_is_told_before_anything_starts(
+def test_an_unwritable_directory_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("", "utf-8")

@@ -160,7 +160,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("flags", "given", "key"), KEYS)
-def test_the_key_goes_to_a_host_that_a_file_names_only_where_it_is_asked_for(
+def test_a_host_named_by_a_file_gets_the_key_only_on_request(
     flags: dict[str, Any], given: Trust, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)

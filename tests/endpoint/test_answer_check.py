@@ -241,7 +241,7 @@ def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
     ]
 
 
-def test_the_report_says_what_was_answered_what_was_cut_and_what_is_broken() -> None:
+def test_the_report_says_what_was_answered_cut_and_broken() -> None:
     cut = of(*[BANGS] * 12).answers[0].model_copy(update={"cut": "no more than 5 s were left for it"})
     broken = of(*[BANGS] * 12)
     broken = broken.model_copy(update={"answers": (cut, *broken.answers[1:])})

@@ -139,7 +139,7 @@ def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said:
 
 
 @pytest.mark.parametrize("stop", [OK, CRASHED])
-def test_a_trace_ends_with_a_run_that_failed_and_its_fault_is_the_one_told(stop: bytes) -> None:
+def test_a_trace_ends_with_a_failed_run_whose_error_is_reported(stop: bytes) -> None:
     with ScriptedServer(one_by_one(OK, stop)) as server:
         with (
             pytest.raises(ZeroDivisionError),

@@ -72,7 +72,7 @@ def test_the_models_card_is_read() -> None:
     assert served.models == ("x", "a")
 
 
-def test_transformers_serve_is_known_by_its_paths_and_needs_the_model_named() -> None:
+def test_transformers_serve_is_detected_and_needs_the_model_named() -> None:
     script = site(v1_models=whole(b'{"detail":"x"}', "500 Oops"), openapi_json=paths("/load_model"))
     with ScriptedServer(script) as server:
         assert ask(server.base_url, "org/m").engine.name == "transformers serve"

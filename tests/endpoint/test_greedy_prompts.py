@@ -150,7 +150,7 @@ GREEDY = {"temperature": 0, "seed": 0}
         ),
     ],
 )
-def test_the_prompts_are_sent_greedy_one_at_a_time_and_as_the_engine_takes_them(
+def test_prompts_are_sent_greedy_one_at_a_time(
     engine: Engine, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
     with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
@@ -161,7 +161,7 @@ def test_the_prompts_are_sent_greedy_one_at_a_time_and_as_the_engine_takes_them(
     assert len({json.dumps(body) for body in bodies}) == COUNT
 
 
-def test_a_server_without_a_tokenizer_is_sent_the_ids_of_ours_and_its_ids_are_read_with_it() -> None:
+def test_a_server_without_a_tokenizer_is_sent_ids_of_ours() -> None:
     refusal = recorded.reads("sglang-0.5.23-skip-tokenizer/generate_err_text")
     ids = recorded.reads("sglang-0.5.23-skip-tokenizer/generate_stream")
 
@@ -219,7 +219,7 @@ def test_a_server_that_is_gone_is_asked_once() -> None:
 
 
 @pytest.mark.realtime
-def test_a_slow_machine_costs_no_more_than_the_limit_and_keeps_what_it_said_by_then(
+def test_a_slow_machine_costs_the_limit_and_keeps_its_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(answer_check, "PROMPTS", PROMPTS[:2])
@@ -282,7 +282,7 @@ def kept() -> list[Fingerprint | None]:
 
 
 @whole_way
-def test_a_session_is_asked_once_after_its_first_run_and_every_run_keeps_the_answers(
+def test_a_session_is_asked_once_and_every_run_keeps_the_answers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with ScriptedServer(api(lambda _: stream(3))) as server:

@@ -77,7 +77,7 @@ def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, 
     assert concealed == shown
 
 
-def test_what_is_known_by_its_form_is_hidden_in_what_servers_say_and_our_own_words_stay() -> None:
+def test_secrets_known_by_form_are_hidden_and_our_words_stay() -> None:
     assert Secrets().hide("no: Bearer abc.def, sk-0123456789abcdefgh") == "no: Bearer ***, sk-***"
     assert Secrets().hide("generates no token: http-status: 500") == "generates no token: http-status: 500"
 

@@ -67,7 +67,7 @@ def _compared(directory: Path) -> dict[str, Any]:
     return {line["name"]: line["effects"].get(found["headline"]) for line in found["rows"]}
 
 
-def test_a_deeper_model_is_slower_a_copy_is_not_and_a_killed_campaign_goes_on(
+def test_a_deeper_model_is_slower_a_copy_is_not_and_kills_resume(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
     deep = place.tiny_model(engines_python, layers=_LAYERS)

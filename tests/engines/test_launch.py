@@ -67,7 +67,7 @@ def _runs(directory: Path) -> list[Path]:
     return sorted(path for name in ("one", "two") for path in (directory / "runs").glob(f"*-{name}"))
 
 
-def test_one_command_starts_a_server_runs_two_profiles_and_a_ladder_and_leaves_nothing(
+def test_one_command_runs_profiles_and_a_ladder_and_leaves_nothing(
     thrice: tuple[Finished, Path], model: Path
 ) -> None:
     finished, _ = thrice
@@ -140,7 +140,7 @@ def test_ctrl_c_while_the_server_starts_ends_both(engines_python: Path, model: P
     assert left(*_marks(model)) == []
 
 
-def test_a_server_killed_in_mid_run_ends_in_its_last_words_and_keeps_what_was_measured(
+def test_a_killed_server_ends_in_its_last_words_and_keeps_records(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
     words = [*_vllm(engines_python, model), *_SMALL, "--num-prompts", "100000", "--duration", "60"]
@@ -170,7 +170,7 @@ def test_the_ladder_climbs_notes_what_does_not_fit_and_writes_every_table(
     assert "Speed = (prompt+output)/time" in thrice[0].out
 
 
-def test_the_ladder_of_transformers_serve_has_the_lengths_that_were_asked_for(
+def test_the_ladder_of_transformers_serve_has_the_requested_lengths(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "short.toml").write_text(

@@ -246,9 +246,7 @@ def _judged(finished: Finished, directory: Path) -> tuple[dict[str, dict[str, st
     return {doubt["name"]: doubt for doubt in ours["verdict"]["doubts"]}, ours
 
 
-def test_the_report_sets_the_servers_counts_beside_ours_and_they_are_equal(
-    vllm: Engine, model: Path, tmp_path: Path
-) -> None:
+def test_the_servers_counts_equal_ours_in_the_report(vllm: Engine, model: Path, tmp_path: Path) -> None:
     finished = loadgen([*_drop_in(vllm, model), "--num-warmups", "8"], tmp_path)
     doubts, ours = _judged(finished, tmp_path)
     rows = {row["figure"]: (row["client"], row["server"]) for row in ours["reconciliation"]}
@@ -260,7 +258,7 @@ def test_the_report_sets_the_servers_counts_beside_ours_and_they_are_equal(
     assert counted & doubts.keys() == set()
 
 
-def test_low_load_after_high_load_with_the_same_seed_is_named_a_warm_cache(
+def test_low_load_after_high_load_of_one_seed_is_a_warm_cache(
     telling_vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
     """The published Jetson Thor pages: the second run's prompts were the first ten of the first run's."""

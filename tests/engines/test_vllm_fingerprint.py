@@ -39,7 +39,7 @@ def test_two_runs_on_one_vllm_have_the_same_answers_token_by_token(
     assert min(lengths) > 0  # one may end early: nobody asked to ignore its end
 
 
-def test_a_transformers_serve_is_asked_as_it_takes_it_and_answers_the_same_again(
+def test_transformers_serve_answers_the_same_fingerprint_again(
     transformers_serve: Engine, model: Path, tmp_path: Path
 ) -> None:
     words = ["--model", str(model), "--tokenizer", str(model)]

@@ -311,9 +311,7 @@ def whole(**fields: Any) -> list[bytes]:
     ],
 )
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_secret_that_a_server_repeats_is_hidden_before_texts_are_shortened(
-    data: list[bytes], streamed: bool
-) -> None:
+def test_a_repeated_secret_is_hidden_before_texts_are_shortened(data: list[bytes], streamed: bool) -> None:
     decoder = Decoder(DIALECTS["completions"], streamed, keep_text=True, hide=hidden)
     record = decoder.decode(recorded.capture(data, failure=Failure(K.CONNECT, f"Illegal header {SECRET}")))
     plain = decoder.decode(recorded.capture(data))

@@ -84,7 +84,7 @@ def test_a_total_never_wraps(values: list[int]) -> None:
     assert total(np.array(values, np.int64)) == sum(values)
 
 
-def test_a_message_of_as_many_tokens_as_can_be_costs_no_more_than_one_of_two() -> None:
+def test_a_message_of_many_tokens_costs_no_more_than_one_of_two() -> None:
     """10^9 tokens, one by one, were 8 GB; 2^62 of them wrote out of bounds."""
     most = 2**31 - 1
     at_ns, tokens = np.array([10, 20, 50]) * 1_000_000, np.array([1, most, most])

@@ -91,7 +91,7 @@ def test_time_per_token_weighs_each_gap_by_its_tokens() -> None:
     assert (run.token_time.n, run.token_time.median_ms, run.token_time.mean_ms) == (4, 10.0, 22.5)
 
 
-def test_a_message_that_carried_no_whole_token_is_a_gap_without_token_time() -> None:
+def test_a_message_without_a_whole_token_has_a_gap_but_no_token_time() -> None:
     run = measured(answer(at_ms=[100, 130, 150], tokens=[1, 0, 1]))
     assert (run.itl.n, run.token_time.n, run.token_time.mean_ms) == (2, 1, 20.0)
 
@@ -239,7 +239,7 @@ def test_messages_stamped_like_their_answers_first_are_counted() -> None:
     ],
     ids=["none", "one met", "two met", "with the first", "no wait at all", "no message"],
 )
-def test_messages_of_one_read_are_spread_over_the_wait_before_it_to_see_what_p99_of_the_gaps_owes_them(
+def test_coalesced_messages_spread_over_the_wait_bound_the_p99_itl(
     answers: list[list[int]], excess: float
 ) -> None:
     rows = [answer(i, at_ms=at_ms, shared_reads=1) for i, at_ms in enumerate(answers)]
@@ -278,7 +278,7 @@ def test_peak_tokens_is_that_of_every_window_tried_by_hand(seed: int, count: int
 
 
 @pytest.mark.parametrize("busiest", [0, 7, 19_000, 29_998])
-def test_peak_tokens_finds_the_one_window_that_holds_one_more_than_thousands_of_others(busiest: int) -> None:
+def test_peak_tokens_finds_the_one_fullest_window_of_thousands(busiest: int) -> None:
     arrival_ns = np.sort(np.append(np.arange(30_000) * 10, busiest * 10 + 1))
     assert peak_tokens(arrival_ns, np.ones(30_001, np.int64), 1000) == 101
 

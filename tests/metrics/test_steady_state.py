@@ -55,19 +55,19 @@ TWO = [
 ]
 
 
-def test_a_closed_loop_is_steady_from_the_last_slots_first_request_to_the_first_slots_last() -> None:
+def test_steady_from_last_slots_first_request_to_first_slots_last() -> None:
     window = found(TWO, 2)
     assert bounds_ms(window) == (1100, 1900)
     assert (window.duration_s, window.share) == (0.8, 800 / 1300)
 
 
-def test_requests_that_follow_a_common_end_of_a_wave_do_not_hide_that_a_slot_got_none() -> None:
+def test_waves_that_end_together_do_not_hide_an_idle_slot() -> None:
     """Both end together, and the last prompt goes to one of them a little later."""
     rows = [answer(0, 1000, 1400), answer(1, 1000, 1400), answer(0, 1405, 1900)]
     assert held_ns(Records.of(rows), 2) == (1000 * MS, 1400 * MS)
 
 
-def test_tokens_are_counted_by_their_own_arrival_after_the_begin_and_up_to_the_end() -> None:
+def test_tokens_count_by_arrival_after_begin_up_to_end() -> None:
     window = found(TWO, 2)
     # 1100 is the begin itself, 2000 and 2300 are after the end.
     assert window.output_tokens == 9
@@ -85,11 +85,11 @@ def test_latencies_are_of_requests_that_were_sent_and_ended_inside() -> None:
     assert (window.e2el.min_ms, window.e2el.max_ms) == (400.0, 490.0)
 
 
-def test_concurrency_inside_is_exact_and_a_slots_turn_around_lowers_it_without_ending_the_window() -> None:
+def test_turnaround_lowers_concurrency_without_ending_the_window() -> None:
     assert found(TWO, 2).mean_concurrency == pytest.approx((2 * 800 - 10 - 20) / 800)
 
 
-def test_a_failed_request_is_under_way_but_adds_neither_tokens_nor_latency() -> None:
+def test_a_failed_request_adds_concurrency_but_no_tokens_or_latency() -> None:
     rows = [*TWO[:2], answer(0, 1410, 1900, [1600, 1800], failure=Failure(FailureKind.TRUNCATED)), TWO[3]]
     window = found(rows, 2)
     assert bounds_ms(window) == (1100, 1900)

@@ -59,7 +59,7 @@ def ended(message: dict[str, Any], reason: dict[str, Any] | None) -> dict[str, A
         ("sglang-0.5.23-incremental-skip-tokenizer/generate_stream", [1, 2] + [1] * 13, ""),
     ],
 )
-def test_text_and_tokens_are_whole_whether_messages_repeat_them_or_bring_parts(
+def test_text_and_tokens_are_whole_whether_cumulative_or_incremental(
     name: str, tokens: list[int], text: str
 ) -> None:
     record = recorded.decode(name, recorded.reads(name), keep_text=True)

@@ -183,7 +183,7 @@ def test_a_request_waits_a_quarter_of_a_second_at_most(
     made.close()
 
 
-def test_a_run_too_long_for_memory_is_held_there_where_the_disk_has_no_room(
+def test_without_disk_space_a_long_run_is_joined_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined = Records.joined

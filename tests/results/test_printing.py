@@ -58,7 +58,7 @@ def test_what_an_encoding_lacks_is_written_as_its_escape(encoding: str, text: st
     assert raw.taken == taken
 
 
-def test_an_encoding_that_nobody_knows_or_that_takes_no_escapes_is_taken_for_ascii() -> None:
+def test_an_unusable_encoding_is_taken_for_ascii() -> None:
     assert encodable("é" * 99, "idna") == "\\xe9" * 99
     assert encodable("é", "no-such-encoding") == "\\xe9"
     assert encodable("é", None) == "é"
@@ -109,7 +109,7 @@ def test_a_command_without_its_streams_ends_with_its_own_exit_code(
     ("code", "well", "ends"),
     [(0, True, 0), (0, False, ExitCode.UNWRITTEN), (3, False, 3), (130, False, 130)],
 )
-def test_output_that_was_not_taken_is_an_exit_code_where_there_is_no_other(
+def test_lost_output_is_an_exit_code_where_there_is_no_other(
     code: int, well: bool, ends: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ended(Exception):

@@ -197,7 +197,7 @@ def test_sglangs_layout_says_what_is_not_set_and_what_is_unlimited() -> None:
     assert f"{'Max reqeuest concurrency:':<40} 3         " in old
 
 
-def test_sglangs_concurrency_is_the_latencies_of_the_successes_over_the_duration() -> None:
+def test_sglangs_concurrency_is_latencies_of_successes_over_duration() -> None:
     assert of_sglang(run()) == {
         "total_input_text_tokens": 5,
         "input_throughput": 10.0,

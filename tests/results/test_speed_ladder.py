@@ -255,7 +255,7 @@ def sensed(**peak_mb: int) -> SensorSummary:
         ("SGLang", {"rss": 7}, None, ""),
     ],
 )
-def test_memory_is_that_of_the_server_where_its_engine_takes_it_as_it_needs_it(
+def test_memory_is_the_servers_where_its_engine_allocates_on_demand(
     engine: str, levels: dict[str, int], memory: str | None, note: str
 ) -> None:
     row = speed_ladder.row(made(server=server(engine), sensed=sensed(**levels)), TOTAL)
@@ -313,7 +313,7 @@ def test_a_pages_own_setting_is_recognised_and_called_by_its_name(flags: str, na
     assert f"[{name}]=(" in rendered.replace("\\", "")
 
 
-def test_flags_of_a_container_are_no_setting_and_those_of_the_engine_inside_are() -> None:
+def test_flags_of_the_engine_in_a_container_are_settings_its_own_not() -> None:
     docker = ["docker", "run", "--rm", "--name", "loadgen-1", "--gpus", "all", "-v", "/m:/m", "--entrypoint"]
     inside = ["vllm", "IMAGE", *SERVE[1:], "--gpu-memory-utilization", "0.9", "--max-model-len", "32768"]
     of = launched(*docker, *inside, image="IMAGE")
@@ -333,7 +333,7 @@ def test_a_throughput_row_is_of_all_prompts_and_the_time_for_all_of_them() -> No
     assert row == ThroughputRow("Qwen3-8B", "", 3, Decimal("5.00"), Decimal("75.00"))
 
 
-def test_a_throughput_row_leaves_out_what_failed_and_says_that_it_is_doubtful() -> None:
+def test_a_throughput_row_leaves_out_failures_and_is_marked() -> None:
     row = speed_ladder.throughput_row(made((*THREE[:2], Req(300, failure=FAILED))))
     assert row.prompts == 2
     assert row.note == "INVALID: many-failures"

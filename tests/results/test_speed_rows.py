@@ -141,7 +141,7 @@ EAGER = Setting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eage
 SGLANG = Setting.of(mem_fraction_static=0.85, context_length=140000)
 
 
-def test_settings_are_numbered_as_the_pages_number_them_and_new_ones_after() -> None:
+def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
     given = [SGLANG, SETTINGS["Setting 4"], SETTINGS["Default Setting"], EAGER, SGLANG]
     assert list(legend(given).items()) == [
         (SETTINGS["Default Setting"], "Default Setting"),

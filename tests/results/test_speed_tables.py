@@ -279,7 +279,7 @@ def test_what_a_cell_says_is_text_and_does_nothing(form: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 40, 24])
-def test_a_terminal_gets_no_line_that_is_too_long_and_no_control_character(width: int) -> None:
+def test_a_terminal_gets_no_long_line_and_no_control_character(width: int) -> None:
     long = SpeedRow("m" * 200, "", "", 129024, "GPTQ-Int4", 1, Decimal("1234.56"), note=HOSTILE * 3)
     drawn = speed_tables.text(speed_tables.table([long], speed_tables.TERMINAL), width)
     assert max(map(len, drawn.splitlines())) <= width
@@ -326,7 +326,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
     )
 
 
-def test_a_published_speed_of_the_other_formula_is_computed_anew_and_said_to_be() -> None:
+def test_a_published_speed_of_the_other_formula_is_converted() -> None:
     ours = [SpeedRow("Qwen3-0.6B", "SGLang", "H200", 30720, "BF16", 1, Decimal("447.18"), output_length=256)]
     drawn = speed_tables.compared(ours)
     assert ours[0].formula == OUTPUT

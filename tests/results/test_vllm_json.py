@@ -95,7 +95,7 @@ def test_our_formulas_on_the_recorded_times_give_the_recorded_figures() -> None:
     assert result["max_output_tokens_per_s"] >= result["output_throughput"]
 
 
-def test_a_failed_request_s_lists_are_zero_its_error_is_told_and_no_latency_is_made_up() -> None:
+def test_a_failed_request_has_zero_lists_its_error_and_no_latency() -> None:
     failed = one(
         arrival_ns=np.array([3]),
         tokens=np.array([1]),

@@ -180,7 +180,7 @@ def test_the_small_models_of_the_qwen_pages_are_slow_and_not_accused() -> None:
     assert [row for row in small if bound.fallback(*ladder(row))] == []
 
 
-def test_of_the_serving_engines_one_row_of_the_qwen_pages_is_below_the_line() -> None:
+def test_one_row_of_the_qwen_pages_beats_the_roofline() -> None:
     served = [row for row in LADDERS if row.backend != "Transformers" and bound.fallback(*ladder(row))]
     assert [(row.model, row.quantization, row.gpu_num, row.input_length) for row in served] == [
         ("Qwen2.5-72B-Instruct", "GPTQ-Int4", 1, 6144)  # enforce_eager, memory nearly full

@@ -70,7 +70,7 @@ def test_a_step_reads_weights_and_the_contexts_of_its_requests(
     assert found.step_bytes(batch, context) == pytest.approx(expected)
 
 
-def test_a_token_takes_bytes_over_bandwidth_and_at_large_batches_flop_over_peak() -> None:
+def test_token_time_is_bytes_over_bandwidth_then_flop_over_peak() -> None:
     found = on(DENSE)
     assert found.tpot_ms(1, 2000) == pytest.approx(120)
     assert found.tpot_ms(4, 2000) == pytest.approx(180)

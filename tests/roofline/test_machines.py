@@ -129,7 +129,7 @@ def test_an_unknown_key_says_what_to_pass(key: str, said: str) -> None:
     assert str(error.value).startswith(said)
 
 
-def test_a_bandwidth_alone_is_a_machine_without_peaks_and_over_a_key_it_wins() -> None:
+def test_a_given_bandwidth_overrides_that_of_a_known_machine() -> None:
     assert chosen(None, None) is None
     alone = chosen(None, 460.0)
     assert alone == of_bandwidth(460.0)

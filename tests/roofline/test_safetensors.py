@@ -127,7 +127,7 @@ def test_the_input_embedding_is_not_read_and_the_head_is(tmp_path: Path, shards:
     )
 
 
-def test_a_tied_embedding_is_read_as_the_head_and_counts_once_though_stored_twice(tmp_path: Path) -> None:
+def test_a_tied_embedding_counts_once_though_stored_twice(tmp_path: Path) -> None:
     size = 2 * (TABLE + LAYERS * LAYER)
     place = checkpoint(tmp_path / "m", dense())
     assert stored.read(place, shape(tie_word_embeddings=True)) == stored.Stored(size, size, 0)
@@ -230,7 +230,7 @@ def test_experts_that_the_config_does_not_know_are_named(tmp_path: Path) -> None
         stored.read(checkpoint(tmp_path / "m", mixture(stacked=False)), shape())
 
 
-def test_a_directory_without_weights_is_computed_from_its_config_and_scheme(tmp_path: Path) -> None:
+def test_a_directory_without_weights_is_estimated_from_its_config(tmp_path: Path) -> None:
     config = {**CONFIG, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = ceiling("m", machine("h20-96gb"), checkpoint_path=str(tmp_path)).weights

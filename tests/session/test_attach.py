@@ -111,7 +111,7 @@ def test_the_key_goes_to_a_server_at_hand_unless_another_is_given(
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("words", [[], ["--preset", "h20/qwen3-8b-fp8"]])
-def test_without_a_server_the_embedded_engine_is_started_and_ends_with_the_stack(
+def test_without_a_server_the_embedded_engine_starts_and_ends(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")

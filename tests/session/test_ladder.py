@@ -118,7 +118,7 @@ def test_the_two_formulas_differ_by_the_prompt() -> None:
 
 
 @pytest.mark.realtime
-def test_a_length_beyond_the_context_limit_is_a_row_that_says_so_and_the_ladder_goes_on(
+def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("p.toml").write_text("ladder = [64, 8]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
@@ -144,7 +144,7 @@ def test_where_no_length_fits_nothing_was_measured() -> None:
         (1, "every warm-up request failed, the first with http-status: 400: as it was told"),
     ],
 )
-def test_a_length_that_the_server_refuses_is_a_row_that_says_so_and_the_ladder_goes_on(
+def test_a_length_that_the_server_refuses_is_a_row_of_the_ladder(
     warmups: int,
     why: str,
     tmp_path: Path,

@@ -181,7 +181,7 @@ def test_a_dry_run_prints_the_command_and_starts_nothing(
     assert shown(capsys, "--launch-command", "A=1 echo --port {port}") == "A=1 echo --port PORT\n"
 
 
-def test_a_ladder_on_sglang_is_of_token_ids_alone_unless_a_tokenizer_is_asked_for(
+def test_a_ladder_on_sglang_sends_ids_unless_a_tokenizer_is_given(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--launch", "sglang", "--model", "org/m", "--server-python", "venv"]

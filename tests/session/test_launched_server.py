@@ -50,7 +50,7 @@ def report(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_one_server_is_started_for_all_profiles_and_its_log_is_with_each_run(
+def test_one_server_serves_all_profiles_and_each_run_has_its_log(
     ports: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("one", "two"):
@@ -73,7 +73,7 @@ def test_one_server_is_started_for_all_profiles_and_its_log_is_with_each_run(
     assert len(list(Path("runs").iterdir())) == 3
 
 
-def test_the_report_says_how_the_server_was_started_and_is_made_again_from_the_files(
+def test_the_report_from_files_says_how_the_server_was_started(
     ports: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(INSTANT) == 0
@@ -105,7 +105,7 @@ def test_where_an_engine_can_empty_its_cache_it_does_before_each_run(
     ("words", "told"),
     [([], ""), (["--reset-cache"], "prefix cache: unknown has no way to empty its cache ")],
 )
-def test_where_an_engine_cannot_empty_its_cache_that_is_told_to_who_asked_for_it(
+def test_an_engine_that_cannot_flush_its_cache_is_reported(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(launch_command(tmp_path, HEALTHY), *words) == 0
@@ -114,7 +114,7 @@ def test_where_an_engine_cannot_empty_its_cache_that_is_told_to_who_asked_for_it
     assert ("prefix cache:" in said) is bool(told)
 
 
-def test_memory_of_the_server_is_measured_and_what_no_sensor_tells_is_said_with_why(
+def test_server_memory_is_measured_and_missing_sensors_say_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(discovery, "gpus", lambda: Absent("no NVIDIA GPU here"))

@@ -237,7 +237,7 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
 
 
 @pytest.mark.realtime
-def test_a_mode_that_the_client_sees_otherwise_is_wrong_in_the_table_and_in_the_exit_code(
+def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(selftest, "MODES", (MODES[0],))

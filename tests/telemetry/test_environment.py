@@ -79,7 +79,7 @@ def test_no_secret_is_in_a_servers_own_account(text: str, shown: str) -> None:
     assert hide(text) == shown
 
 
-def test_a_long_text_is_looked_through_in_no_time_that_grows_with_its_square() -> None:
+def test_searching_a_long_text_takes_linear_time() -> None:
     assert hide("a-" * 50_000) == "a-" * 50_000
 
 

@@ -43,7 +43,7 @@ def test_a_thor_tells_memory_by_process_and_says_what_it_does_not_tell() -> None
     )
 
 
-def test_without_a_counter_power_is_read_and_a_process_of_two_instances_is_summed() -> None:
+def test_without_an_energy_counter_power_is_read_instances_are_summed() -> None:
     reading = Gpus(RecordedNvml("mig_old")).read([41])
     assert reading.values["power_w", "GPU 0"] == 90.5
     assert reading.values["server_bytes", "GPU 0"] == 19_000_000_000

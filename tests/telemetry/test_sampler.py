@@ -149,7 +149,7 @@ def test_idle_power_is_of_the_same_gpus() -> None:
     assert (found.energy.mean_w, found.energy.idle_w) == (60.0, 20.0)
 
 
-def test_memory_is_the_peak_and_the_median_of_the_second_half_of_the_window() -> None:
+def test_memory_is_the_peak_and_the_second_halfs_median() -> None:
     series: dict[Key, Sequence[float | None]] = {
         ("server_bytes", "GPU 0"): [99, 1, 9, 3, 5, 4, 99],
         ("server_bytes", "GPU 1"): [99, 1, 1, None, 1, 1, 99],

@@ -66,7 +66,7 @@ def test_a_run_delivers_every_capture_and_its_health(server: Target, transport: 
     assert (run.counters.sent, run.counters.ended) == (12, 12)
 
 
-def test_a_killed_capturing_process_leaves_what_had_finished_and_says_how_it_died(server: Target) -> None:
+def test_a_killed_capturing_process_leaves_finished_requests(server: Target) -> None:
     run = capture_process.start(job(server, 1000, 8), "wire")
     captures: list[Capture] = []
     for capture in run.captures():

@@ -147,7 +147,7 @@ def test_a_stop_after_the_end_loses_nothing() -> None:
     assert drained(inbox) == [capture(0), HEALTH]
 
 
-def test_a_sender_that_died_without_reading_the_stop_is_an_end_like_any_other() -> None:
+def test_a_sender_that_dies_before_the_stop_is_a_normal_end() -> None:
     outbox, inbox = pair()
     outbox.put(capture(0))
     outbox.flush_some()

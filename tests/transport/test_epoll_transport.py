@@ -149,7 +149,7 @@ def test_a_finished_answer_whose_last_chunk_is_cut_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
-def test_an_idle_connection_that_the_server_closes_costs_one_resend_and_no_failure(end: End) -> None:
+def test_a_closed_idle_connection_costs_one_resend_and_no_failure(end: End) -> None:
     with ScriptedServer(lambda asked: Answer([WHOLE], end)) as server:
         driven = drive(job_of(server.target(), 4, 1))
         assert len(server.asked) == 4
@@ -180,7 +180,7 @@ def test_a_refused_port_fails_every_request_without_delay(concurrency: int | Non
     assert all(capture.failure and "cannot connect" in capture.failure.detail for capture in driven.captures)
 
 
-def test_a_server_that_takes_only_some_connections_answers_the_rest_of_the_plan_on_those() -> None:
+def test_a_server_that_limits_connections_serves_the_whole_plan() -> None:
     server = VirtualServer(lambda _: stream(3, 0.005), accepts=lambda number: number <= 2)
     driven = drive(job_of(server.target(), 40, 4), "wire", server)
     found = kinds(driven)
@@ -189,7 +189,7 @@ def test_a_server_that_takes_only_some_connections_answers_the_rest_of_the_plan_
     assert set(found) <= {None, FailureKind.CONNECT, FailureKind.TRUNCATED}
 
 
-def test_a_server_that_closes_every_connection_at_once_fails_the_run_instead_of_hanging_it() -> None:
+def test_a_server_that_closes_every_connection_fails_the_run() -> None:
     server = VirtualServer(lambda _: stream(), accepts=lambda number: False)
     driven = drive(job_of(server.target(), 20, 8), "wire", server)
     assert server.connections <= 20 + 2 * 8
@@ -232,7 +232,7 @@ def test_bytes_before_the_first_request_answer_none() -> None:
     assert [capture.index for capture in driven.captures] == [0, 1]
 
 
-def test_an_answer_that_comes_before_the_request_is_written_costs_the_connection() -> None:
+def test_an_answer_before_the_request_is_written_costs_the_connection() -> None:
     early = whole(b'{"detail":"too large"}', "413 Payload Too Large")
     body = b"x" * (8 << 20)
 

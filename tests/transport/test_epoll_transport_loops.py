@@ -146,7 +146,7 @@ def test_a_plan_that_is_done_before_its_time_is_up_does_not_wait_for_it(transpor
 
 
 @both
-def test_a_refused_port_fails_a_request_a_slot_and_second_while_there_is_time(transport: str) -> None:
+def test_a_refused_port_fails_one_request_per_slot_and_second(transport: str) -> None:
     server = VirtualServer(lambda _: stream(), refuses=True)
     driven = drive(job_of(server.target(), 1_000_000, 2, duration_ns=4500 * MS), transport, server)
     assert kinds(driven) == [FailureKind.CONNECT] * 10

@@ -272,7 +272,7 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(name: str,
     assert streamed.failure == Failure(K.NOT_STREAMED, "one JSON body where a stream was requested")
 
 
-def test_every_recorded_response_is_in_a_table_here_or_with_the_generate_ones() -> None:
+def test_every_recorded_response_is_in_a_table() -> None:
     here = Path(__file__)
     source = here.read_text() + next(here.parents[1].rglob("test_sglang.py")).read_text()
     names = {f"{path.parent.name}/{path.stem}" for path in recorded.RESPONSES.glob("*/*.[th]*")}

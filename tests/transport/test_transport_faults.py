@@ -128,9 +128,7 @@ def test_a_request_of_whose_answer_a_byte_came_is_not_sent_again(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
-def test_a_request_that_met_the_close_of_an_idle_connection_is_sent_again_and_its_time_counts(
-    end: End, transport: str
-) -> None:
+def test_a_request_resent_after_an_idle_close_keeps_its_first_time(end: End, transport: str) -> None:
     server = VirtualServer(lambda asked: Answer([0.03], end) if asked.number == 1 else stream())
     driven = drive(job_of(server.target(), 3, 1, limits=LIMITS), transport, server)
     assert len(server.asked) == 4

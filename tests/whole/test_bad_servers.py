@@ -173,7 +173,7 @@ def test_a_server_that_dies_of_its_first_token_is_told_as_dead(
 DIES_LATER = "Server(lambda asked: die(7, 'my last words') if asked.number > 4 else None).serve()"
 
 
-def test_of_a_server_that_dies_midway_what_was_measured_is_kept_and_its_last_words_told(
+def test_a_server_that_dies_midway_leaves_records_and_last_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(launch_command(tmp_path, DIES_LATER)) == 1
@@ -245,7 +245,7 @@ def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
         pytest.param(" ", "the command has no {port}", id="empty"),
     ],
 )
-def test_a_command_that_cannot_be_run_is_told_in_one_line_and_leaves_nothing(
+def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "plain").write_text("#!/bin/sh\n", "utf-8")

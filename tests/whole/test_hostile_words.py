@@ -145,7 +145,7 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:8]!r}")
 @pytest.mark.parametrize("path", sorted({path for _, path, _ in engine_logs._INFO}))
-def test_any_value_at_any_place_of_server_info_is_kept_bounded_or_not_at_all(path: str, odd: Any) -> None:
+def test_any_value_in_server_info_is_kept_bounded_or_dropped(path: str, odd: Any) -> None:
     info: Any = odd
     for step in reversed(path.split(".")):
         info = [info] if step.isdecimal() else {step: info}

@@ -296,9 +296,7 @@ OPEN = "--random-input-len 64 --random-output-len 5 --num-prompts 40 --request-r
 @pytest.mark.parametrize(
     ("words", "notes"), [(CLOSED, set()), (OPEN, {"thin-percentiles"})], ids=["closed", "open"]
 )
-def test_a_run_that_goes_well_has_nothing_to_doubt_though_every_doubt_was_looked_for(
-    words: str, notes: set[str]
-) -> None:
+def test_a_clean_run_has_no_doubt_though_every_doubt_was_checked(words: str, notes: set[str]) -> None:
     made.remember(capacity_per_s=1e6)
 
     def attempt() -> Ran:
@@ -336,9 +334,7 @@ def test_high_load_and_low_load_on_a_server_at_rest_are_valid() -> None:
     ],
     ids=["HTML", "cut off", "malformed", "of somebody else"],
 )
-def test_metrics_that_are_none_cost_the_servers_own_figures_and_nothing_else(
-    metrics: bytes, trouble: str
-) -> None:
+def test_broken_metrics_cost_only_the_server_reported_figures(metrics: bytes, trouble: str) -> None:
     with metered(lambda answers, looks: metrics)() as base_url:
         code, ours, report = bench(base_url, METERED)
     assert ours["window"]["trouble"].endswith(trouble)
@@ -364,7 +360,7 @@ def test_strict_makes_an_exit_code_of_invalid_alone(
     assert (said, name in doubts(ours)) == (code, True)
 
 
-def test_an_explanation_tells_evidence_condition_and_remedy_and_can_be_had_later(
+def test_explain_gives_evidence_condition_and_remedy_later_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with failing(2)() as base_url:

@@ -221,9 +221,7 @@ def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_pat
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
-def test_a_server_that_is_away_for_a_second_does_not_eat_a_closed_loops_plan(
-    transport: str, tmp_path: Path
-) -> None:
+def test_a_server_away_for_a_second_does_not_use_up_the_plan(transport: str, tmp_path: Path) -> None:
     planned = 60
     answer = api(lambda _: stream(OUTPUT, GAP_S))
     with ScriptedServer(answer) as first:

@@ -77,7 +77,7 @@ def test_whatever_changes_a_request_changes_the_digest(change: dict[str, Any]) -
     assert other.digest() != made().digest()
 
 
-def test_a_chosen_seed_and_a_drawn_one_of_the_same_value_give_the_same_ids() -> None:
+def test_a_chosen_seed_and_the_same_drawn_seed_give_the_same_ids() -> None:
     assert prompts(made(Seed(7))) == prompts(made(Seed(7, chosen=True)))
 
 
@@ -97,7 +97,7 @@ def test_warm_up_prompts_are_never_measured_ones() -> None:
 
 
 @pytest.mark.parametrize("num_prompts", [None, 40])
-def test_a_closed_loop_with_a_duration_plans_what_it_may_need_and_draws_it_when_asked(
+def test_a_closed_loop_with_a_duration_draws_prompts_when_needed(
     num_prompts: int | None,
 ) -> None:
     timed = made(duration=60.0, max_concurrency=2, num_prompts=num_prompts)
@@ -119,7 +119,7 @@ def test_an_open_loop_with_a_duration_has_the_requests_due_in_it() -> None:
     assert (short.total, short.notes[1]) == (3, "the schedule ends after 1.0 s, with the last of 3 prompts")
 
 
-def test_texts_for_a_duration_need_a_count_and_the_warm_up_has_no_duration() -> None:
+def test_texts_for_a_duration_need_a_count_warm_up_has_none() -> None:
     pytest.importorskip("transformers")
     subject = ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER)
     keys: dict[str, Any] = {"duration": 5.0, "prompt_format": "text-vllm"}
@@ -202,7 +202,7 @@ def test_what_profile_and_server_cannot_do_together_is_refused(
         made(subject=ModelTarget(engine, "m", endpoint=endpoint), **keys)
 
 
-def test_an_engine_that_refuses_ignore_eos_is_told_otherwise_and_the_report_says_so() -> None:
+def test_without_ignore_eos_an_empty_eos_list_does_the_same() -> None:
     subject = ModelTarget(TRANSFORMERS, "m", tokenizer=TOKENIZER)
     pytest.importorskip("transformers")
     of = made(subject=subject)

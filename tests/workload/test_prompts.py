@@ -70,7 +70,7 @@ def test_other_range_ratios_are_refused(text: str) -> None:
         parse_range_ratio(text)
 
 
-def test_every_prompt_has_exactly_the_length_asked_for_and_only_allowed_ids() -> None:
+def test_every_prompt_has_its_exact_length_and_allowed_ids() -> None:
     allowed = np.array([5, 7, 11, 4000, 151642])
     prompts = token_ids(PromptShape(20, 300, 128), vocabulary=Vocabulary(allowed, "five ids"))
     assert prompts.format == "ids"
@@ -144,7 +144,7 @@ def test_stream_names_that_run_together_are_still_two_streams() -> None:
     assert RandomStream(1, "a", purpose="measure").key("b") != RandomStream(1, "a", purpose="warmup").key("b")
 
 
-def test_the_shared_prefix_is_the_same_in_all_prompts_and_differs_between_streams() -> None:
+def test_the_shared_prefix_is_one_for_all_prompts_of_a_stream() -> None:
     shape = PromptShape(50, 20, 1, prefix_len=32)
     prompts = token_ids(shape)
     assert prompts.input_lens.tolist() == [52] * 50

@@ -169,7 +169,7 @@ def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
 
 
 @pytest.mark.parametrize("prompts", [text_vllm, text_vllm_0_9])
-def test_a_prefix_comes_first_in_every_text_and_on_top_of_the_input_length(
+def test_a_prefix_is_first_in_every_text_on_top_of_its_length(
     prompts: Callable[..., TextPrompts],
 ) -> None:
     made = prompts(PromptShape(3, 10, 1, prefix_len=4), Letters(), 0)
@@ -261,7 +261,7 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
 
 
 @pytest.mark.slow
-def test_loading_says_nothing_and_importing_this_module_does_not_import_transformers() -> None:
+def test_loading_is_silent_and_transformers_is_imported_late() -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (
         "import sys, loadgen.workload.vllm_prompts as t\n"

@@ -138,7 +138,7 @@ def test_what_a_directory_allows(files: dict[str, Any], expected: list[int], tmp
     assert str(tmp_path / "model") in vocabulary.source
 
 
-def test_beside_an_opaque_tokenizer_the_size_comes_from_config_or_from_the_flag(tmp_path: Path) -> None:
+def test_with_an_opaque_tokenizer_config_or_flag_gives_the_size(tmp_path: Path) -> None:
     directory = write(tmp_path / "m", generation_config={"eos_token_id": 2})
     (directory / "tokenizer.model").write_bytes(b"\x0a")
     with pytest.raises(
@@ -301,12 +301,12 @@ def test_a_bound_below_every_id_is_refused(tmp_path: Path) -> None:
         find_vocabulary(str(directory), None, 1)
 
 
-def test_the_committed_tokenizer_allows_its_base_vocabulary_without_the_special_one() -> None:
+def test_the_committed_tokenizer_allows_all_but_special_tokens() -> None:
     vocabulary: Vocabulary = from_directory(Path(__file__).parents[1] / "data" / "tokenizer")
     assert vocabulary.allowed.tolist() == list(range(1, 1500))
 
 
-def test_a_tokenizer_made_here_allows_its_base_vocabulary_without_the_special_one(tmp_path: Path) -> None:
+def test_a_tokenizer_made_here_allows_all_but_special_tokens(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="the tokenizer extra is not installed")
     from builders.tiny_tokenizer import make_tokenizer
 

@@ -146,7 +146,7 @@ def test_without_scipy_there_is_a_ratio_and_what_to_install(monkeypatch: pytest.
         ([8.881234567, 8.881234567], [8.9012345678, 8.9012345678], CLOCK_ERROR),
     ],
 )
-def test_runs_that_are_alike_have_the_error_of_digits_or_clocks_and_not_none(
+def test_identical_runs_have_the_error_of_digits_or_clocks(
     row: list[float], baseline: list[float], floor: float
 ) -> None:
     found = told(row, baseline)
@@ -169,7 +169,7 @@ def test_holm_judges_a_row_more_strictly_beside_others() -> None:
     assert repr(holm(judged, 0.02, 0.05)) == repr(judged)  # nan equals itself in no dataclass of Python 3.13
 
 
-def test_an_interval_that_leaves_1_out_may_not_be_enough_and_it_is_said_why() -> None:
+def test_an_interval_without_1_may_not_be_enough_and_says_why() -> None:
     row = [1.02 * value for value in (1023.37, 1009.94, 1007.21, 983.48, 1021.63)]
     found = told(row)
     assert found.low > 1
@@ -179,7 +179,7 @@ def test_an_interval_that_leaves_1_out_may_not_be_enough_and_it_is_said_why() ->
     )
 
 
-def test_what_an_undecided_row_could_have_found_is_at_the_level_it_was_judged_at() -> None:
+def test_an_undecided_rows_detectable_change_is_at_its_level() -> None:
     judged = holm([told(FASTER), told(NOISY)], 0.02, 0.05)[1]
     level = 0.05 / LOOKS  # the other row being decided, this one stands alone
     assert judged.detectable == pytest.approx(math.expm1(float(separation(4, level / 2)) * judged.error))

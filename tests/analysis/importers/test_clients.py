@@ -66,7 +66,7 @@ def test_vllms_details_give_the_end_to_end_latency_that_the_file_lacks() -> None
     assert only(vllm.read(told, "f")).figures["mean_e2el_ms"] == 7.0
 
 
-def test_latencies_of_fewer_requests_than_succeeded_are_no_end_to_end_latency() -> None:
+def test_latencies_of_fewer_than_succeeded_are_no_e2el() -> None:
     short = {**VLLM, "latencies": [2.0] * 31 + [0.0]}
     assert "mean_e2el_ms" not in only(vllm.read(short, "f")).figures
 
@@ -124,7 +124,7 @@ def test_sglangs_printed_block_renders_again_byte_for_byte() -> None:
     assert render(printed("sglang_rust.stdout.txt").figures, LAYOUTS["sglang"]) == block
 
 
-def test_sglangs_python_client_writes_infinity_and_its_server_tells_its_model() -> None:
+def test_sglangs_python_client_writes_infinity() -> None:
     told = {
         **SGLANG,
         "request_rate": math.inf,

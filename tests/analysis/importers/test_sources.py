@@ -211,7 +211,7 @@ def test_a_campaign_whose_cells_all_failed_is_read(tmp_path: Path) -> None:
     assert len(read(tmp_path).failures) == 1
 
 
-def test_a_ladder_s_runs_have_its_speeds_and_its_tables_are_not_read_again(tmp_path: Path) -> None:
+def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) -> None:
     run_in(tmp_path / "one")
     (tmp_path / "ladder.csv").write_text("model,input_length,speed_tok_s\nm,10,5\n")
     row = {"run": "one", "speed_tok_s": 5.0, "formula": "output/time"}

@@ -104,7 +104,7 @@ WAYS = [
 @pytest.mark.realtime
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["single", "campaign"])
-def test_nothing_is_said_nothing_asked_for_and_nothing_wider_than_the_page(
+def test_no_error_no_request_and_nothing_wider_than_the_page(
     browser: Browser, pages: dict[str, Any], name: str, way: dict[str, Any]
 ) -> None:
     watched = Watched(browser, pages[name], **way)

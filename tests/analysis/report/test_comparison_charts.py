@@ -25,7 +25,7 @@ def at(
     return told(name, load=where, output_throughput=throughput, mean_ttft_ms=ttft, mean_tpot_ms=tpot)
 
 
-def test_each_figure_that_any_row_has_is_a_panel_and_decoding_beside_the_roofline() -> None:
+def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
     run = made_runs.reported(made_runs.run())
     found = made_runs.comparison(
         made_runs.line("base", (run,), roofline=0.5),

@@ -215,7 +215,7 @@ def test_a_page_without_a_single_run_shows_what_failed() -> None:
     assert Parts(page).open == []
 
 
-def test_the_command_that_runs_it_again_is_told_with_the_seed_that_was_drawn() -> None:
+def test_the_command_to_repeat_a_run_has_the_drawn_seed() -> None:
     page, _ = single(concurrency=3)
     assert "<code>loadgen bench --profile made --max-concurrency 3</code>" in page
     assert "--seed 7 repeats the same prompts" in page

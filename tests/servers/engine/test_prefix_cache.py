@@ -82,7 +82,7 @@ def test_what_two_compute_at_once_is_kept_once() -> None:
     assert (cache.in_use, found(cache, 1)) == (0, 1)
 
 
-def test_room_is_made_least_recently_used_first_and_ends_before_beginnings() -> None:
+def test_least_recently_used_go_first_and_ends_before_beginnings() -> None:
     cache = PrefixCache(60, 10)
     cache.release(*use(cache, 1, 2))
     cache.release(*use(cache, 3, 4))
@@ -153,7 +153,7 @@ def test_a_cached_beginning_is_not_prefilled_but_attended_to() -> None:
     assert (scheduler.cache.queried, scheduler.cache.found) == (200, 90)
 
 
-def test_blocks_are_there_for_others_when_the_step_that_computed_them_is_over() -> None:
+def test_blocks_are_shared_once_their_step_is_over() -> None:
     scheduler = engine(batched=30)
     blocks = (1, 2, 3, 4)
     scheduler.add(sequence(40, 9, blocks, "a"))
@@ -214,7 +214,7 @@ def test_a_preempted_request_is_not_admitted_in_the_same_step() -> None:
     assert (ran[preempted_in][0].chunks, len(ran[preempted_in + 1][0].chunks)) == ([], 1)
 
 
-def test_a_preempted_request_finds_its_own_prompt_unless_the_room_was_needed() -> None:
+def test_a_preempted_request_finds_its_prompt_unless_evicted() -> None:
     scheduler = engine(kv=100, preempt=True)
     scheduler.add(sequence(40, 13, name="a"))
     scheduler.add(sequence(40, 30, (1, 2, 3, 4), name="b"))

@@ -119,7 +119,7 @@ def test_stream_options(options: dict[str, bool], usage: tuple[bool, bool]) -> N
     assert (wanted.include_usage, wanted.continuous_usage) == usage
 
 
-def test_early_eos_ends_its_share_of_the_requests_at_the_same_token_every_time() -> None:
+def test_early_eos_ends_its_share_at_the_same_token_every_time() -> None:
     served = ServedModel("m", max_model_len=100_000, early_eos=0.25)
     first = [ask(served=served, prompt=[i], max_tokens=64) for i in range(1000)]
     again = [ask(served=served, prompt=[i], max_tokens=64) for i in range(1000)]

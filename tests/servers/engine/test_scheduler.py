@@ -65,7 +65,7 @@ def test_an_unsteady_machine_is_slower_by_its_age(timing: UnsteadyTiming, age: A
     assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ns
 
 
-def test_the_first_wave_on_a_cold_machine_is_the_outlier_and_an_idle_start_does_not_age_it() -> None:
+def test_the_first_wave_on_a_cold_machine_is_the_outlier() -> None:
     timing = UnsteadyTiming(FittedTiming(overhead_ms=1.0), cold_ms=100.0, cold_steps=1, slowdown_per_s=1.0)
     scheduler = Scheduler(Limits(8, 100, 1000), timing)
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_nothing_to_do_is_no_step() -> None:
     assert engine().begin(0) is None
 
 
-def test_first_token_comes_at_the_end_of_the_last_chunk_and_one_a_step_after_that() -> None:
+def test_the_first_token_ends_the_last_chunk_then_one_a_step() -> None:
     scheduler = engine()
     scheduler.add(sequence(250, 3, "a"))
     works, tokens = zip(*(run(scheduler) for _ in range(5)), strict=True)

@@ -32,7 +32,7 @@ def test_a_command_of_ones_own_is_filled_in_and_seen_by_no_shell(
     assert found == Command(tuple(shlex.split(argv)), environment)
 
 
-def test_a_command_of_ones_own_gets_the_arguments_last_and_the_environment_on_top() -> None:
+def test_a_custom_command_gets_arguments_last_and_the_environment() -> None:
     spec = ServerSpec(model="", port=1, arguments=("--x", "a b"), environment={"A": "2"})
     assert command("A=1 sh {port}", spec) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
 

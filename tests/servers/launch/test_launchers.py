@@ -257,9 +257,7 @@ def test_our_own_environment_comes_before_path(
     assert LAUNCHERS["sglang"](SPEC).argv[0] == str(ours / "bin/python")
 
 
-def test_sglang_is_found_by_its_own_command_on_path_where_our_interpreter_lacks_it(
-    alone: Path, venv: Venv
-) -> None:
+def test_sglang_is_found_by_its_own_command_on_path(alone: Path, venv: Venv) -> None:
     place = venv(RECENT)
     (alone / "sglang").symlink_to(place / "bin/sglang")
     assert LAUNCHERS["sglang"](SPEC).argv[0] == str(place / "bin/python3")
@@ -317,7 +315,7 @@ def test_a_version_that_may_be_recent_is_served(venv: Venv, engine: str, version
 
 
 @pytest.mark.parametrize("says", ["exit 1", "echo one line", "exit 0"])
-def test_an_interpreter_that_says_nothing_is_no_reason_to_refuse_a_command(venv: Venv, says: str) -> None:
+def test_a_silent_interpreter_is_no_reason_to_refuse_a_command(venv: Venv, says: str) -> None:
     assert command("vllm", venv(RECENT, says=says)).argv[1] == "serve"
 
 

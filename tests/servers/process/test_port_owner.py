@@ -120,7 +120,7 @@ def test_who_takes_what_is_sent_to_loopback(
     assert check(running, 8000) is owner
 
 
-def test_a_socket_whose_owner_may_not_be_seen_is_foreign_when_ones_own_may(
+def test_a_socket_of_a_hidden_owner_is_foreign(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(psutil, "net_connections", seen(listener("127.0.0.1", 8000, None)))
