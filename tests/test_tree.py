@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -191,6 +192,21 @@ def test_names_are_nouns_of_the_field(path: Path) -> None:
         if isinstance(node, ast.ClassDef):
             assert not re.search(r"(Manager|Handler|Factory|Helper|Utils?)$", node.name), node.name
     assert path.stem not in ("utils", "helpers", "common", "misc")
+
+
+def test_each_noun_of_the_client_is_used_once() -> None:
+    classes = [
+        node.name
+        for path in sorted(ROOT.glob("loadgen/**/*.py"))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert sorted(name for name, count in Counter(classes).items() if count > 1) == []
+
+
+@pytest.mark.parametrize("path", named(TESTS))
+def test_a_tests_name_has_fewer_than_70_characters(path: Path) -> None:
+    assert [function.name for function in functions(parsed(path)) if len(function.name) >= 70] == []
 
 
 @pytest.mark.parametrize("path", named([*CODE, *TESTS, *TEXT]))

@@ -31,7 +31,7 @@ class Comparison(msgspec.Struct, frozen=True):
     `messages` are lines on what could not be read, or was named twice.
     """
 
-    tables: tuple[model.Comparison, ...]
+    tables: tuple[model.ComparedLoad, ...]
     messages: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -96,7 +96,7 @@ def _sources(
     return Sources(tuple(reported), tuple(troubles), tuple(failures)), places
 
 
-class AuditedRun(msgspec.Struct, frozen=True):
+class RunAudit(msgspec.Struct, frozen=True):
     """One run of an audit: its name, the file or place it was read from, and what was found."""
 
     name: str
@@ -113,7 +113,7 @@ class Audit:
     def __init__(self, audited: Audited) -> None:
         self._audited = audited
         self.runs = tuple(
-            AuditedRun(run["name"], run["source"], Verdict.of(run)) for run in audited.json()["runs"]
+            RunAudit(run["name"], run["source"], Verdict.of(run)) for run in audited.json()["runs"]
         )
         self.messages = tuple(audited.messages)
 

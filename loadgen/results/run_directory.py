@@ -27,7 +27,7 @@ from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_metadata import FORMATS, Facts, LateFacts
 from loadgen.validity.sections import Broken, guarded
-from loadgen.validity.verdict import Verdict
+from loadgen.validity.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
 _LARGEST_RESULT = 1 << 30
@@ -49,7 +49,7 @@ class Result:
         return compute(self.records, self.facts.ask())
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunVerdict:
         """Whether the figures can be believed."""
         return verdict.judge(RunEvidence(self.facts, self.records, self.metrics))
 

@@ -25,7 +25,7 @@ _COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(.+)")
 _RAM_OFF = 0.15  # of what a board's memory shows as, by how much is kept back
 
 
-class _Row(BaseModel, extra="forbid"):
+class _MachineRow(BaseModel, extra="forbid"):
     name: str
     bandwidth_gb_s: float
     tflops: dict[str, float]
@@ -149,6 +149,6 @@ def machines() -> dict[str, Machine]:
 
 
 @cache
-def _rows() -> dict[str, _Row]:
+def _rows() -> dict[str, _MachineRow]:
     text = resources.files(__package__).joinpath("machines.toml").read_text("utf-8")
-    return {key: _Row(**row) for key, row in tomllib.loads(text).items()}
+    return {key: _MachineRow(**row) for key, row in tomllib.loads(text).items()}

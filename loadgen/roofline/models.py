@@ -31,7 +31,7 @@ class Named(msgspec.Struct, frozen=True):
     quantization: str  # as AWQ, Int4-W4A16, GGUF-Q4_K_M; "" where the name has none
 
 
-class _Row(BaseModel, extra="forbid"):
+class _ModelRow(BaseModel, extra="forbid"):
     hub: str
     parameters_b: float
     config: dict[str, Any]
@@ -81,10 +81,10 @@ def models() -> dict[str, Architecture]:
 
 
 @cache
-def rows() -> dict[str, _Row]:
+def rows() -> dict[str, _ModelRow]:
     """The table's rows by key."""
     text = resources.files(__package__).joinpath("models.toml").read_text("utf-8")
-    return {key: _Row(**row) for key, row in tomllib.loads(text).items()}
+    return {key: _ModelRow(**row) for key, row in tomllib.loads(text).items()}
 
 
 @cache

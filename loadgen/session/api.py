@@ -14,7 +14,7 @@ from loadgen.results import run_directory
 from loadgen.results.run import Place, Run
 from loadgen.session import keywords
 from loadgen.session.attach import attach, settings
-from loadgen.session.background import Call
+from loadgen.session.background import BackgroundRun
 from loadgen.session.bench import check, seeded
 from loadgen.session.keywords import BenchOptions
 from loadgen.session.options import Options
@@ -72,10 +72,10 @@ async def bench_async(
         raise
 
 
-def _begin(base_url: str | None, profile: Place | Profile | None, given: BenchOptions) -> Call[Run]:
+def _begin(base_url: str | None, profile: Place | Profile | None, given: BenchOptions) -> BackgroundRun[Run]:
     options, workload = keywords.parsed(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
-    return Call(lambda interrupts: _measure(options, workload, interrupts))
+    return BackgroundRun(lambda interrupts: _measure(options, workload, interrupts))
 
 
 def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run:

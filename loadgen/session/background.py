@@ -14,7 +14,7 @@ from loadgen.session.signals import CANCELLED, Interrupts, StopRequest
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class BackgroundRun(Generic[T]):
     """Something under way in a thread of its own, which a request stops in order.
 
     The thread is needed: a measurement blocks, runs an event loop, and lowers its own priority.

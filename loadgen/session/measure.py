@@ -22,7 +22,7 @@ from loadgen.session import signals
 from loadgen.session.progress import Display, Progress
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.stop_rules import StopRules
-from loadgen.transport.capture_process import Run, start
+from loadgen.transport.capture_process import CaptureRun, start
 from loadgen.transport.job import Health, Job, Limits, Target
 from loadgen.workload.plan import Plan
 
@@ -75,7 +75,7 @@ class Watch(msgspec.Struct, frozen=True):
 class _Ending:
     """Why a run is to end before its plan; the second signal ends the command."""
 
-    run: Run
+    run: CaptureRun
     signal: int = 0
     gone: bool = False
 

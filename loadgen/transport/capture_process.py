@@ -34,7 +34,7 @@ _FORKING = threading.Lock()
 
 
 @dataclass
-class Run:
+class CaptureRun:
     """A job under way in its own process."""
 
     pid: int
@@ -96,7 +96,7 @@ class Run:
         self.inbox.sock.close()
 
 
-def start(job: Job, transport: str) -> Run:
+def start(job: Job, transport: str) -> CaptureRun:
     """Begin to send a job's requests from a process of their own; any thread may."""
     # Here, as a child that imports would wait for whatever other threads import.
     build: Build = resolve_name(f"loadgen.transport.{TRANSPORTS[transport]}")
@@ -109,7 +109,7 @@ def start(job: Job, transport: str) -> Run:
             outbox.sock.close()
     if pid:
         _schedule("SCHED_BATCH")  # a server on this machine and the child run first where cores are short
-        return Run(pid, inbox, counters, bytearray(job.count))
+        return CaptureRun(pid, inbox, counters, bytearray(job.count))
     code = 1
     try:
         signal.set_wakeup_fd(-1)  # of the program's event loop

@@ -33,7 +33,7 @@ class Level(StrEnum):
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RunVerdict(msgspec.Struct, frozen=True):
     """The doubts found, worst first, and those that could not be checked."""
 
     findings: tuple[Finding, ...]
@@ -69,7 +69,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return tuple(finding for finding in self.findings if finding.rule.severity is not Severity.NOTE)
 
 
-def judge(run: RunEvidence) -> Verdict:
+def judge(run: RunEvidence) -> RunVerdict:
     """Check every doubt; one that raises is not judged, and costs no other."""
     failed: list[Broken] = []
     nothing: Evidence | None = None
@@ -79,7 +79,7 @@ def judge(run: RunEvidence) -> Verdict:
     )
     sources = guarded("sources", lambda: run.sources, set(Source), failed)
     judged = {finding.rule.code for finding in findings} | {broken.name for broken in failed}
-    return Verdict(
+    return RunVerdict(
         findings=tuple(findings),
         unchecked=tuple(
             doubt for doubt in DOUBTS if doubt.code not in judged and doubt.source not in sources
@@ -88,7 +88,7 @@ def judge(run: RunEvidence) -> Verdict:
     )
 
 
-def lines(verdict: Verdict) -> list[str]:
+def lines(verdict: RunVerdict) -> list[str]:
     """What stands under the block, each line still to be wrapped: the gravest in full, the rest by code."""
     full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
@@ -103,14 +103,14 @@ def lines(verdict: Verdict) -> list[str]:
     return [f"{first}: {full[0]}", *(f"and: {doubt}" for doubt in full[1:]), *rest, *unjudged]
 
 
-def _unjudged(verdict: Verdict) -> Iterator[str]:
+def _unjudged(verdict: RunVerdict) -> Iterator[str]:
     """A line for each exception that kept doubts from being judged: our fault, and no doubt about the run."""
     for why in dict.fromkeys(broken.why for broken in verdict.failed):
         names = ", ".join(broken.name for broken in verdict.failed if broken.why == why)
         yield f"not judged: {names} raised {why}; please report it"
 
 
-def explain(verdict: Verdict) -> list[str]:
+def explain(verdict: RunVerdict) -> list[str]:
     """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
     shown = [f"verdict: {verdict.level}"]
     shown += [line for finding in verdict.findings for line in rule.explained(finding)]
@@ -124,7 +124,7 @@ def explain(verdict: Verdict) -> list[str]:
     return shown
 
 
-def json(verdict: Verdict) -> dict[str, Any]:
+def json(verdict: RunVerdict) -> dict[str, Any]:
     """The verdict as it stands in the result."""
     return {
         "level": verdict.level.value,

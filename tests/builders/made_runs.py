@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics import vllm_keys
@@ -138,7 +138,7 @@ def cell(checkpoint: str, repeat: int) -> Cell:
     )  # fmt: skip
 
 
-def line(name: str, runs: tuple[Reported, ...], call: Call | None = None, **changes: Any) -> Line:
+def line(name: str, runs: tuple[Reported, ...], call: Decision | None = None, **changes: Any) -> Line:
     """A row whose every effect is the same call; None: the baseline."""
     known = [figure for figure in FIGURES if runs and runs[0].figure(figure.key)]
     summaries = {}
@@ -150,16 +150,17 @@ def line(name: str, runs: tuple[Reported, ...], call: Call | None = None, **chan
     effects = {}
     for figure in known if call is not None else ():
         effects[figure.key] = Effect(
-            call or Call.NONE, 1.25, 1.2, 1.3, p=0.001, p_adjusted=0.002, p_equivalent=0.9, units=len(runs),
-            paired=True, detectable=0.02, more_runs=7 if call is Call.UNDECIDED else None,
+            call or Decision.NONE, 1.25, 1.2, 1.3, p=0.001, p_adjusted=0.002, p_equivalent=0.9,
+            units=len(runs), paired=True, detectable=0.02,
+            more_runs=7 if call is Decision.UNDECIDED else None,
         )  # fmt: skip
     return Line(name, runs, summaries, effects, **changes)
 
 
-def comparison(*lines: Line) -> Comparison:
+def comparison(*lines: Line) -> ComparedLoad:
     """The lines under their load, the first the baseline."""
     load = lines[0].runs[0].load
-    return Comparison(load, lines[0].name, FIGURES, "output_throughput", lines, 0.02, 0.05, ("a remark",))
+    return ComparedLoad(load, lines[0].name, FIGURES, "output_throughput", lines, 0.02, 0.05, ("a remark",))
 
 
 def keep(run: Result, directory: Path, report: str = "report\n") -> Path:

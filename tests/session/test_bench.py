@@ -275,9 +275,9 @@ def test_ctrl_c_once_reports_what_finished(transport: str, capsys: pytest.Captur
 def test_ctrl_c_twice_is_out_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loadgen.transport.capture_process import Run
+    from loadgen.transport.capture_process import CaptureRun
 
-    monkeypatch.setattr(Run, "stop", lambda self: None)  # a run that does not heed the first
+    monkeypatch.setattr(CaptureRun, "stop", lambda self: None)  # a run that does not heed the first
     script, _ = interrupting(2)
     with ScriptedServer(api(script)) as server:
         assert bench(server, "--num-prompts", "40") == 130
@@ -298,9 +298,9 @@ def test_ctrl_c_twice_is_out_at_once(
 def test_a_capturing_process_that_dies_leaves_a_partial_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loadgen.transport.capture_process import Run
+    from loadgen.transport.capture_process import CaptureRun
 
-    monkeypatch.setattr(Run, "stop", lambda self: os.kill(self.pid, signal.SIGKILL))
+    monkeypatch.setattr(CaptureRun, "stop", lambda self: os.kill(self.pid, signal.SIGKILL))
     script, _ = interrupting(1)
     with ScriptedServer(api(script)) as server:
         assert bench(server, "--num-prompts", "40") in (1, 130)

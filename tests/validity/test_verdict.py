@@ -13,7 +13,7 @@ from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Finding, Rule, Severity, Source, table
 from loadgen.validity.sections import Broken
-from loadgen.validity.verdict import Level, Verdict
+from loadgen.validity.verdict import Level, RunVerdict
 
 BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
 BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
@@ -22,9 +22,11 @@ BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
 ZERO = "ZeroDivisionError: division by zero"
 
 
-def of(*names: str, blind: Sequence[Rule[RunEvidence]] = (), failed: dict[str, str] | None = None) -> Verdict:
+def of(
+    *names: str, blind: Sequence[Rule[RunEvidence]] = (), failed: dict[str, str] | None = None
+) -> RunVerdict:
     found = tuple(Finding(BY_NAME[name], f"{name} by 7 %") for name in names)
-    return Verdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())))
+    return RunVerdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())))
 
 
 def told(name: str) -> str:
@@ -87,7 +89,7 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
         ),
     ],
 )
-def test_the_gravest_is_told_whole_and_the_rest_by_name(found: Verdict, lines: list[str]) -> None:
+def test_the_gravest_is_told_whole_and_the_rest_by_name(found: RunVerdict, lines: list[str]) -> None:
     assert verdict.lines(found) == lines
 
 

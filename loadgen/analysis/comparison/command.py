@@ -9,7 +9,7 @@ from typing import Any
 
 from loadgen.analysis.comparison import campaigns, ceilings, comparison, export, memory_fit, rankings, render
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.model import Comparison, ComparisonOptions
+from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
 from loadgen.protocol.layout import wrapped
@@ -23,7 +23,7 @@ from loadgen.workload.paths import place
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 _Form = tuple[
-    Callable[[Sequence[Comparison]], str], Callable[[Table], str], Callable[[str], str]
+    Callable[[Sequence[ComparedLoad]], str], Callable[[Table], str], Callable[[str], str]
 ]  # how a comparison, another table and its title are written
 _TEXT: _Form = render.text, speed_tables.text, lambda title: "\n".join(wrapped(title, "")) + "\n"
 _MARKDOWN: _Form = (
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def compared(read: Sources, ask: ComparisonOptions) -> list[Comparison]:
+def compared(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
     """A table a load of everything that was read; raises UsageError."""
     runs, lacking = ceilings.completed(read.reported, ask.machine)
     return comparison.compare(runs, ask, read.failures, lacking)
@@ -105,7 +105,7 @@ def complain(problems: Sequence[str]) -> None:
         printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
 
 
-def _shown(tables: Sequence[Comparison], given: argparse.Namespace) -> str:
+def _shown(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> str:
     drawn = _drawn(tables, given)
     if given.json:
         whole = export.json(tables) | {name: _json(table) for name, _, table in drawn}
@@ -116,7 +116,7 @@ def _shown(tables: Sequence[Comparison], given: argparse.Namespace) -> str:
     return "\n".join(titled(title) + other(table) for _, title, table in drawn)
 
 
-def _drawn(tables: Sequence[Comparison], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
+def _drawn(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
     """The other tables that are asked for: key in the JSON, title, table."""
     drawn = []
     for number, table in enumerate(tables, 1):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from loadgen.analysis.comparison import groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
-from loadgen.analysis.comparison.model import Comparison, ComparisonOptions, Figure, Line
+from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions, Figure, Line
 from loadgen.analysis.comparison.rows import FIGURES, BaselineRuns, value_of
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
@@ -34,7 +34,7 @@ def compare(
     ask: ComparisonOptions,
     failures: Sequence[FailedCell] = (),
     lacking: Sequence[str] = (),
-) -> list[Comparison]:
+) -> list[ComparedLoad]:
     """A table a load, in order of appearance; Holm over rows and loads of each figure.
 
     A run that is there twice is used once; failed cells are failures of their rows; what is `lacking` of the
@@ -134,7 +134,7 @@ def _lost(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
     return groups.grouped(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
-def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> Comparison:
+def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:
     """One load, each row judged by itself."""
     every = [run for runs in group.rows.values() for run in runs]
     figures = _figures(every)
@@ -151,7 +151,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
             messages = tuple(reason if n == 1 else f"{n} cells: {reason}" for reason, n in reasons.items())
             lines_made.append(replace(line, failures=messages))
     remarks, margin = tuple(_remarks(group, baseline, reference, lines_made)), ask.equivalence
-    return Comparison(
+    return ComparedLoad(
         group.load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks
     )
 
@@ -201,7 +201,7 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
         yield "not all runs are paired: with other prompts, or outside a campaign, they vary by prompts too"
 
 
-def _together(tables: Sequence[Comparison]) -> list[Comparison]:
+def _together(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
     """The rows of all loads judged together in each figure, then checked for being fast because broken."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
@@ -215,7 +215,7 @@ def _together(tables: Sequence[Comparison]) -> list[Comparison]:
     return [_answered(table, list(islice(judged_rows, len(table.lines)))) for table in tables]
 
 
-def _answered(table: Comparison, rows: Sequence[Line]) -> Comparison:
+def _answered(table: ComparedLoad, rows: Sequence[Line]) -> ComparedLoad:
     """The table with its final rows, and marks from the answers of each."""
     baseline = next((line for line in rows if line.name == table.baseline), None)
     marked = (

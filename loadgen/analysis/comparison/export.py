@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from loadgen.analysis.comparison.model import Comparison, Line
+from loadgen.analysis.comparison.model import ComparedLoad, Line
 from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
 from loadgen.results.csv_text import csv_table
@@ -22,20 +22,20 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def csv(comparisons: Sequence[Comparison]) -> str:
+def csv(comparisons: Sequence[ComparedLoad]) -> str:
     """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
     rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
     finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return csv_table(CSV_COLUMNS, finite_rows)
 
 
-def json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
     clean: dict[str, Any] = strict({"format": FORMAT, "comparisons": list(map(_comparison, comparisons))})
     return clean
 
 
-def _csv_rows(comparison: Comparison, line: Line) -> Iterator[dict[str, Any]]:
+def _csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
     about = {
         "load": comparison.load.name,
         "checkpoint": line.name,
@@ -65,7 +65,7 @@ def _csv_rows(comparison: Comparison, line: Line) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: ComparedLoad) -> dict[str, Any]:
     return {
         "load": asdict(comparison.load),
         **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
@@ -75,7 +75,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _line(comparison: Comparison, line: Line) -> dict[str, Any]:
+def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
     ratio, low, high = speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from loadgen.analysis.comparison.ceilings import stored
-from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.model import ComparedLoad
 from loadgen.analysis.comparison.rankings import checkpoint
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol import engines
@@ -27,7 +27,7 @@ class Need(msgspec.Struct, frozen=True):
     how: str
 
 
-def fits(comparisons: Iterable[Comparison], context: int = CONTEXT) -> Table:
+def fits(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
     """Each checkpoint once: GiB that it needs, the source of that, and yes or no for each size of memory.
 
     Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the

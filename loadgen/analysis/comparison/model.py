@@ -47,7 +47,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
         return given if named else replace(given, key=self.campaign.hardware)
 
 
-class Call(StrEnum):
+class Decision(StrEnum):
     """The verdict on a difference."""
 
     FASTER = "faster"
@@ -73,7 +73,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Effect(msgspec.Struct, frozen=True):
     """A row against the baseline in one figure; ratios are row ÷ baseline, geometric."""
 
-    call: Call
+    call: Decision
     ratio: float  # NaN if there is no ratio
     low: float = float("nan")  # 95 % interval of the ratio
     high: float = float("nan")
@@ -115,7 +115,7 @@ class Line(msgspec.Struct, frozen=True):
     answers: str = ""  # where those to the greedy prompts first differ from the baseline's
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class ComparedLoad(msgspec.Struct, frozen=True):
     """One load: its rows compared with the baseline."""
 
     load: Load

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from loadgen.analysis.comparison.model import Comparison, Line
+from loadgen.analysis.comparison.model import ComparedLoad, Line
 from loadgen.analysis.comparison.rows import figure
 from loadgen.results.speed_tables import Column, Table
 from loadgen.roofline import models
@@ -53,7 +53,7 @@ class Model(msgspec.Struct, frozen=True):
         return f"{'MoE' if self.active_b else 'Dense'} {self.quantization or 'BF16'}"
 
 
-def ranking(comparison: Comparison) -> Table:
+def ranking(comparison: ComparedLoad) -> Table:
     """The rows of one load by their headline figure, the fastest first, as the RTX PRO 6000 page has them."""
     key = comparison.headline
     ranked = [line for line in comparison.lines if key in line.summaries]
@@ -71,7 +71,7 @@ def ranking(comparison: Comparison) -> Table:
     return Table(tuple(columns), tuple(body), notes=notes)
 
 
-def effects(comparison: Comparison) -> Table:
+def effects(comparison: ComparedLoad) -> Table:
     """Base models × quantizations: the headline figure and how many times the same model's in BF16 that is.
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
@@ -104,7 +104,7 @@ def checkpoint(line: Line) -> str:
     return line.runs[0].name or line.name if cell is None else cell.checkpoint
 
 
-def unlike(comparison: Comparison, line: Line) -> bool:
+def unlike(comparison: ComparedLoad, line: Line) -> bool:
     """Whether a row was refused: its load or machine was another."""
     effect = line.effects.get(comparison.headline)
     return effect is not None and effect.unlike

@@ -7,14 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loadgen.analysis.comparison import rows
 from loadgen.analysis.comparison.groups import grouped
-from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
 from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import speed_tables
 from loadgen.results.speed_tables import Column, Table
 
-SIGNS = {Call.FASTER: "+", Call.SLOWER: "-", Call.EQUIVALENT: "=", Call.UNDECIDED: "?", Call.NONE: " "}
+SIGNS = {
+    Decision.FASTER: "+",
+    Decision.SLOWER: "-",
+    Decision.EQUIVALENT: "=",
+    Decision.UNDECIDED: "?",
+    Decision.NONE: " ",
+}
 SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
 UNKNOWN_LOAD = "unknown load"
 _LONGEST_NAME = 44
@@ -25,12 +31,12 @@ _MARK = "  "
 _BASELINE, _FAILED = "baseline", "failed"
 
 
-def text(comparisons: Sequence[Comparison]) -> str:
+def text(comparisons: Sequence[ComparedLoad]) -> str:
     """Every load's table and its notes, in 80 columns."""
     return "\n\n".join("\n".join(_load_lines(comparison)) for comparison in comparisons) + "\n"
 
 
-def markdown(comparisons: Sequence[Comparison]) -> str:
+def markdown(comparisons: Sequence[ComparedLoad]) -> str:
     """The same as Markdown: a table a load, its remarks and marks as a list."""
     titles = [speed_tables.markdown_text(described(comparison.load)) for comparison in comparisons]
     drawn = [speed_tables.markdown(_table(comparison)) for comparison in comparisons]
@@ -63,7 +69,7 @@ def speed_up(effect: Effect | None) -> tuple[float, float, float]:
     return effect.ratio, effect.low, effect.high
 
 
-def _load_lines(comparison: Comparison) -> Iterator[str]:
+def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
     yield from _wrapped(described(comparison.load))
     yield "=" * WIDTH
     yield _header(comparison)
@@ -78,33 +84,33 @@ def _load_lines(comparison: Comparison) -> Iterator[str]:
         yield from (row for sentence in sentences for row in _wrapped(f"{_MARK}{sentence}", _MARK * 2))
 
 
-def _columns(comparison: Comparison) -> list[Figure]:
+def _columns(comparison: ComparedLoad) -> list[Figure]:
     """The headline first, then the other figures with a verdict, as many as fit."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
 
-def _measured(comparison: Comparison) -> list[Figure]:
+def _measured(comparison: ComparedLoad) -> list[Figure]:
     return [figure for figure in comparison.figures if figure.key in _MEASURED]
 
 
-def _rooflines(comparison: Comparison) -> bool:
+def _rooflines(comparison: ComparedLoad) -> bool:
     return any(line.roofline is not None for line in comparison.lines)
 
 
-def _header(comparison: Comparison) -> str:
+def _header(comparison: ComparedLoad) -> str:
     cells = [f"{figure.label}  " for figure in _columns(comparison)]
     cells += [{"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured(comparison)]
     return _cells(comparison, [*cells, *["roof"] * _rooflines(comparison)])
 
 
-def _cells(comparison: Comparison, cells: Sequence[str]) -> str:
+def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
     figures = (*_columns(comparison), *_measured(comparison))
     widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
     return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
 
 
-def _row(comparison: Comparison, line: Line) -> Iterator[str]:
+def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
     """The name with its speed-up and verdict; the figures below."""
     left, right = middle_cut(line.name, _LONGEST_NAME), _verdict(comparison, line)
     yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
@@ -119,20 +125,20 @@ def _row(comparison: Comparison, line: Line) -> Iterator[str]:
         yield _cells(comparison, cells)
 
 
-def _verdict(comparison: Comparison, line: Line) -> str:
+def _verdict(comparison: ComparedLoad, line: Line) -> str:
     """The headline figure's: 3.61× (3.55–3.68)      faster."""
     call = _call(comparison, line)
     return call if call in (_BASELINE, _FAILED) else f"{multiplied(comparison, line)}  {call:>10}"
 
 
-def _call(comparison: Comparison, line: Line) -> str:
+def _call(comparison: ComparedLoad, line: Line) -> str:
     if line.name == comparison.baseline or not line.runs:
         return _BASELINE if line.name == comparison.baseline else _FAILED
     effect = line.effects.get(comparison.headline)
     return "" if effect is None else str(effect.call)
 
 
-def multiplied(comparison: Comparison, line: Line) -> str:
+def multiplied(comparison: ComparedLoad, line: Line) -> str:
     """The speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
     ratio, low, high = speed_up(line.effects.get(comparison.headline))
     if not math.isfinite(ratio):
@@ -176,11 +182,11 @@ def _count(tokens: float) -> str:
     return f"{tokens:.0f}" if tokens == round(tokens) else f"{tokens:.1f}"
 
 
-def _legend(comparison: Comparison, signs: bool = True) -> str:
+def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     parts = []
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
         parts.append("± half of the mean's 95 % confidence interval")
-    if any(effect.call is not Call.NONE for line in comparison.lines for effect in line.effects.values()):
+    if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in comparison.lines):
@@ -191,7 +197,7 @@ def _legend(comparison: Comparison, signs: bool = True) -> str:
     return "; ".join(parts)
 
 
-def _notes(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
+def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
     """What stands under a table, by kind: what is not decided, marks, answers, failures.
 
     Of each undecided row what its runs could have found and how many more it takes; then why, if known.
@@ -201,8 +207,8 @@ def _notes(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
         for line in comparison.lines
         if (effect := line.effects.get(comparison.headline)) is not None
     ]
-    without = [(name, effect.why) for name, effect in effects if effect.call is Call.NONE and effect.why]
-    open_effects = [(name, effect) for name, effect in effects if effect.call is Call.UNDECIDED]
+    without = [(name, effect.why) for name, effect in effects if effect.call is Decision.NONE and effect.why]
+    open_effects = [(name, effect) for name, effect in effects if effect.call is Decision.UNDECIDED]
     powers = [(name, undecided(effect)) for name, effect in open_effects]
     reasons = [(name, effect.why) for name, effect in open_effects if effect.why]
     for title, pairs in (
@@ -236,7 +242,7 @@ def _wrapped(text: str, indent: str = _MARK) -> list[str]:
     return wrapped(printable(text), indent)
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: ComparedLoad) -> Table:
     figures = [*_columns(comparison), *_measured(comparison)]
     columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
     columns += [Column("roofline", "% of roofline")] * _rooflines(comparison)
@@ -255,5 +261,5 @@ def _table(comparison: Comparison) -> Table:
 
 def _cell(figure: Figure, line: Line) -> str:
     effect = line.effects.get(figure.key)
-    sign = "" if effect is None or effect.call is Call.NONE else f" ({effect.call})"
+    sign = "" if effect is None or effect.call is Decision.NONE else f" ({effect.call})"
     return f"{spread(figure, line.summaries.get(figure.key))}{sign}"

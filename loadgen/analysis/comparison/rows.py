@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import comparability, pairs, statistics
-from loadgen.analysis.comparison.model import Call, ComparisonOptions, Effect, Figure, Line, Summary
+from loadgen.analysis.comparison.model import ComparisonOptions, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
@@ -87,7 +87,7 @@ def line(
     effects = {}
     for column in () if is_baseline else figures:
         if any(value_of(run, column.key) is not None for run in shown):
-            none = Effect(Call.NONE, math.nan, unlike=unlike, why=why)
+            none = Effect(Decision.NONE, math.nan, unlike=unlike, why=why)
             effects[column.key] = none if why else _effect(used, reference, column)
     return Line(
         name,
@@ -115,8 +115,8 @@ def _fingerprints(line: Line | None) -> list[Fingerprint]:
 
 def _is_faster(effect: Effect | None, margin: float) -> bool:
     """Called faster, or with no verdict by more than the margin."""
-    if effect is None or effect.call is not Call.NONE:
-        return effect is not None and effect.call is Call.FASTER
+    if effect is None or effect.call is not Decision.NONE:
+        return effect is not None and effect.call is Decision.FASTER
     gain = effect.ratio if effect.higher_is_faster else 1 / effect.ratio
     return gain > 1 + margin
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison.estimate import CLOCK_ERROR, Estimate, estimate
-from loadgen.analysis.comparison.model import Call, Effect
+from loadgen.analysis.comparison.model import Decision, Effect
 from loadgen.analysis.comparison.multiplicity import Family, family, more_runs
 from loadgen.analysis.comparison.power import separation
 
@@ -52,7 +52,7 @@ def effect(
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
     ratio, fewest = _geometric(row) / _geometric(baseline), min(len(row), len(baseline))
-    bare = Effect(Call.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
+    bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
     if why := _refusal(row, baseline):
         return replace(bare, why=why)
     floor = _floor(row, baseline)
@@ -106,7 +106,7 @@ def _judged(effect: Effect, rows: Family, at: int, detectable: float, more: floa
     """One row of the family; `detectable` and `more_runs` are set of an undecided row only."""
     judged = replace(
         effect,
-        call=Call.NONE,
+        call=Decision.NONE,
         p_adjusted=float(rows.p[at]),
         p_equivalent_adjusted=float(rows.p_equivalent[at]),
         detectable=math.nan,
@@ -116,13 +116,13 @@ def _judged(effect: Effect, rows: Family, at: int, detectable: float, more: floa
     if effect.higher_is_faster is None:
         return judged
     if rows.equivalent[at]:
-        return replace(judged, call=Call.EQUIVALENT)
+        return replace(judged, call=Decision.EQUIVALENT)
     if rows.differs[at]:
         faster = (effect.ratio > 1) == effect.higher_is_faster
-        return replace(judged, call=Call.FASTER if faster else Call.SLOWER)
+        return replace(judged, call=Decision.FASTER if faster else Decision.SLOWER)
     needed = None if math.isinf(more) else int(more)
     why = _NEARLY if effect.p <= rows.alpha else judged.why
-    return replace(judged, call=Call.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
+    return replace(judged, call=Decision.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
 
 
 def _refusal(row: Sequence[float], baseline: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison.groups import grouped
-from loadgen.analysis.comparison.model import Comparison, Figure, Line
+from loadgen.analysis.comparison.model import ComparedLoad, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
 from loadgen.analysis.report.formatting import FigureTable
 from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel
@@ -21,7 +21,7 @@ _BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", Fals
 _THROUGHPUT, _TTFT, _TPOT, _SPEED = "output_throughput", "mean_ttft_ms", "mean_tpot_ms", "speed_tok_s"
 
 
-def comparison(compared: Comparison) -> Iterator[Panel]:
+def comparison(compared: ComparedLoad) -> Iterator[Panel]:
     """A panel of bars a figure, checkpoints as bars, then how near decoding came to the roofline."""
     for figure in compared.figures:
         bars = tuple(_bar(line, figure) for line in compared.lines if figure.key in line.summaries)
@@ -61,7 +61,7 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
     return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
 
 
-def distributions(compared: Comparison) -> list[Panel]:
+def distributions(compared: ComparedLoad) -> list[Panel]:
     """The latencies of the rows over one another, of those whose requests are known."""
     groups = [(line.name, [run.run for run in line.runs if run.run is not None]) for line in compared.lines]
     groups = [(name, runs) for name, runs in groups if runs]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.analysis.comparison import memory_fit, rankings
-from loadgen.analysis.comparison.model import Comparison
+from loadgen.analysis.comparison.model import ComparedLoad
 from loadgen.analysis.comparison.render import described
 from loadgen.analysis.report import comparison_charts, formatting
 from loadgen.analysis.report.panel import Panel
@@ -26,7 +26,7 @@ class Compared(msgspec.Struct, frozen=True):
 
     anchor: str
     title: str
-    comparison: Comparison
+    comparison: ComparedLoad
     tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
     bars: tuple[Panel, ...]
     distributions: tuple[Panel, ...]
@@ -53,7 +53,7 @@ class Document(msgspec.Struct, frozen=True):
 
 def document(
     reported: Sequence[Reported],
-    comparisons: Sequence[Comparison] = (),
+    comparisons: Sequence[ComparedLoad] = (),
     failures: Sequence[FailedCell] = (),
     errors: Sequence[str] = (),
 ) -> Document:
@@ -82,14 +82,14 @@ def document(
     )
 
 
-def _ordered(reported: Sequence[Reported], comparisons: Sequence[Comparison]) -> list[Reported]:
+def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
     """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
     rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
     places = {id(run): place for place, run in enumerate(rows)}
     return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
 
 
-def _compared(comparison: Comparison, number: int) -> Compared:
+def _compared(comparison: ComparedLoad, number: int) -> Compared:
     return Compared(
         anchor=f"load-{number}",
         title=described(comparison.load),
@@ -100,7 +100,7 @@ def _compared(comparison: Comparison, number: int) -> Compared:
     )
 
 
-def _tables(comparison: Comparison) -> Iterator[tuple[str, Table]]:
+def _tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
     ranking, effects = rankings.ranking(comparison), rankings.effects(comparison)
     if len(ranking.body) > 1:
         yield "Ranking", ranking

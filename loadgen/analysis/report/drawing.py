@@ -23,7 +23,7 @@ _MOST_TICKS = 6
 _BARS_WIDTH = WIDTH - _EDGE - _RIGHT
 
 
-class Outline(msgspec.Struct, frozen=True):
+class Polyline(msgspec.Struct, frozen=True):
     """Lines through points (n, 2), lifted at NaN, or a dot of `width` at each; colours are an ink's roles."""
 
     points: Floats
@@ -50,7 +50,7 @@ class Drawing(msgspec.Struct, frozen=True):
     """A picture: its shapes, later ones on top."""
 
     height: float
-    shapes: tuple[Outline | Text, ...]
+    shapes: tuple[Polyline | Text, ...]
     width: float = WIDTH
 
 
@@ -141,17 +141,17 @@ def _y_axis(panel: Panel, head: float) -> _Axis:
     return _Axis(-0.012 * high, high, bottom, top)
 
 
-def _frame(panel: Panel, x: _Axis, y: _Axis) -> Iterator[Outline | Text]:
+def _frame(panel: Panel, x: _Axis, y: _Axis) -> Iterator[Polyline | Text]:
     """What is behind the curves: the band, the grid, and what the axes show."""
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
         left, right = x.px(np.array(panel.band[:2])).tolist()
-        yield Outline(_box(left, top, right, bottom), fill="band")
+        yield Polyline(_box(left, top, right, bottom), fill="band")
     across, up = x.ticks(), y.ticks(whole=bool(panel.spans))
     x_px, y_px = x.px(across), y.px(up)
     grid = [_segments(x_px, top, x_px, bottom), _segments(x.start, y_px, x.end, y_px)]
-    yield Outline(np.concatenate(grid), "grid", 0.7)
-    yield Outline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8)
+    yield Polyline(np.concatenate(grid), "grid", 0.7)
+    yield Polyline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8)
     for px, value in zip(x_px.tolist(), across.tolist(), strict=True):
         yield Text(px, bottom + 14, _tick(value), anchor="middle")
     for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
@@ -172,25 +172,25 @@ def _style(index: int) -> tuple[str, tuple[float, ...]]:
     return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
 
 
-def _curve(curve: Curve, index: int, x: _Axis, y: _Axis) -> Iterator[Outline]:
+def _curve(curve: Curve, index: int, x: _Axis, y: _Axis) -> Iterator[Polyline]:
     colour, dash = _style(index)
     if curve.form is CurveStyle.POINTS:
-        yield Outline(_at(curve.x, curve.y, x, y), colour, _MARK if curve.labels else _DOT, dots=True)
+        yield Polyline(_at(curve.x, curve.y, x, y), colour, _MARK if curve.labels else _DOT, dots=True)
         return
-    yield Outline(_at(*curve.corners(), x, y), colour, _LINE, dash)
+    yield Polyline(_at(*curve.corners(), x, y), colour, _LINE, dash)
     if curve.form is CurveStyle.JOINED:
         hollow = curve.hollow or (False,) * len(curve.x)
         for point, empty in zip(_at(curve.x, curve.y, x, y), hollow, strict=True):
             yield _marker(point, index, "paper" if empty else colour)
 
 
-def _marker(point: Floats, index: int, fill: str) -> Outline:
+def _marker(point: Floats, index: int, fill: str) -> Polyline:
     """A point of a curve: a polygon or a star, by index."""
     corners, turn, inner = MARKERS[index % len(MARKERS)]
     angles = math.radians(turn) + np.arange(corners + 1) * 2 * math.pi / corners
     radii = np.where(np.arange(corners + 1) % 2, inner, 1.0) * 0.6 * _MARK
     outline = point + np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
-    return Outline(outline, _style(index)[0], 1.0, fill=fill)
+    return Polyline(outline, _style(index)[0], 1.0, fill=fill)
 
 
 def _labels(curve: Curve, x: _Axis, y: _Axis) -> Iterator[Text]:
@@ -203,14 +203,14 @@ def _labels(curve: Curve, x: _Axis, y: _Axis) -> Iterator[Text]:
         )
 
 
-def _spans(spans: Spans, x: _Axis, y: _Axis) -> Outline:
+def _spans(spans: Spans, x: _Axis, y: _Axis) -> Polyline:
     """All stretches of one kind as one outline: a page holds hundreds of them."""
     at = y.px(spans.at)
     width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
-    return Outline(_segments(x.px(spans.begin), at, x.px(spans.end), at), spans.tone.value, width)
+    return Polyline(_segments(x.px(spans.begin), at, x.px(spans.end), at), spans.tone.value, width)
 
 
-def _bars(bars: Sequence[Bar], top: float) -> Iterator[Outline | Text]:
+def _bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
     """Bars from the top down, the name above each and its figure at its end."""
     values = [value for bar in bars for value in (bar.value, bar.high, bar.best) if value == value]
     scale = _BARS_WIDTH / (max([*values, 1e-12]) * 1.02)
@@ -219,35 +219,35 @@ def _bars(bars: Sequence[Bar], top: float) -> Iterator[Outline | Text]:
         middle = (upper + lower) / 2
         yield Text(_EDGE, name_y, middle_cut(bar.name, _LONGEST - len(bar.text)), "text")
         yield Text(WIDTH - _RIGHT, name_y, bar.text, anchor="end")
-        yield Outline(_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
+        yield Polyline(_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
         colour = SERIES[0] if row == 0 or not bars[0].name else SERIES[5]
-        yield Outline(_box(_EDGE, upper, _EDGE + bar.value * scale, lower), fill=colour)
+        yield Polyline(_box(_EDGE, upper, _EDGE + bar.value * scale, lower), fill=colour)
         if bar.low == bar.low and bar.high == bar.high:
             ends = np.array([(_EDGE + max(end, 0.0) * scale, middle) for end in (bar.low, bar.high)])
-            yield Outline(ends, "paper", 4.0)  # the line is seen on the bar and next to it
-            yield Outline(ends, "text", 1.4)
+            yield Polyline(ends, "paper", 4.0)  # the line is seen on the bar and next to it
+            yield Polyline(ends, "text", 1.4)
         if bar.best == bar.best:
             best = _EDGE + bar.best * scale
-            yield Outline(np.array([(best, upper - 3), (best, lower + 3)]), "failed", _LINE, (3.2, 1.6))
+            yield Polyline(np.array([(best, upper - 3), (best, lower + 3)]), "failed", _LINE, (3.2, 1.6))
 
 
-def _legend_rows(panel: Panel) -> list[list[tuple[str, Outline]]]:
+def _legend_rows(panel: Panel) -> list[list[tuple[str, Polyline]]]:
     """Names with samples, two in a row where they are short; nothing where there is one curve."""
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
-    entries = [(spans.name, Outline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
+    entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
     if len(panel.curves) > 1 or (panel.curves and panel.curves[0].name and panel.y_top):
         for index, curve in enumerate(panel.curves):
             colour, dash = _style(index)
             if curve.form is CurveStyle.POINTS:
-                entries.append((curve.name, Outline(np.array([(11.0, 0.0)]), colour, _MARK, dots=True)))
+                entries.append((curve.name, Polyline(np.array([(11.0, 0.0)]), colour, _MARK, dots=True)))
             else:
-                entries.append((curve.name, Outline(sample, colour, _LINE, dash)))
+                entries.append((curve.name, Polyline(sample, colour, _LINE, dash)))
     entries = [entry for entry in entries if entry[0]]
     in_a_row = 2 if all(len(name) <= _SHORT for name, _ in entries) else 1
     return [entries[start : start + in_a_row] for start in range(0, len(entries), in_a_row)]
 
 
-def _legend(rows: Sequence[Sequence[tuple[str, Outline]]], top: float) -> Iterator[Outline | Text]:
+def _legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Iterator[Polyline | Text]:
     for number, row in enumerate(rows):
         for place, (name, sample) in enumerate(row):
             left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9

@@ -8,10 +8,16 @@ import msgspec
 
 from loadgen.analysis.comparison import render, rows
 from loadgen.analysis.comparison.groups import grouped
-from loadgen.analysis.comparison.model import Call, Comparison, Effect, Figure, Line, Summary
+from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Reported
 
-SYMBOLS = {Call.FASTER: "▲", Call.SLOWER: "▼", Call.EQUIVALENT: "≈", Call.UNDECIDED: "?", Call.NONE: "–"}
+SYMBOLS = {
+    Decision.FASTER: "▲",
+    Decision.SLOWER: "▼",
+    Decision.EQUIVALENT: "≈",
+    Decision.UNDECIDED: "?",
+    Decision.NONE: "–",
+}
 _MANY = 3  # rows: what holds for as many is written once
 LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
 
@@ -65,7 +71,7 @@ def interval(effect: Effect) -> str:
     return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
 
 
-def lead(comparison: Comparison, line: Line) -> str:
+def lead(comparison: ComparedLoad, line: Line) -> str:
     """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
     effect = line.effects.get(comparison.headline)
     if effect is None:
@@ -74,20 +80,20 @@ def lead(comparison: Comparison, line: Line) -> str:
     parts = [f"{times} by {rows.figure(comparison.headline).label}"] if times else []
     if effect.units > 1:
         parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
-    if effect.call is Call.UNDECIDED:
+    if effect.call is Decision.UNDECIDED:
         parts.append(render.undecided(effect))
     elif effect.why and effect.why not in common(comparison):
         parts.append(effect.why)
     return "; ".join(parts)
 
 
-def common(comparison: Comparison) -> dict[str, str]:
+def common(comparison: ComparedLoad) -> dict[str, str]:
     """What holds for three rows or more next to the baseline, or for both of two: written once."""
     others = [line for line in comparison.lines if line.name != comparison.baseline]
     sentences: list[tuple[str, str]] = []
     for line in others:
         effect = line.effects.get(comparison.headline)
-        why = [effect.why] if effect is not None and effect.call is Call.NONE and effect.why else []
+        why = [effect.why] if effect is not None and effect.call is Decision.NONE and effect.why else []
         sentences += [(line.name, sentence) for sentence in dict.fromkeys((*why, *line.marks))]
     return {
         sentence: "all" if len(of) == len(others) else ", ".join(name for name, _ in of)
@@ -96,7 +102,7 @@ def common(comparison: Comparison) -> dict[str, str]:
     }
 
 
-def marks(comparison: Comparison, line: Line) -> tuple[str, ...]:
+def marks(comparison: ComparedLoad, line: Line) -> tuple[str, ...]:
     """The marks of this row that hardly another has."""
     once = common(comparison)
     return tuple(mark for mark in line.marks if mark not in once)

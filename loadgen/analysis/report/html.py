@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from loadgen import __version__
-from loadgen.analysis.comparison.model import Call, Comparison
+from loadgen.analysis.comparison.model import ComparedLoad, Decision
 from loadgen.analysis.report import formatting, inline_svg
 from loadgen.analysis.report.document import Document
 from loadgen.analysis.report.formatting import Entry, FigureTable
@@ -60,13 +60,13 @@ def _variables(colours: Mapping[str, str], theme: str) -> Markup:
     return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
 
 
-def statistics(comparison: Comparison) -> FigureTable | None:
+def statistics(comparison: ComparedLoad) -> FigureTable | None:
     """Everything known of each difference; None where there is no verdict on any."""
     rows: list[tuple[Entry, ...]] = []
     for figure in comparison.figures:
         for line in comparison.lines:
             effect = line.effects.get(figure.key)
-            if effect is None or effect.call is Call.NONE:
+            if effect is None or effect.call is Decision.NONE:
                 continue
             rows.append(
                 (

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
-from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Outline, Text, draw
+from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Polyline, Text, draw
 from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
 
@@ -47,7 +47,7 @@ def _text(text: Text, colour: Callable[[str], str]) -> dict[str, str]:
     return attributes | ({"font-weight": "bold"} if text.bold else {})
 
 
-def _path(outline: Outline, colour: Callable[[str], str]) -> dict[str, str]:
+def _path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
     attributes = {"d": _steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
     if outline.stroke:
         attributes |= {"stroke": colour(outline.stroke), "stroke-width": f"{outline.width:g}"}
@@ -58,7 +58,7 @@ def _path(outline: Outline, colour: Callable[[str], str]) -> dict[str, str]:
     return attributes
 
 
-def _steps(outline: Outline) -> str:
+def _steps(outline: Polyline) -> str:
     """The path through the points, in tenths of a pixel."""
     steps, x0, y0 = [], math.nan, math.nan
     for x, y in np.round(outline.points, 1).tolist():

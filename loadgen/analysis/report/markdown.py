@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from loadgen.analysis.comparison.model import Comparison, Figure, Line
+from loadgen.analysis.comparison.model import ComparedLoad, Figure, Line
 from loadgen.analysis.report import formatting
 from loadgen.analysis.report.document import Compared, Document
 from loadgen.analysis.report.formatting import Number
@@ -65,7 +65,7 @@ def _compared(part: Compared) -> Iterator[str]:
         yield from (f"### {title}", "", *_words(table))
 
 
-def _row(comparison: Comparison, line: Line, roofline: bool) -> list[str]:
+def _row(comparison: ComparedLoad, line: Line, roofline: bool) -> list[str]:
     name = f"{_cell(line.name)} (baseline)" if line.name == comparison.baseline else _cell(line.name)
     cells = [name, *(_figure(line, figure) for figure in comparison.figures)]
     cells += [f"{100 * line.roofline:.0f} %" if line.roofline is not None else "–"] * roofline

@@ -15,7 +15,7 @@ from pathlib import Path
 from loadgen.analysis.comparison import campaigns, ceilings, render
 from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.comparison.comparison import compare
-from loadgen.analysis.comparison.model import Comparison, ComparisonOptions
+from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.report import csv, inline_svg, markdown
 from loadgen.analysis.report.document import Document, document
@@ -55,7 +55,7 @@ class _Given:
         return self._completed[0]
 
     @cached_property
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> list[ComparedLoad]:
         return compare(self.reported, self._ask, self.read.failures, self._completed[1])
 
     @cached_property

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadgen.analysis.report.drawing import DOTS_OPACITY, Outline, Text, draw
+from loadgen.analysis.report.drawing import DOTS_OPACITY, Polyline, Text, draw
 from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
 
@@ -45,7 +45,7 @@ def _text(axes: Axes, text: Text) -> None:
     )  # fmt: skip
 
 
-def _outline(axes: Axes, outline: Outline) -> None:
+def _outline(axes: Axes, outline: Polyline) -> None:
     x, y = outline.points.T
     if outline.fill:
         axes.fill(x, y, color=LIGHT[outline.fill], linewidth=0)

@@ -12,7 +12,7 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from loadgen.analysis.comparison import render
 from loadgen.analysis.comparison.campaigns import CampaignSettings
 from loadgen.analysis.comparison.comparison import compare
-from loadgen.analysis.comparison.model import Call, Comparison, ComparisonOptions, Line
+from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions, Decision, Line
 from loadgen.analysis.comparison.rows import BROKEN
 from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint.answer_check import Fingerprint, GreedyAnswer
@@ -22,33 +22,33 @@ SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199
 BASE = cells("Qwen3-8B", SLOW)
 
 
-def compared(*reported: list[Reported], failures: Any = (), **asked: Any) -> list[Comparison]:
+def compared(*reported: list[Reported], failures: Any = (), **asked: Any) -> list[ComparedLoad]:
     return compare([one for runs in reported for one in runs], ComparisonOptions(**asked), failures)
 
 
-def only(found: list[Comparison]) -> Comparison:
+def only(found: list[ComparedLoad]) -> ComparedLoad:
     (one,) = found
     return one
 
 
-def line(found: Comparison, name: str) -> Line:
+def line(found: ComparedLoad, name: str) -> Line:
     return next(one for one in found.lines if one.name == name)
 
 
-def call(found: Comparison, name: str) -> Call:
+def call(found: ComparedLoad, name: str) -> Decision:
     return line(found, name).effects[found.headline].call
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (FAST, Call.FASTER),
-        ([value / 2 for value in SLOW], Call.SLOWER),
-        ([100.1, 100.9, 99.1, 100.4, 99.6], Call.EQUIVALENT),
-        ([120.0, 85.0, 101.0, 95.0, 110.0], Call.UNDECIDED),
+        (FAST, Decision.FASTER),
+        ([value / 2 for value in SLOW], Decision.SLOWER),
+        ([100.1, 100.9, 99.1, 100.4, 99.6], Decision.EQUIVALENT),
+        ([120.0, 85.0, 101.0, 95.0, 110.0], Decision.UNDECIDED),
     ],
 )
-def test_a_row_gets_its_verdict(values: list[float], said: Call) -> None:
+def test_a_row_gets_its_verdict(values: list[float], said: Decision) -> None:
     found = only(compared(BASE, cells("Qwen3-8B-FP8", values)))
     assert call(found, "Qwen3-8B-FP8") is said
     assert line(found, "Qwen3-8B").effects == {}
@@ -56,14 +56,14 @@ def test_a_row_gets_its_verdict(values: list[float], said: Call) -> None:
 
 def test_latencies_have_their_own_verdicts() -> None:
     effects = line(only(compared(BASE, cells("Qwen3-8B-FP8", FAST))), "Qwen3-8B-FP8").effects
-    assert effects["mean_tpot_ms"].call is Call.FASTER
+    assert effects["mean_tpot_ms"].call is Decision.FASTER
     assert effects["mean_tpot_ms"].ratio == pytest.approx(1 / effects["output_throughput"].ratio)
 
 
 def test_one_run_a_side_has_figures_and_no_verdict() -> None:
     found = only(compared(runs("Qwen3-8B", [100.0]), runs("Qwen3-8B-FP8", [150.0])))
     effect = line(found, "Qwen3-8B-FP8").effects["output_throughput"]
-    assert (effect.call, bool(effect.why)) == (Call.NONE, True)
+    assert (effect.call, bool(effect.why)) == (Decision.NONE, True)
     assert effect.ratio == pytest.approx(1.5)
 
 
@@ -138,10 +138,10 @@ def test_a_row_under_another_load_is_shown_without_verdict() -> None:
     other = cells("Qwen3-8B-FP8", FAST, replace(HIGH, requests=200))
     found = line(only(compared(BASE, other)), "Qwen3-8B-FP8")
     assert found.summaries["output_throughput"].mean == pytest.approx(200.2)
-    assert {(one.call, one.why) for one in found.effects.values()} == {(Call.NONE, "unlike the baseline")}
+    assert {(one.call, one.why) for one in found.effects.values()} == {(Decision.NONE, "unlike the baseline")}
     assert found.marks == ("not compared: requests: 200, baseline 100",)
     allowed = only(compared(BASE, other, allow_unlike=True))
-    assert call(allowed, "Qwen3-8B-FP8") is Call.FASTER
+    assert call(allowed, "Qwen3-8B-FP8") is Decision.FASTER
     assert line(allowed, "Qwen3-8B-FP8").marks == ("unlike the baseline: requests: 200, baseline 100",)
 
 
@@ -149,7 +149,7 @@ def test_unlike_loads_are_compared_where_that_is_allowed() -> None:
     other = cells("Qwen3-8B-FP8", FAST, replace(HIGH, name="low-load", max_concurrency=1))
     assert len(compared(BASE, other)) == 2
     found = only(compared(BASE, other, allow_unlike=True))
-    assert call(found, "Qwen3-8B-FP8") is Call.FASTER
+    assert call(found, "Qwen3-8B-FP8") is Decision.FASTER
 
 
 def test_invalid_runs_are_left_out_and_suspect_ones_marked() -> None:
@@ -171,7 +171,9 @@ def test_invalid_runs_are_left_out_and_suspect_ones_marked() -> None:
 def test_a_row_of_invalid_runs_has_no_verdict() -> None:
     row = [replace(one, level="INVALID", doubts=("failures",)) for one in cells("Qwen3-8B-FP8", FAST)]
     found = line(only(compared(BASE, row)), "Qwen3-8B-FP8")
-    assert {(one.call, one.why) for one in found.effects.values()} == {(Call.NONE, "its runs are INVALID")}
+    assert {(one.call, one.why) for one in found.effects.values()} == {
+        (Decision.NONE, "its runs are INVALID")
+    }
 
 
 def test_failed_cells_are_failures_of_their_rows() -> None:
@@ -202,9 +204,9 @@ def test_without_the_baseline_a_load_has_figures_alone() -> None:
     rows = BASE, cells("a", FAST), cells("a", SLOW, low), cells("b", FAST, low)
     assert [one.baseline for one in compared(*rows)] == ["Qwen3-8B", "a"]
     high, found = compared(*rows, baseline="Qwen3-8B")
-    assert {call(found, "a"), call(found, "b")} == {Call.NONE}
+    assert {call(found, "a"), call(found, "b")} == {Decision.NONE}
     assert any("the baseline has no run here (Qwen3-8B)" in remark for remark in found.remarks)
-    assert call(high, "a") is Call.FASTER
+    assert call(high, "a") is Decision.FASTER
 
 
 def test_one_row_is_told_that_it_is_alone() -> None:
@@ -266,7 +268,7 @@ def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest
         monkeypatch.setitem(sys.modules, name, None)
     found = only(compared(BASE, cells("Qwen3-8B-FP8", FAST)))
     effect = line(found, "Qwen3-8B-FP8").effects["output_throughput"]
-    assert effect.call is Call.NONE
+    assert effect.call is Decision.NONE
     assert effect.ratio == pytest.approx(2.002, abs=0.01)
     assert "pip install 'llm-loadgen[compare]'" in effect.why
     assert line(found, "Qwen3-8B-FP8").summaries["output_throughput"].units == 5

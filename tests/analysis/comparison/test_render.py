@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from loadgen.analysis.comparison import export, render
 from loadgen.analysis.comparison.comparison import compare
-from loadgen.analysis.comparison.model import Comparison, ComparisonOptions, Figure, Summary
+from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions, Figure, Summary
 from loadgen.analysis.run_summary import Load
 from loadgen.protocol import layout
 from loadgen.protocol.layout import middle_cut
@@ -25,7 +25,7 @@ LONG = "Qwen3-Coder-30B-A3B-Instruct-with-a-name-that-nobody-reads-Int4-W4A16"
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Comparison]:
+def found() -> list[ComparedLoad]:
     """A campaign with everything in it: faster, undecided, refused, failed; a second load with one run."""
     rows = [
         *cells("Qwen3-8B", SLOW, memory_bytes=16 * 2**30, joules_per_token=0.5),
@@ -37,7 +37,7 @@ def found() -> list[Comparison]:
     return compare(rows, ComparisonOptions(), [failed("Qwen3-8B-GGUF", "no kernel <for> it | at all\n")])
 
 
-def test_the_text_can_be_read(found: list[Comparison]) -> None:
+def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
     said = render.text(found[:1])
     assert max(map(len, said.splitlines())) <= layout.WIDTH
     lines = said.splitlines()
@@ -55,7 +55,7 @@ def test_the_text_can_be_read(found: list[Comparison]) -> None:
     assert "  Qwen3-8B-GGUF: no kernel <for> it | at all" in lines
 
 
-def test_what_is_undecided_says_what_it_takes(found: list[Comparison]) -> None:
+def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None:
     said = " ".join(render.text(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
     assert effect.more_runs is not None
@@ -70,7 +70,7 @@ def test_a_sentence_of_many_rows_is_told_once() -> None:
     assert "row 0, row 1, row 2: one run a side" in said
 
 
-def test_markdown_is_a_table_and_a_list(found: list[Comparison]) -> None:
+def test_markdown_is_a_table_and_a_list(found: list[ComparedLoad]) -> None:
     said = render.markdown(found[:1]).splitlines()
     assert said[0] == "### high-load: 2048 in / 128 out, 100 requests, 8 at a time"
     assert said[2].startswith("| checkpoint | tok/s | TTFT ms | TPOT ms |")
@@ -81,7 +81,7 @@ def test_markdown_is_a_table_and_a_list(found: list[Comparison]) -> None:
     assert len(columns) == 1
 
 
-def test_csv_has_every_digit(found: list[Comparison]) -> None:
+def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
     rows = list(csv.DictReader(io.StringIO(export.csv(found))))
     row = next(
         one for one in rows if (one["checkpoint"], one["figure"]) == ("Qwen3-8B-FP8", "output_throughput")
@@ -94,7 +94,7 @@ def test_csv_has_every_digit(found: list[Comparison]) -> None:
     assert lost["failures"].startswith("no kernel")
 
 
-def test_json_is_strict_and_whole(found: list[Comparison]) -> None:
+def test_json_is_strict_and_whole(found: list[ComparedLoad]) -> None:
     told = json.loads(json_text(export.json(found)), parse_constant=pytest.fail)
     (high, low) = told["comparisons"]
     fast = high["rows"][1]

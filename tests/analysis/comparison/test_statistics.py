@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from loadgen.analysis.comparison.estimate import CLOCK_ERROR, estimate
-from loadgen.analysis.comparison.model import Call, Effect
+from loadgen.analysis.comparison.model import Decision, Effect
 from loadgen.analysis.comparison.multiplicity import LOOKS, family, more_runs
 from loadgen.analysis.comparison.power import separation
 from loadgen.analysis.comparison.statistics import effect, holm, units
@@ -68,36 +68,36 @@ def test_equivalent_is_where_the_interval_lies_within_the_margin(scale: float, a
     per_look = 2 * alpha / LOOKS  # the interval of a test at alpha / LOOKS on each side
     wide = effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=per_look)
     found = effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=alpha)
-    assert (found.call is Call.EQUIVALENT) == (wide.low >= 1 / 1.02 and wide.high <= 1.02)
+    assert (found.call is Decision.EQUIVALENT) == (wide.low >= 1 / 1.02 and wide.high <= 1.02)
 
 
 @pytest.mark.parametrize(
     ("row", "higher_is_faster", "call"),
     [
-        (FASTER, True, Call.FASTER),
-        (FASTER, False, Call.SLOWER),
-        (NEAR, True, Call.EQUIVALENT),
-        (NEAR, False, Call.EQUIVALENT),
-        (NOISY, True, Call.UNDECIDED),
-        (FASTER, None, Call.NONE),
+        (FASTER, True, Decision.FASTER),
+        (FASTER, False, Decision.SLOWER),
+        (NEAR, True, Decision.EQUIVALENT),
+        (NEAR, False, Decision.EQUIVALENT),
+        (NOISY, True, Decision.UNDECIDED),
+        (FASTER, None, Decision.NONE),
     ],
 )
-def test_the_verdict(row: list[float], higher_is_faster: bool | None, call: Call) -> None:
+def test_the_verdict(row: list[float], higher_is_faster: bool | None, call: Decision) -> None:
     found = told(row, up=higher_is_faster)
     assert (found.call, found.why) == (call, "")
-    assert math.isnan(found.detectable) == (call is not Call.UNDECIDED)
-    assert (found.more_runs is None) == (call is not Call.UNDECIDED)
+    assert math.isnan(found.detectable) == (call is not Decision.UNDECIDED)
+    assert (found.more_runs is None) == (call is not Decision.UNDECIDED)
 
 
 def test_a_small_difference_that_is_certain_is_still_equivalent() -> None:
     found = told([1.01 * value for value in NEAR])
     assert found.p_adjusted < 0.05
-    assert found.call is Call.EQUIVALENT
+    assert found.call is Decision.EQUIVALENT
 
 
 def test_exchanging_row_and_baseline_turns_the_verdict_round() -> None:
     one, other = told(FASTER), told(BASELINE, FASTER)
-    assert (one.call, other.call) == (Call.FASTER, Call.SLOWER)
+    assert (one.call, other.call) == (Decision.FASTER, Decision.SLOWER)
     assert (other.ratio, other.low, other.high) == pytest.approx((1 / one.ratio, 1 / one.high, 1 / one.low))
     assert (other.p, other.p_equivalent) == pytest.approx((one.p, one.p_equivalent))
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_judged_says_why(
     row: list[float], baseline: list[float], ratio: float | None, why: str
 ) -> None:
     found = told(row, baseline, paired=False)
-    assert (found.call, found.why) == (Call.NONE, why)
+    assert (found.call, found.why) == (Decision.NONE, why)
     assert math.isnan(found.p)
     assert math.isnan(found.ratio) if ratio is None else found.ratio == pytest.approx(ratio, rel=1e-3)
 
@@ -132,7 +132,10 @@ def test_values_that_are_not_as_many_are_no_pairs() -> None:
 def test_without_scipy_there_is_a_ratio_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
     found = told(FASTER)
-    assert (found.call, found.why) == (Call.NONE, "a verdict needs scipy: pip install 'llm-loadgen[compare]'")
+    assert (found.call, found.why) == (
+        Decision.NONE,
+        "a verdict needs scipy: pip install 'llm-loadgen[compare]'",
+    )
     assert found.ratio == pytest.approx(1.0395, abs=1e-4)
     assert holm([found], 0.02, 0.05) == [found]
 
@@ -162,7 +165,12 @@ def test_identical_runs_have_the_error_of_digits_or_clocks(
 def test_holm_judges_a_row_more_strictly_beside_others() -> None:
     rows = [told(FASTER), told(NOISY), told(NEAR), told([103.0], [100.0])]
     judged = holm(rows, 0.02, 0.05)
-    assert [one.call for one in judged] == [Call.FASTER, Call.UNDECIDED, Call.EQUIVALENT, Call.NONE]
+    assert [one.call for one in judged] == [
+        Decision.FASTER,
+        Decision.UNDECIDED,
+        Decision.EQUIVALENT,
+        Decision.NONE,
+    ]
     assert judged[0].p_adjusted == pytest.approx(LOOKS * 3 * judged[0].p)  # three rows have a test
     assert judged[2].p_equivalent_adjusted == pytest.approx(LOOKS * 3 * judged[2].p_equivalent)
     assert judged[3] == rows[3]
@@ -173,7 +181,7 @@ def test_an_interval_without_1_may_not_be_enough_and_says_why() -> None:
     row = [1.02 * value for value in (1023.37, 1009.94, 1007.21, 983.48, 1021.63)]
     found = told(row)
     assert found.low > 1
-    assert (found.call, found.p < 0.05 < found.p_adjusted) == (Call.UNDECIDED, True)
+    assert (found.call, found.p < 0.05 < found.p_adjusted) == (Decision.UNDECIDED, True)
     assert (
         found.why == "the interval excludes 1, but not after correction for other rows and repeated analyses"
     )
@@ -193,7 +201,7 @@ def test_more_runs_do_not_follow_the_effect() -> None:
 
 def test_more_than_a_thousand_runs_are_nobodys_advice() -> None:
     found = told([1.5 * NOISY[0], *NOISY[1:]])
-    assert (found.call, found.more_runs) == (Call.UNDECIDED, None)
+    assert (found.call, found.more_runs) == (Decision.UNDECIDED, None)
 
 
 def test_starts_are_one_unit_each_by_geometric_mean() -> None:
@@ -209,12 +217,15 @@ def test_campaigns_at_once_are_judged_as_one_by_one(paired: bool) -> None:
     rows = family(found, 0.02, 0.05)
     more = more_runs(found, 5, rows=3, margin=0.02, alpha=0.05)
     said = np.select([rows.equivalent, rows.differs & (found.log_ratio > 0), rows.differs], [0, 1, 2], 3)
-    calls = [Call.EQUIVALENT, Call.FASTER, Call.SLOWER, Call.UNDECIDED]
+    calls = [Decision.EQUIVALENT, Decision.FASTER, Decision.SLOWER, Decision.UNDECIDED]
     for campaign, arms in enumerate(figures.tolist()):
         one = [told(row, arms[0], paired=paired) for row in arms[1:]]
         judged = holm(one, 0.02, 0.05)
         assert [each.call for each in judged] == [calls[at] for at in said[campaign]]
         assert [each.p_adjusted for each in judged] == pytest.approx(rows.p[campaign], rel=1e-9)
-        asked = [each.more_runs for each in judged if each.call is Call.UNDECIDED]
+        asked = [each.more_runs for each in judged if each.call is Decision.UNDECIDED]
         assert asked == more[campaign][said[campaign] == 3].tolist()
-    assert {call for call in calls if (said == calls.index(call)).any()} >= {Call.FASTER, Call.UNDECIDED}
+    assert {call for call in calls if (said == calls.index(call)).any()} >= {
+        Decision.FASTER,
+        Decision.UNDECIDED,
+    }

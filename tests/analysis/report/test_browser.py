@@ -13,7 +13,7 @@ import pytest
 
 from analysis.report.test_html import EVIL, looked_up
 from builders import made_runs
-from loadgen.analysis.comparison.model import Call
+from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report.document import document
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ]
     found = made_runs.comparison(
         made_runs.line(f"m0{EVIL}", tuple(runs[0::2]), roofline=0.41),
-        made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Call.FASTER, marks=(EVIL,), roofline=0.6),
+        made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Decision.FASTER, marks=(EVIL,), roofline=0.6),
     )
     campaign = directory / "campaign.html"
     campaign.write_text(html.render(document(runs, [found], (), [EVIL])), "utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import made_runs
-from loadgen.analysis.comparison.model import Call
+from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import comparison_charts
 from loadgen.analysis.run_summary import Load, Reported
 
@@ -29,7 +29,7 @@ def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
     run = made_runs.reported(made_runs.run())
     found = made_runs.comparison(
         made_runs.line("base", (run,), roofline=0.5),
-        made_runs.line("other", (run,), Call.SLOWER, roofline=0.25),
+        made_runs.line("other", (run,), Decision.SLOWER, roofline=0.25),
     )
     drawn = {panel.key: panel for panel in comparison_charts.comparison(found)}
     assert list(drawn) == [

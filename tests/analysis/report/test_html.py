@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
-from loadgen.analysis.comparison.model import Call
+from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report.document import MOST_DRAWN, document
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.validity.campaign_cell import FailedCell
@@ -60,7 +60,8 @@ def campaign(cells: int, requests: int = 40, tokens: int = 64) -> str:
         for number in range(cells)
     ]  # fmt: skip
     found = made_runs.comparison(
-        made_runs.line("org/m0", tuple(runs[0::2])), made_runs.line("org/m1", tuple(runs[1::2]), Call.FASTER)
+        made_runs.line("org/m0", tuple(runs[0::2])),
+        made_runs.line("org/m1", tuple(runs[1::2]), Decision.FASTER),
     )
     failed = FailedCell(cell=made_runs.cell("org/m1", 99), reason="out of memory")
     return str(hypertext.render(document(runs, [found], [failed], ["x.json: cut in the middle"])))
@@ -91,7 +92,9 @@ def looked_up(result: dict[str, Any], key: str) -> Any:
 
 def test_where_answers_part_stands_in_the_row() -> None:
     run = made_runs.reported(made_runs.run())
-    parted = replace(made_runs.line("b", (run,), Call.SLOWER), answers="first differs from a after 3 of 48")
+    parted = replace(
+        made_runs.line("b", (run,), Decision.SLOWER), answers="first differs from a after 3 of 48"
+    )
     page = hypertext.render(document([run], [made_runs.comparison(made_runs.line("a", (run,)), parted)]))
     assert page.count("answers: first differs from a after 3 of 48") == 1
 
@@ -111,7 +114,7 @@ def test_every_number_of_a_run_is_that_of_its_json() -> None:
 
 def test_every_number_of_a_comparison_is_that_of_the_comparison() -> None:
     run = made_runs.reported(made_runs.run())
-    lines = (made_runs.line("a", (run,)), made_runs.line("b", (run,), Call.SLOWER, roofline=0.123456789))
+    lines = (made_runs.line("a", (run,)), made_runs.line("b", (run,), Decision.SLOWER, roofline=0.123456789))
     found = made_runs.comparison(*lines)
     page = hypertext.render(document([run, run], [found]))
     for line in lines:
@@ -155,7 +158,7 @@ def test_a_name_that_is_a_script_does_nothing() -> None:
     theirs = Reported(EVIL, {"output_throughput": 3.0, EVIL: EVIL}, Load(name=EVIL), EVIL, engine=EVIL)
     found = made_runs.comparison(
         made_runs.line(EVIL, (ours,)),
-        made_runs.line(EVIL + "2", (ours,), Call.UNDECIDED, marks=(EVIL,), failures=(EVIL,)),
+        made_runs.line(EVIL + "2", (ours,), Decision.UNDECIDED, marks=(EVIL,), failures=(EVIL,)),
     )
     failed = FailedCell(cell=made_runs.cell(EVIL, 0), reason=EVIL)
     page = hypertext.render(document([ours, theirs], [found], [failed], [EVIL]))

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
-from loadgen.analysis.comparison.model import Call
+from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import comparison_charts, inline_svg, run_charts
 from loadgen.analysis.report.drawing import linear_ticks, log_ticks
 from loadgen.analysis.report.panel import Bar, Curve, CurveStyle, Panel
@@ -36,7 +36,7 @@ def every() -> list[Panel]:
     rows = [made_runs.reported(made_runs.run(concurrency=at, seed=at), "m") for at in (1, 2, 4)]
     found = made_runs.comparison(
         made_runs.line("base", (rows[0],)),
-        made_runs.line("other", (rows[1],), Call.FASTER, roofline=0.4),
+        made_runs.line("other", (rows[1],), Decision.FASTER, roofline=0.4),
     )
     return [
         *run_charts.panels(made_runs.run(failed=2)),

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from builders import made_runs
-from loadgen.analysis.comparison.model import Call
+from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import csv as sheet
 from loadgen.analysis.report import formatting, markdown
 from loadgen.analysis.report.document import document
@@ -25,7 +25,7 @@ def campaign() -> str:
     found = made_runs.comparison(
         made_runs.line("base", (base,)),
         made_runs.line(
-            "other", (other,), Call.UNDECIDED, marks=("shorter answers",), failures=("2 cells: died",)
+            "other", (other,), Decision.UNDECIDED, marks=("shorter answers",), failures=("2 cells: died",)
         ),
     )
     failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
@@ -46,7 +46,7 @@ def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
 def test_what_is_said_of_three_rows_is_said_once() -> None:
     run = made_runs.reported(made_runs.run())
     rows = [
-        made_runs.line(f"m{number}", (run,), Call.FASTER, marks=("shorter", *(["odd"] * (number == 2))))
+        made_runs.line(f"m{number}", (run,), Decision.FASTER, marks=("shorter", *(["odd"] * (number == 2))))
         for number in range(4)
     ]
     found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
@@ -55,7 +55,7 @@ def test_what_is_said_of_three_rows_is_said_once() -> None:
     page = markdown.render(document([run, run], [found]))
     assert page.count("shorter") == 1
     fewer = made_runs.comparison(
-        made_runs.line("base", (run,)), made_runs.line("m9", (run,), Call.FASTER), *rows
+        made_runs.line("base", (run,)), made_runs.line("m9", (run,), Decision.FASTER), *rows
     )
     assert formatting.common(fewer) == {"shorter": "m0, m1, m2, m3"}
 
@@ -67,7 +67,7 @@ def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
 
 def test_a_name_is_no_markup_in_markdown() -> None:
     run = made_runs.reported(made_runs.run(model=EVIL), EVIL)
-    found = made_runs.comparison(made_runs.line(EVIL, (run,)), made_runs.line("b", (run,), Call.FASTER))
+    found = made_runs.comparison(made_runs.line(EVIL, (run,)), made_runs.line("b", (run,), Decision.FASTER))
     page = markdown.render(document([run, run], [found]))
     outside = re.sub(r"^```text\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     assert "<script" not in outside
