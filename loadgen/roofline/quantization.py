@@ -19,6 +19,14 @@ _GGUF: Mapping[str, float] = {
     "TQ2_0": 2.06,
 }  # fmt: skip
 
+# A mark in a name, bits per weight, and the type that multiplies unless only the weights are quantized.
+_FLOATS = (
+    ("MXFP4", 4 + 8 / 32, "fp8"),  # with 8-bit activations at best
+    ("FP4", 4 + 8 / 16, "fp4"),  # NVFP4: an FP8 scale for 16
+    ("MXFP8", 8 + 8 / 32, "fp8"),
+    ("FP8", 8 + 2 * _SCALE_BITS / _BLOCK, "fp8"),
+)
+
 
 class Scheme(msgspec.Struct, frozen=True):
     """Bits per stored weight, scales and zero points in them, and the type that multiplies.
@@ -60,15 +68,9 @@ def _gguf(name: str) -> Scheme | None:
 
 
 def _float(name: str, word: str) -> Scheme | None:
-    weight_only = "A16" in name
-    if "MXFP4" in name:  # with 8-bit activations at best
-        return Scheme(word, 4 + 8 / 32, "bf16" if weight_only else "fp8")
-    if "FP4" in name:  # NVFP4: an FP8 scale for 16
-        return Scheme(word, 4 + 8 / 16, "bf16" if weight_only else "fp4")
-    if "MXFP8" in name:
-        return Scheme(word, 8 + 8 / 32, "fp8")
-    if "FP8" in name:
-        return Scheme(word, 8 + 2 * _SCALE_BITS / _BLOCK, "bf16" if weight_only else "fp8")
+    for mark, bits, computes_in in _FLOATS:
+        if mark in name:
+            return Scheme(word, bits, "bf16" if "A16" in name else computes_in)
     return None
 
 

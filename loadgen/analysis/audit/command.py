@@ -85,7 +85,7 @@ def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
     """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
     machine, unknown = hardware.machine()
     cells = [(failure.cell, failure.reason) for failure in read.failures]
-    failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat}: {reason}" for cell, reason in cells]
+    failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
     if not read.reported:
         raise MeasureError("; ".join([*read.troubles, *failed][:3]) or "no figures at the places named")
     findings = audit(read.reported, machine, hardware.config, model or "")

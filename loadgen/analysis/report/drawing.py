@@ -145,7 +145,7 @@ def _frame(panel: Panel, x: _Axis, y: _Axis) -> Iterator[Polyline | Text]:
     """What is behind the curves: the band, the grid, and what the axes show."""
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
-        left, right = x.px(np.array(panel.band[:2])).tolist()
+        left, right = x.px(np.array(panel.band)).tolist()
         yield Polyline(_box(left, top, right, bottom), fill="band")
     across, up = x.ticks(), y.ticks(whole=bool(panel.spans))
     x_px, y_px = x.px(across), y.px(up)

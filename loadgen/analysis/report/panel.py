@@ -84,6 +84,6 @@ class Panel(msgspec.Struct, frozen=True):
     x_log: bool = False
     x_end: float | None = None  # None: as the numbers have it
     y_top: float | None = None
-    band: tuple[float, float, str] | None = None
+    band: tuple[float, float] | None = None
     caption: str = ""
     numbers: FigureTable | None = None  # the same as a table, for readers who cannot see it

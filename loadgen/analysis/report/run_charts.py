@@ -103,7 +103,7 @@ def over_time(run: Result) -> Iterator[Panel]:
     if end_ns <= begin_ns:
         return
     window_s, steady = (end_ns - begin_ns) / _SECOND_NS, run.steady
-    band = (steady.begin_s, steady.end_s, "steady") if isinstance(steady, Steady) else None
+    band = (steady.begin_s, steady.end_s) if isinstance(steady, Steady) else None
     panels = [_in_flight(records, sent, begin_ns, window_s)]
     if len(records.arrival_ns):
         panels.insert(0, _rate(records, begin_ns, window_s, shaded=band is not None))

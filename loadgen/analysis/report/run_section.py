@@ -86,7 +86,7 @@ class Account(msgspec.Struct, frozen=True):
     @property
     def simulated(self) -> str:
         """The embedded engine's preset, where no model ran."""
-        return self.reported.run.facts.server.simulated if self.reported.run is not None else ""
+        return self.reported.simulated
 
 
 def account(reported: Reported, anchor: str, draw: bool) -> Account:

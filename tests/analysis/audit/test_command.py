@@ -15,11 +15,14 @@ from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.analysis.audit import render
 from loadgen.analysis.audit.checks import CHECKS
+from loadgen.analysis.audit.command import audited
 from loadgen.analysis.audit.findings import audit
-from loadgen.analysis.importers.sources import read
+from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.importers.sources import Sources, read
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.roofline import machines
+from loadgen.validity.campaign_cell import Cell, FailedCell
 from loadgen.validity.rule import table
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"
@@ -94,6 +97,15 @@ def test_what_is_no_number_is_null() -> None:
         "request_rate": "inf",
     }
     assert (told["troubles"], told["failed_cells"]) == (["a trouble"], ["a cell: why"])
+
+
+def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
+    cell = Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")
+    stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f")
+    found = audited(
+        Sources((stored,), (), (FailedCell(cell=cell, reason="out of memory"),)), Hardware(), None
+    )
+    assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
 
 
 @pytest.mark.parametrize(

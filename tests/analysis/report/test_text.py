@@ -13,6 +13,7 @@ from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import csv as sheet
 from loadgen.analysis.report import formatting, markdown
 from loadgen.analysis.report.document import document
+from loadgen.analysis.report.run_section import account
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.validity.campaign_cell import FailedCell
 
@@ -30,6 +31,11 @@ def campaign() -> str:
     )
     failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
     return markdown.render(document([base, other], [found], [failed], ["x.json: cut"]))
+
+
+def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
+    stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f", simulated="instant")
+    assert account(stored, "a", draw=False).simulated == "instant"
 
 
 def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
