@@ -68,7 +68,7 @@ def compare(
     read, places = _sources(runs)
     machine, campaign = Hardware(hardware, bandwidth), campaigns.settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
-    return Comparison(tuple(command.compared(read, ask)), read.troubles)
+    return Comparison(tuple(command.compared(read, ask)), read.errors)
 
 
 def _sources(
@@ -79,7 +79,7 @@ def _sources(
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
     groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
     reported: list[Reported] = []
-    troubles: list[str] = []
+    errors: list[str] = []
     failures: list[FailedCell] = []
     places: list[str] = []
     for name, group in groups:
@@ -91,9 +91,9 @@ def _sources(
                 places.append(os.fspath(run))
                 read = sources.read(places[-1:])
             reported += [replace(summary, name=name or summary.name) for summary in read.reported]
-            troubles += read.troubles
+            errors += read.errors
             failures += read.failures
-    return Sources(tuple(reported), tuple(troubles), tuple(failures)), places
+    return Sources(tuple(reported), tuple(errors), tuple(failures)), places
 
 
 class RunAudit(msgspec.Struct, frozen=True):

@@ -230,7 +230,7 @@ def _compare(kept: Store) -> None:
     places = [str(kept.directory)]
     try:
         read = sources.read(places)
-        command.complain(read.troubles)
+        command.complain(read.errors)
         tables = command.compared(read, ComparisonOptions(campaign=campaigns.settings(places)))
         printed(plain(render.text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same

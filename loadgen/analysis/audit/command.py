@@ -87,6 +87,6 @@ def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
     cells = [(failure.cell, failure.reason) for failure in read.failures]
     failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
     if not read.reported:
-        raise MeasureError("; ".join([*read.troubles, *failed][:3]) or "no figures at the places named")
+        raise MeasureError("; ".join([*read.errors, *failed][:3]) or "no figures at the places named")
     findings = audit(read.reported, machine, hardware.config, model or "")
-    return Audited(findings, machine, [*filter(None, [unknown]), *read.troubles], failed)
+    return Audited(findings, machine, [*filter(None, [unknown]), *read.errors], failed)

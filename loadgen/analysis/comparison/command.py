@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         campaign=campaigns.settings(places),
     )
     read = sources.read(places)
-    complain([*again, *read.troubles])
+    complain([*again, *read.errors])
     printed(plain(_shown(compared(read, ask), given)), sys.stdout, end="")
     return 0
 

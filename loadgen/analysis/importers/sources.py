@@ -32,7 +32,7 @@ from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.workload.paths import place
 
-_MOST_TROUBLES = 20
+_MOST_ERRORS = 20
 _MOST_FILES = 200_000  # checked in one directory
 _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
 _HEAD_BYTES = 8192
@@ -68,7 +68,7 @@ class Sources(msgspec.Struct, frozen=True):
     """What was read, and a message for each thing that could not be."""
 
     reported: tuple[Reported, ...]
-    troubles: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     failures: tuple[FailedCell, ...] = ()
 
 
@@ -81,12 +81,12 @@ def read(places: Sequence[str]) -> Sources:
     for named in places:
         results.place(place(named))
     if not results.reported and not results.failures:
-        first = results.troubles[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
-        more = len(results.troubles) - len(first)
+        first = results.errors[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
+        more = len(results.errors) - len(first)
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
-    left = len(results.troubles) - _MOST_TROUBLES
-    troubles = results.troubles[:_MOST_TROUBLES] + [f"and {left} more could not be read"] * (left > 0)
-    return Sources(tuple(results.reported), tuple(troubles), tuple(results.failures))
+    left = len(results.errors) - _MOST_ERRORS
+    errors = results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
+    return Sources(tuple(results.reported), tuple(errors), tuple(results.failures))
 
 
 @dataclass
@@ -94,7 +94,7 @@ class _Found:
     """What was read so far; a place is read once, even if it is found several times."""
 
     reported: list[Reported] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     failures: list[FailedCell] = field(default_factory=list)
     met: set[str] = field(default_factory=set)
 
@@ -105,10 +105,10 @@ class _Found:
             return
         if os.path.realpath(path) in self.met:
             return
-        before = len(self.reported) + len(self.failures) + len(self.troubles)
+        before = len(self.reported) + len(self.failures) + len(self.errors)
         looked = self._directory(path)
-        if before == len(self.reported) + len(self.failures) + len(self.troubles):
-            self.troubles.append(f"{path} has no known results in {looked} files")
+        if before == len(self.reported) + len(self.failures) + len(self.errors):
+            self.errors.append(f"{path} has no known results in {looked} files")
 
     def _directory(self, path: Path) -> int:
         """Read a directory and what is in it; how many files were checked."""
@@ -132,11 +132,11 @@ class _Found:
                 passed += self._met(here / name)
             if count > _MOST_FILES:
                 stopped = f"{path}: stopped after {count} files: pass the directories in it separately"
-                self.troubles.append(stopped)
+                self.errors.append(stopped)
                 break
         if passed:
             named = some([os.path.relpath(other, path) for other in passed], _NAMED)
-            self.troubles.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
+            self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
 
     def _run(self, directory: Path) -> None:
@@ -149,7 +149,7 @@ class _Found:
     def _failures(self, campaign: Path) -> None:
         cells = list(loadgen_runs.failures(campaign))
         self.failures += [cell for cell in cells if isinstance(cell, FailedCell)]
-        self.troubles += [cell for cell in cells if isinstance(cell, str)]
+        self.errors += [cell for cell in cells if isinstance(cell, str)]
 
     def _met(self, path: Path) -> list[Path]:
         """Read a file of a directory; the file itself if nothing in it is known."""
@@ -189,7 +189,7 @@ class _Found:
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
         if readable or blocks.HEADER.search(content) is None:
-            self.troubles += [f"{path}:{part.line}: {part.error}" for part in listed]
+            self.errors += [f"{path}:{part.line}: {part.error}" for part in listed]
         return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
@@ -203,10 +203,10 @@ class _Found:
         try:
             act()
         except UsageError as error:
-            self.troubles.append(str(error))
+            self.errors.append(str(error))
         except _DAMAGED as error:
             reason = " ".join(str(error).split())[:_LONGEST_DETAIL]
-            self.troubles.append(f"{source} is damaged: {reason or type(error).__name__}")
+            self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
     def _new(self, path: Path) -> bool:
         """Whether a place is new."""

@@ -33,7 +33,7 @@ _INSTALL = "pip install 'llm-loadgen[report]'"
 def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read(asked.places))
-    for problem in given.read.troubles:
+    for problem in given.read.errors:
         printed(f"loadgen: {plain(problem)}", sys.stderr)
     if not given.read.reported and not given.read.failures:
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
@@ -60,7 +60,7 @@ class _Given:
 
     @cached_property
     def document(self) -> Document:
-        return document(self.reported, self.comparisons, self.read.failures, self.read.troubles)
+        return document(self.reported, self.comparisons, self.read.failures, self.read.errors)
 
     @cached_property
     def _ask(self) -> ComparisonOptions:

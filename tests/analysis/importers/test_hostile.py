@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_pa
     (tmp_path / name).write_text(content, "utf-8")
     (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
     found = sources.read([str(tmp_path / name), str(tmp_path / "good.md")])
-    assert any(why in trouble for trouble in found.troubles), found.troubles
+    assert any(why in trouble for trouble in found.errors), found.errors
     assert [one.name for one in found.reported] == ["good"]
 
 
@@ -146,7 +146,7 @@ def test_what_is_larger_than_any_result_is_refused_by_name(
         file.truncate(text.MOST_BYTES + 1)
     (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
     found = sources.read([str(path), str(tmp_path / "good.md")])
-    assert found.troubles == (f"{path} is larger than 64 MiB: give it in parts, or without its requests",)
+    assert found.errors == (f"{path} is larger than 64 MiB: give it in parts, or without its requests",)
 
 
 def test_bytes_that_are_no_utf_8_are_read_all_the_same(tmp_path: Path) -> None:

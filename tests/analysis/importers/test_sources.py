@@ -84,7 +84,7 @@ def test_what_a_directory_of_runs_holds_is_read_once_and_in_order(tmp_path: Path
     (tmp_path / "deep" / "loop").symlink_to(tmp_path)
     found = read(tmp_path, tmp_path / "a", tmp_path)
     assert names(found) == ["x", "a", "b", "deep/er/c"]
-    assert found.troubles == ()
+    assert found.errors == ()
 
 
 def test_what_holds_nothing_is_told_in_one_line(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_holds_nothing_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     found = read(tmp_path)
     assert names(found) == ["qwen3"]
-    assert found.troubles == (
+    assert found.errors == (
         f"{tmp_path}: 304 of 305 files have no results: broken, empty, f000 and 301 more",
     )
 
@@ -110,9 +110,9 @@ def test_troubles_beyond_counting_are_counted(tmp_path: Path) -> None:
         (place / ARRIVALS).write_bytes(b"PK")
     found = read(tmp_path)
     assert len(found.reported) == 1
-    assert len(found.troubles) == 21
-    assert found.troubles[0] == f"{tmp_path}/r00 is an unfinished run: it has no result.json"
-    assert found.troubles[-1] == "and 10 more could not be read"
+    assert len(found.errors) == 21
+    assert found.errors[0] == f"{tmp_path}/r00 is an unfinished run: it has no result.json"
+    assert found.errors[-1] == "and 10 more could not be read"
 
 
 def cut(place: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_damaged_run_is_a_line_and_the_others_are_read(damage: Any, why: str, 
     damage(tmp_path / "bad")
     found = read(tmp_path)
     assert len(found.reported) == 1
-    (trouble,) = found.troubles
+    (trouble,) = found.errors
     assert trouble.startswith(f"{tmp_path}/bad")
     assert why in trouble
 
@@ -201,7 +201,7 @@ def test_a_campaign_is_its_finished_cells_and_its_failures(tmp_path: Path) -> No
         assert names(found) == ["row0", "row1"]
         assert [(one.cell.checkpoint, one.reason) for one in found.failures] == [("row3", "it died")]
         message = "4.json is not a valid record of a failed cell"
-        assert [trouble for trouble in found.troubles if message in trouble]
+        assert [trouble for trouble in found.errors if message in trouble]
 
 
 def test_a_campaign_whose_cells_all_failed_is_read(tmp_path: Path) -> None:
@@ -240,15 +240,15 @@ def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) 
 def test_a_file_of_several_documents_is_so_many_runs(text: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "no suffix").write_text(text)
     found = read(tmp_path / "no suffix")
-    assert (len(found.reported), found.troubles) == (count, ())
+    assert (len(found.reported), found.errors) == (count, ())
 
 
 def test_a_line_that_is_cut_off_costs_no_other(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(f"{SGLANG}\n{SGLANG[:300]}\n{SGLANG}\n{SGLANG[:40]}")
     found = read(tmp_path / "f")
     assert [known.source[-2:] for known in found.reported] == [":1", ":3"]
-    assert [trouble.split(": ")[0][-2:] for trouble in found.troubles] == [":2", ":4"]
-    assert "cut off" in found.troubles[0]
+    assert [trouble.split(": ")[0][-2:] for trouble in found.errors] == [":2", ":4"]
+    assert "cut off" in found.errors[0]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
