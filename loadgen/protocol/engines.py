@@ -8,7 +8,7 @@ import msgspec
 class Engine(msgspec.Struct, frozen=True):
     """One serving engine's name and the traits a client must know.
 
-    `owned_by` is what its /v1/models says; `own_path` a path that only its /openapi.json names.
+    `owned_by` is what its /v1/models reports; `own_path` a path that only its /openapi.json names.
     """
 
     name: str
@@ -16,15 +16,15 @@ class Engine(msgspec.Struct, frozen=True):
     own_path: str = ""
     takes_ids: bool = True  # a prompt as token ids
     takes_ignore_eos: bool = True
-    vllm_fields: bool = False  # takes repetition_penalty and return_token_ids beside OpenAI's own fields
+    vllm_fields: bool = False  # takes repetition_penalty and return_token_ids next to OpenAI's own fields
     forces_length: str = ""  # a `generation_config` that does what it does not take ignore_eos for, as JSON
     max_tokens_field: str = ""  # for chat; "" leaves it to the dialect
     lists_its_model: bool = True  # /v1/models names what it serves
     checks_model: bool = True  # it refuses any other name
     version_path: str = "/version"
     sends_at_once: bool = False  # without Nagle's algorithm: what it writes waits for no acknowledgement
-    takes_all_memory: bool = False  # at its start, so that what it has taken tells nothing of a request
-    info_path: str = ""  # says how it runs
+    takes_all_memory: bool = False  # at its start, so that what it has taken is not that of a request
+    info_path: str = ""  # reports its configuration
     reset_path: str = ""  # empties its prefix cache
     reset_needs: str = ""  # what it must have been started with
     trace_start_path: str = ""  # from here on it records a trace of itself

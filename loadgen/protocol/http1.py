@@ -21,7 +21,7 @@ _WITHOUT_BODY = (204, 304)
 _PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
 SWITCHED = "the server switched protocols, though the request did not ask for that"
-# A first chunk in order, or not all of its size has come; of anything else the parser says what it is.
+# A first chunk in order, or not all of its size has come; of anything else the parser reports what it is.
 _FIRST_SIZE = re.compile(rb"[0-9a-fA-F]{0,8}(?:\Z|[\r;])")
 
 Headers = dict[str, str]
@@ -59,7 +59,7 @@ class Framing(msgspec.Struct, kw_only=True):
 class Chunked(Framing):
     """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
 
-    tail: ClassVar[bytes] = HEAD_END  # whatever the last chunk looks like, an empty line is its end
+    tail: ClassVar[bytes] = HEAD_END  # however the last chunk is written, an empty line is its end
     _ended: bool = False
     _fed: int = 0  # reads
     _parser: httptools.HttpResponseParser | None = None
@@ -79,7 +79,7 @@ class Chunked(Framing):
     def checked(self, reads: Reads) -> bool:
         """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: the parser decides.
 
-        It is given each byte once. Of a chunk size that is no number it says so, where `done` would wait.
+        It is given each byte once. A chunk size that is no number is reported, where `done` would wait.
         """
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
@@ -87,7 +87,7 @@ class Chunked(Framing):
         try:
             self._parser.feed_data(b"".join(reads.since(begin)))
         except httptools.HttpParserError:
-            self.broken = True  # it will not get better: decoding says what is wrong
+            self.broken = True  # it will not get better: decoding reports what is wrong
         return self._ended or self.broken
 
     def on_message_complete(self) -> None:
@@ -145,9 +145,9 @@ class Malformed(msgspec.Struct, frozen=True):
 
 
 class Heads:
-    """Looks for the head of the final response while it arrives, 1xx ones skipped.
+    """Finds the head of the final response while it arrives, 1xx ones skipped.
 
-    Every byte is looked at once, and what is no HTTP is known by its first bytes: the parser is fed as
+    Every byte is read once, and what is no HTTP is known by its first bytes: the parser is fed as
     they come, not when an empty line has been seen.
     """
 
@@ -252,7 +252,7 @@ class HttpBody(msgspec.Struct, frozen=True):
 
 
 class Response:
-    """What a parser says of one response while it is fed."""
+    """What a parser reports of one response while it is fed."""
 
     __slots__ = ("complete", "headers", "on_body", "parser", "pieces", "status")
 

@@ -1,4 +1,4 @@
-"""Dialects: what a request says, and what a message carries, in each of the APIs; here the two of OpenAI."""
+"""Dialects: what a request holds, and what a message carries, in each of the APIs; here the two of OpenAI."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ class Message(msgspec.Struct, gc=False):
             return None
 
     def why(self) -> str:
-        """What the server says of an abort; "" where the API has no place for it."""
+        """What the server reports of an abort; "" where the API has no place for it."""
         return ""
 
     def fault(self) -> str | None:
-        """What the server says went wrong, never blank; None if nothing did."""
+        """What the server reports went wrong, never blank; None if nothing did."""
         if self.error is None or self.error is False:
             return None
         return _phrase(() if self.error is True else (str(self.error),))
 
 
 class Remark(msgspec.Struct, gc=False):
-    """What an event without choices may say: `{"object": "error", "message": …}`, or `{"detail": …}`.
+    """What an event without choices may hold: `{"object": "error", "message": …}`, or `{"detail": …}`.
 
     Such events are rare, and every field of Message costs time in all the others.
     """
@@ -126,7 +126,7 @@ _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 
 
 def remark(line: bytes) -> str | None:
-    """What a message without choices says went wrong; None if nothing did."""
+    """What a message without choices reports went wrong; None if nothing did."""
     try:
         event = _REMARK.decode(line)
     except NOT_JSON:
@@ -223,7 +223,7 @@ class Dialect(msgspec.Struct, frozen=True):
     path: str
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        """What one request says; raises UsageError where the API cannot take such a prompt."""
+        """What one request holds; raises UsageError where the API cannot take such a prompt."""
         raise NotImplementedError
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
