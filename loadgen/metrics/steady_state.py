@@ -104,7 +104,7 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
     else:
         firsts_ns, lasts_ns = _of_slots(sent)
         if len(firsts_ns) < asked_concurrency:
-            return Unsteady(f"{asked_concurrency} were requested at once and {len(firsts_ns)} were reached")
+            return Unsteady(f"concurrency {asked_concurrency} was requested and {len(firsts_ns)} was reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
         lost = f"a slot ran out of requests before all {asked_concurrency} were busy"
     return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)

@@ -140,7 +140,7 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
     [
         ([], 1, WHOLE, "no request was sent"),
         ([answer(0, 0, 9, failure=Failure(FailureKind.CONNECT))], 1, WHOLE, "no request was sent"),
-        (TWO, 3, WHOLE, "3 were requested at once and 2 were reached"),
+        (TWO, 3, WHOLE, "concurrency 3 was requested and 2 was reached"),
         ([answer(0, 1000, 1100), answer(1, 1200, 1300)], 2, WHOLE, "a slot ran out of requests before all 2"),
         ([answer(0, 1000, 1100), answer(1, 1000, 1300)], None, WHOLE, "at the same moment"),
         (TWO, 2, Trim.parse("2", "2"), "leave nothing"),

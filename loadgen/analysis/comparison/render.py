@@ -226,7 +226,7 @@ def undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = 100 * effect.detectable
-    power = f"{of} detect a difference of {least:.{0 if least >= 10 else 1}f} % (power 80 %)"
+    power = f"{of} detect no less than {least:.{0 if least >= 10 else 1}f} % (statistical power 80 %)"
     if effect.more_runs is None:
         return power
     return f"{power}; about {counted(effect.more_runs, 'more run')} per side would decide it"

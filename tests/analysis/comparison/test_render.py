@@ -59,7 +59,7 @@ def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None
     said = " ".join(render.text(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
     assert effect.more_runs is not None
-    assert f"5 pairs detect a difference of {100 * effect.detectable:.2g} % (power 80 %)" in said
+    assert f"5 pairs detect no less than {100 * effect.detectable:.2g} % (statistical power 80 %)" in said
     assert f"about {effect.more_runs} more runs per side would decide it" in said
 
 
