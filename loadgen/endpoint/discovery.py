@@ -202,27 +202,30 @@ class ServerProbe:
 
     def poll(self) -> str | None:
         """Why the server is not ready now; None if it is."""
-        return self.access.loop.run(self._not_ready())
+        return self.access.loop.run(self._poll())
+
+    async def _poll(self) -> str | None:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+            return await self._not_ready(client)
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
-        deadline_ns = clock.now_ns() + int(wait_s * 1e9)
-        while True:
-            async with self.throttle:
-                reason = await self._not_ready()
-            if reason is None:
-                async with self.access.client(self.tls, _ANSWER_S) as client:
-                    return await self._identify(client, model)
-            if clock.now_ns() >= deadline_ns:
-                waited = f" after {wait_s:g} s" if wait_s else ""
-                raise MeasureError(
-                    f"{self.access.shown_url} is not ready{waited}: {reason}; "
-                    "check the address, or wait for the server with --ready-check-timeout-sec N"
-                )
-
-    async def _not_ready(self) -> str | None:
-        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
+            deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+            while True:
+                async with self.throttle:
+                    reason = await self._not_ready(client)
+                if reason is None:
+                    return await self._identify(client, model)
+                if clock.now_ns() >= deadline_ns:
+                    waited = f" after {wait_s:g} s" if wait_s else ""
+                    raise MeasureError(
+                        f"{self.access.shown_url} is not ready{waited}: {reason}; "
+                        "check the address, or wait for the server with --ready-check-timeout-sec N"
+                    )
+
+    async def _not_ready(self, client: httpx.AsyncClient) -> str | None:
+        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
+        answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
         if answer.status >= 500:
             return f"/health answers {answer.status}"
         return answer.why or None
