@@ -113,7 +113,8 @@ class Audit:
     def __init__(self, audited: Audited) -> None:
         self._audited = audited
         self.runs = tuple(
-            RunAudit(run["name"], run["source"], Verdict.of(run)) for run in audited.json()["runs"]
+            RunAudit(run.reported.name, run.reported.source, Verdict.of(run.level, run.findings))
+            for run in audited.findings
         )
         self.messages = tuple(audited.messages)
 

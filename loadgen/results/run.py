@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +18,9 @@ from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.results import report, request_rows, run_directory
 from loadgen.results.run_directory import Result
-from loadgen.validity import verdict
+from loadgen.validity.rule import Finding, as_json
 from loadgen.validity.sections import Broken
+from loadgen.validity.verdict import Level
 from loadgen.workload.profile import Profile
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ class Verdict(msgspec.Struct, frozen=True):
     doubts: tuple[Doubt, ...]  # worst first; a note changes nothing
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Verdict:
-        """The verdict in a result's JSON."""
-        return cls(stored["level"], tuple(Doubt(**doubt) for doubt in stored["doubts"]))
+    def of(cls, level: Level, findings: Sequence[Finding]) -> Verdict:
+        """The verdict that these findings led to."""
+        doubts = tuple(msgspec.convert(as_json(finding), Doubt) for finding in findings)
+        return cls(level.value, doubts)
 
     def __str__(self) -> str:
         return f"{self.status}: {', '.join(doubt.name for doubt in self.doubts)}".rstrip(": ")
@@ -83,7 +85,7 @@ class Run:
     @cached_property
     def verdict(self) -> Verdict:
         """VALID, SUSPECT or INVALID, and the doubts that were found."""
-        return Verdict.of(verdict.json(self.result.verdict))
+        return Verdict.of(self.result.verdict.level, self.result.verdict.findings)
 
     @property
     def profile(self) -> Profile:
