@@ -1,6 +1,6 @@
 """Discovery: which server answers at a URL, whether it is ready, and which model it serves.
 
-This is the control plane: httpx, at most a few requests a second, never during the measured run.
+This is the control plane: at most a few requests a second, never during the measured run.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
-from loadgen.endpoint.exchange import ControlAnswer, ControlLoop
+from loadgen.endpoint.exchange import ControlAnswer, ControlClient, ControlLoop
+from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.endpoint.secrecy import Secrets, shown_url
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol import engines, untrusted
-from loadgen.protocol.address import is_this_machine, port_of
+from loadgen.protocol.address import port_of
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.layout import some
 from loadgen.transport.job import Target
+
+if TYPE_CHECKING:
+    import httpx
 
 _ANSWER_S = 10.0
 _CONNECT_S = 3.0
@@ -97,22 +100,20 @@ class ServerAddress(msgspec.Struct, frozen=True):
             _identify_as(context, self.client_cert, self.client_key)
         return context
 
-    def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
-        """A client for control requests, each on a connection of its own; raises UsageError."""
+    def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> ControlClient:
+        """A client for control requests; raises UsageError, now or once a request needs httpx."""
+        return ControlClient(
+            lambda: self._full_client(tls, timeout_s), PlainServer.at(self.base_url, self.headers)
+        )
+
+    def _full_client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
+        from loadgen.endpoint import httpx_exchange  # see exchange
+
         try:
-            return httpx.AsyncClient(
-                base_url=self.base_url,
-                headers=dict(self.headers),
-                verify=tls if tls is not None else False,
-                trust_env=not is_this_machine(self.base_url),
-                timeout=timeout_s,
-                follow_redirects=False,
-                # transformers serve resets a kept connection after a 500 (/v1/models without a hub cache).
-                limits=httpx.Limits(max_keepalive_connections=0),
-            )
+            return httpx_exchange.opened(self.base_url, self.headers, tls, timeout_s)
         except UnicodeError:
             raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
-        except (ValueError, ImportError, httpx.InvalidURL):  # its message may contain the proxy's password
+        except ValueError:
             raise UsageError(
                 f"{self.shown_url}: a proxy variable (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) is not a proxy's "
                 "URL: correct it, or add this host to NO_PROXY"
@@ -223,14 +224,14 @@ class ServerProbe:
                         "check the address, or wait for the server with --ready-check-timeout-sec N"
                     )
 
-    async def _not_ready(self, client: httpx.AsyncClient) -> str | None:
+    async def _not_ready(self, client: ControlClient) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
         answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
         if answer.status >= 500:
             return f"/health answers {answer.status}"
         return answer.why or None
 
-    async def _identify(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo:
+    async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
         listing = await self._answer(client, "/v1/models")
         if listing.status in (401, 403):
             raise MeasureError(
@@ -246,7 +247,7 @@ class ServerProbe:
         version = (await self._answer(client, engine.version_path)).object
         return self._served(engine, untrusted.text(version.get("version")), cards, model)
 
-    async def _answer(self, client: httpx.AsyncClient, path: str) -> ControlAnswer:
+    async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
         """The answer of a ready server; raises MeasureError if there is none, or a redirect."""
         answer = await exchange.ask(client, "GET", path, _ANSWER_S)
         if answer.error:

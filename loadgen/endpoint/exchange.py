@@ -1,25 +1,25 @@
 """Exchange: one control request and its answer, bounded in total time and in size.
 
-httpx's own limits are per read; a server that sends a byte now and then never exceeds them.
+httpx's own limits are per read; a server that sends a byte now and then never exceeds them. It is imported
+when a request needs it, as most runs measure a server of this machine: see `plain_exchange`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Coroutine
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-import httpx
 import msgspec
 
+from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.protocol import untrusted
+
+if TYPE_CHECKING:
+    import httpx
 
 MOST_BYTES = 8 << 20
 _LONGEST_MESSAGE = 200  # characters
-_INSECURE = "pass --insecure to accept any certificate (--ca-cert does not help)"
-# OpenSSL's verify codes: expired and not yet valid; of another name, or address.
-_DATES, _NAMES = (9, 10), (62, 64)
 _POLL_S = 0.1
 T = TypeVar("T")
 
@@ -111,8 +111,31 @@ class ControlAnswer(msgspec.Struct, frozen=True):
         return untrusted.line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
 
 
+class ControlClient:
+    """Sends control requests, each on a connection of its own."""
+
+    def __init__(self, open_full: Callable[[], httpx.AsyncClient], plain: PlainServer | None) -> None:
+        self.plain = plain
+        self._open_full = open_full
+        self._full = None if plain is not None else open_full()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._full is not None:
+            await self._full.aclose()
+
+    @property
+    def full(self) -> httpx.AsyncClient:
+        """httpx's client, for whatever a plain request cannot do; raises UsageError."""
+        if self._full is None:
+            self._full = self._open_full()
+        return self._full
+
+
 async def ask(
-    client: httpx.AsyncClient,
+    client: ControlClient,
     method: str,
     path: str,
     limit_s: float,
@@ -122,66 +145,15 @@ async def ask(
     """Send one request; its answer must arrive within `limit_s` and have at most `most_bytes`."""
     shown = path.partition("?")[0]
     try:
-        async with asyncio.timeout(limit_s), client.stream(method, path, json=body) as answer:
-            data = bytearray()
-            async for piece in answer.aiter_bytes():
-                data += piece
-                if len(data) > most_bytes:
-                    return ControlAnswer(shown, error=f"answers more than {most_bytes >> 20} MiB")
+        async with asyncio.timeout(limit_s):
+            if method == "GET" and client.plain is not None:
+                answer = await client.plain.get(path, most_bytes)
+                if answer is not None:
+                    return ControlAnswer(shown, *answer)
+            from loadgen.endpoint import httpx_exchange
+
+            return ControlAnswer(
+                shown, *await httpx_exchange.exchanged(client.full, method, path, most_bytes, body)
+            )
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s")
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return ControlAnswer(shown, error=_described(error))
-    # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
-    answer.stream = httpx.ByteStream(b"")
-    origin = _other_origin(answer)
-    redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
-    return ControlAnswer(shown, answer.status_code, bytes(data), redirect)
-
-
-def _other_origin(answer: httpx.Response) -> str:
-    """The origin of a redirect to another server, which is never followed; "" of any other answer."""
-    location = answer.headers.get("location", "")
-    if not 300 <= answer.status_code < 400 or not location:
-        return ""
-    try:
-        there = answer.request.url.join(location)
-    except (httpx.InvalidURL, ValueError):
-        return "an invalid URL"
-    here = answer.request.url
-    if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
-        return ""
-    return untrusted.text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
-
-
-def _described(error: Exception) -> str:
-    """Why there is no answer; not httpx's own message for a header, which contains its value."""
-    refusal = _certificate_error(error)
-    if refusal is not None:
-        return f"has a TLS certificate that {_certificate(refusal)}"
-    if isinstance(error, httpx.LocalProtocolError | UnicodeError):
-        return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
-    message = untrusted.line(str(error), _LONGEST_MESSAGE)
-    return f"does not answer: {message or type(error).__name__}"
-
-
-def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The certificate error among an error's causes."""
-    for _ in range(8):
-        if error is None or isinstance(error, ssl.SSLCertVerificationError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _certificate(refusal: ssl.SSLCertVerificationError) -> str:
-    """What is wrong with a server's certificate, and what to do."""
-    reason = untrusted.text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
-    if refusal.verify_code in _DATES:
-        return f"is out of date ({reason}): renew it, or {_INSECURE}"
-    if refusal.verify_code in _NAMES:
-        return f"is for another host ({reason}): check --base-url, or {_INSECURE}"
-    return (
-        f"no trusted authority has signed ({reason}): name the authority with --ca-cert FILE, or pass "
-        "--insecure to accept any certificate"
-    )

@@ -90,18 +90,18 @@ class _PromptRun:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         answers: list[GreedyAnswer] = []
-        async with self.access.client(self.tls, limit_s) as client:
+        async with self.access.client(self.tls, limit_s) as control:
             for prompt in answer_check.PROMPTS:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
-                answer, kind = await self._answer(client, prompt.text, share_s)
+                answer, kind = await self._answer(control.full, prompt.text, share_s)
                 takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
                 if kind in _REFUSED and not answers and takes_ids:
                     try:
                         self.tokenizer = self._load_tokenizer()
                     except UsageError as error:
                         return Fingerprint.none(f"{answer.failure}; {error}")
-                    answer, kind = await self._answer(client, prompt.text, share_s)
+                    answer, kind = await self._answer(control.full, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
                     return Fingerprint.none(f"the server is gone: {answer.failure}")

@@ -1,6 +1,6 @@
 """Scraper: the server's `/metrics` right before a run, about once a second in it, and once it is idle again.
 
-httpx at most a few times a second, and nothing is parsed before the run is over.
+At most a few times a second, and nothing is parsed before the run is over.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 from collections.abc import Container, Coroutine, Iterator
 from concurrent.futures import Future
 
-import httpx
 from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
 from loadgen.endpoint.discovery import ServerAddress
+from loadgen.endpoint.exchange import ControlClient
 from loadgen.endpoint.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse, select
 from loadgen.endpoint.server_counters import ServerWindow, window
 from loadgen.errors import LoadgenError
@@ -119,7 +119,7 @@ class MetricsScraper:
                 previous = snapshot
                 await asyncio.sleep(_BETWEEN_S)
 
-    async def _scrape(self, client: httpx.AsyncClient, wanted: Container[str] | None = None) -> MetricLines:
+    async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
         async with self.throttle:
             sent_ns = clock.now_ns()
         answer = await exchange.ask(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)

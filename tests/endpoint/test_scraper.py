@@ -57,28 +57,30 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    # Two requests of a broken answer: the second is httpx's, which has the words for it.
+    ("answer", "error", "requests"),
     [
-        (Answer([whole(b"{}", "404 Not Found")]), "/metrics answers 404 (sglang needs --enable-metrics)"),
-        (Answer([whole(b"", "401 Unauthorized")]), "/metrics answers 401"),
-        (Answer([whole(b"<html>\n", kind="text/html")]), "/metrics is HTML, not Prometheus text"),
-        (Answer([whole(b"")]), "/metrics is empty"),
+        (Answer([whole(b"{}", "404 Not Found")]), "/metrics answers 404 (sglang needs --enable-metrics)", 1),
+        (Answer([whole(b"", "401 Unauthorized")]), "/metrics answers 401", 1),
+        (Answer([whole(b"<html>\n", kind="text/html")]), "/metrics is HTML, not Prometheus text", 1),
+        (Answer([whole(b"")]), "/metrics is empty", 1),
         (
             Answer([b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nvllm:"], End.CLOSE),
             "/metrics does not answer",
+            2,
         ),
-        (Answer([b"\x00\x01\x02\r\n\r\n"], End.CLOSE), "/metrics does not answer"),
-        (Answer([], End.RESET), "/metrics does not answer"),
+        (Answer([b"\x00\x01\x02\r\n\r\n"], End.CLOSE), "/metrics does not answer", 2),
+        (Answer([], End.RESET), "/metrics does not answer", 2),
     ],
 )
-def test_a_server_without_metrics_costs_one_request(answer: Answer, error: str) -> None:
+def test_a_server_without_metrics_is_asked_once(answer: Answer, error: str, requests: int) -> None:
     with ScriptedServer(in_turn(answer)) as server:
         watching = observer(server)
         assert watching.before().startswith(error)
         with watching.sampling():
             assert not observers()
         window = watching.after()
-    assert (len(server.asked), window.names) == (1, "")
+    assert (len(server.asked), window.names) == (requests, "")
     assert window.error.startswith(error)
 
 

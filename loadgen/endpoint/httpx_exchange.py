@@ -1,0 +1,108 @@
+"""httpx exchange: control requests to any server: TLS, proxies, redirects; imported when one is needed."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+import httpx
+
+from loadgen.protocol import untrusted
+from loadgen.protocol.address import is_this_machine
+
+_LONGEST_MESSAGE = 200  # characters
+_INSECURE = "pass --insecure to accept any certificate (--ca-cert does not help)"
+# OpenSSL's verify codes: expired and not yet valid; of another name, or address.
+_DATES, _NAMES = (9, 10), (62, 64)
+
+
+def opened(
+    base_url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
+) -> httpx.AsyncClient:
+    """A client whose requests each have a connection of their own.
+
+    Raises UnicodeError for a header that is not ASCII, ValueError for a proxy variable that is no URL.
+    """
+    try:
+        return httpx.AsyncClient(
+            base_url=base_url,
+            headers=dict(headers),
+            verify=tls if tls is not None else False,
+            trust_env=not is_this_machine(base_url),
+            timeout=timeout_s,
+            follow_redirects=False,
+            # transformers serve resets a kept connection after a 500 (/v1/models without a hub cache).
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+    except (ImportError, httpx.InvalidURL):
+        raise ValueError("not the URL of a proxy") from None  # httpx's message may contain its password
+
+
+async def exchanged(
+    client: httpx.AsyncClient, method: str, path: str, most_bytes: int, body: object
+) -> tuple[int, bytes, str]:
+    """The status, the body and the error of one request; an answer's body has at most `most_bytes`."""
+    try:
+        async with client.stream(method, path, json=body) as answer:
+            data = bytearray()
+            async for piece in answer.aiter_bytes():
+                data += piece
+                if len(data) > most_bytes:
+                    return 0, b"", f"answers more than {most_bytes >> 20} MiB"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        if isinstance(error, TimeoutError):
+            raise  # the whole exchange takes too long
+        return 0, b"", _described(error)
+    # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
+    answer.stream = httpx.ByteStream(b"")
+    origin = _other_origin(answer)
+    redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
+    return answer.status_code, bytes(data), redirect
+
+
+def _other_origin(answer: httpx.Response) -> str:
+    """The origin of a redirect to another server, which is never followed; "" of any other answer."""
+    location = answer.headers.get("location", "")
+    if not 300 <= answer.status_code < 400 or not location:
+        return ""
+    try:
+        there = answer.request.url.join(location)
+    except (httpx.InvalidURL, ValueError):
+        return "an invalid URL"
+    here = answer.request.url
+    if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
+        return ""
+    return untrusted.text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
+
+
+def _described(error: Exception) -> str:
+    """Why there is no answer; not httpx's own message for a header, which contains its value."""
+    refusal = _certificate_error(error)
+    if refusal is not None:
+        return f"has a TLS certificate that {_certificate(refusal)}"
+    if isinstance(error, httpx.LocalProtocolError | UnicodeError):
+        return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
+    message = untrusted.line(str(error), _LONGEST_MESSAGE)
+    return f"does not answer: {message or type(error).__name__}"
+
+
+def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """The certificate error among an error's causes."""
+    for _ in range(8):
+        if error is None or isinstance(error, ssl.SSLCertVerificationError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _certificate(refusal: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with a server's certificate, and what to do."""
+    reason = untrusted.text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
+    if refusal.verify_code in _DATES:
+        return f"is out of date ({reason}): renew it, or {_INSECURE}"
+    if refusal.verify_code in _NAMES:
+        return f"is for another host ({reason}): check --base-url, or {_INSECURE}"
+    return (
+        f"no trusted authority has signed ({reason}): name the authority with --ca-cert FILE, or pass "
+        "--insecure to accept any certificate"
+    )
