@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.endpoint import control, engine_config, greedy_prompts, server_log
+from loadgen.endpoint import control, engine_config, server_log
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
@@ -225,6 +225,8 @@ class Session(msgspec.Struct, frozen=True):
             if outcome.interrupted or not outcome.records.ok.any():
                 stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
                 return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
+            from loadgen.endpoint import greedy_prompts  # after the run: it needs httpx
+
             self.fingerprints[made.path] = greedy_prompts.ask(
                 self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
             )
