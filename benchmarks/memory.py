@@ -21,7 +21,8 @@ import numpy as np
 from loadgen.metrics.record import Record, Records
 from loadgen.results import report
 from loadgen.results.run_directory import ARRIVALS, Result
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, Server
 from loadgen.workload import profile
 
 PER_REQUEST = 128

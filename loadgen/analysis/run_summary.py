@@ -19,7 +19,7 @@ from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
 from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 from loadgen.workload import bounds
 
 OURS = "loadgen"

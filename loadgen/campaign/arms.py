@@ -18,7 +18,7 @@ from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
 from loadgen.protocol.address import host_of
 from loadgen.session import bench
-from loadgen.session.attach import settings
+from loadgen.session.asked_settings import settings
 from loadgen.session.credentials import DEFAULT_VARIABLE, api_key
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.spelling import nearest

@@ -23,7 +23,7 @@ from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.protocol.printable import plain
-from loadgen.results import run_directory
+from loadgen.results import run_place
 from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.credentials import api_key
@@ -67,8 +67,8 @@ def main(argv: Sequence[str]) -> int:
     for line in arms.key_lines(wanted.trust, wanted.arms):
         printed(f"loadgen: {line}", sys.stderr)
     if kept is None:
-        name, now = wanted.file.name, run_directory.now()
-        kept = Store(run_directory.create_directory(Path(given.run_dir), name, now))
+        name, now = wanted.file.name, run_place.now()
+        kept = Store(run_place.create_directory(Path(given.run_dir), name, now))
     return _run(wanted, kept, given)
 
 
@@ -157,7 +157,7 @@ def _preview(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) ->
 def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> record.CampaignRecord:
     """The campaign's record in the directory; raises UsageError where the file has changed since."""
     every = arms.made(wanted.file, wanted.path, trust=wanted.trust)
-    asked = record.made(wanted.file, wanted.path, every, _starts(wanted.file, every), run_directory.now())
+    asked = record.made(wanted.file, wanted.path, every, _starts(wanted.file, every), run_place.now())
     if kept is None:
         return asked
     if changed := list(record.differences(kept.record, asked, kept.ran(failed=not retry_failed))):

@@ -20,7 +20,7 @@ from loadgen.campaign.time_estimate import Pace
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError, ServerDied
 from loadgen.protocol.printable import plain
-from loadgen.results import run_directory
+from loadgen.results import run_place
 from loadgen.results.run_directory import Result
 from loadgen.session import progress, signals
 from loadgen.session.attach import attach
@@ -189,7 +189,7 @@ class Execution:
         return not _death(session, failed=False)
 
     def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail(planned, str(error), run_directory.now(), directory)
+        self.store.fail(planned, str(error), run_place.now(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:

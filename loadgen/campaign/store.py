@@ -19,7 +19,7 @@ from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
 from loadgen.metrics import files
-from loadgen.results import run_directory
+from loadgen.results import run_directory, run_place
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import Cell
 
@@ -156,7 +156,7 @@ class Store:
 
     def _set_aside(self, place: Path) -> None:
         """Keep what the runs of an interrupted or failed cell had measured; the rest is removed."""
-        marks = [path for name in (run_directory.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
+        marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             kept = self.directory / INTERRUPTED / place.name / run.name
             _made(kept.parent)

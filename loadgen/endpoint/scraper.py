@@ -12,6 +12,7 @@ import ssl
 import threading
 from collections.abc import Container, Coroutine, Iterator
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from asyncio_throttle.throttler import Throttler
 
@@ -20,9 +21,11 @@ from loadgen.endpoint import exchange
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.exchange import ControlClient
 from loadgen.endpoint.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse, select
-from loadgen.endpoint.server_counters import ServerWindow, window
 from loadgen.errors import LoadgenError
 from loadgen.telemetry.sensor import SAMPLING_SHARE
+
+if TYPE_CHECKING:
+    from loadgen.endpoint.server_counters import ServerWindow
 
 _SCRAPES_PER_S = 5
 _ANSWER_S = 3.0
@@ -71,6 +74,8 @@ class MetricsScraper:
 
     def after(self) -> ServerWindow:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
+        from loadgen.endpoint.server_counters import ServerWindow, window  # models, built after a run
+
         if self.began.error:
             return ServerWindow(error=self.began.error)
         ended, settled = self._run(self._scrape_idle(_IDLE_S))

@@ -17,9 +17,9 @@ from loadgen.protocol.printable import plain
 from loadgen.results import result_block
 from loadgen.results.result_block import Layout
 from loadgen.results.run_directory import Result
-from loadgen.telemetry import sampler
+from loadgen.telemetry import sensor_summary
 from loadgen.validity import reconcile, run_roofline, verdict
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 from loadgen.validity.sections import Broken, guarded
 
 
@@ -229,7 +229,7 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.sensed is not None:
-        yield from sampler.render(result.facts.sensed, result.metrics.total_output_tokens)
+        yield from sensor_summary.render(result.facts.sensed, result.metrics.total_output_tokens)
 
 
 def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:

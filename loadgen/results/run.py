@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics.metrics import Metrics, compute
-from loadgen.results import report, request_rows, run_directory
+from loadgen.results import report, request_rows, run_directory, run_place
 from loadgen.results.run_directory import Result
 from loadgen.validity.rule import Finding, as_json
 from loadgen.validity.sections import Broken
@@ -160,7 +160,7 @@ class Run:
         It is made where it is missing. Raises LoadgenError where it holds a run already or cannot be written.
         """
         place = Path(directory)
-        run_directory.create_place(place, "directory")
+        run_place.create_place(place, "directory")
         if run_directory.is_run(place):
             raise UsageError(f"{place} holds a run already: choose another directory")
         broken: list[Broken] = []

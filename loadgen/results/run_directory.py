@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,18 +19,18 @@ from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
 from loadgen.results import journal
+from loadgen.results.run_place import JOURNAL
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.run_metadata import FORMATS, Facts, LateFacts
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import FORMATS, LateFacts
 from loadgen.validity.sections import Broken, guarded
 from loadgen.validity.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
 _LARGEST_RESULT = 1 << 30
-_OWN = 0o700  # a run may hold a user's prompts and answers
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
-JOURNAL = "journal.bin"  # while a run goes on, and for good where its result could not be written
 
 
 @dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
@@ -172,41 +169,3 @@ def _recovered(directory: Path) -> Result:
         why = f"the client ended before its report was written; read from {where}"
         late["notes"] = (*facts.notes, why)
     return Result(facts.learned(late), records)
-
-
-def create_directory(base: Path, name: str, started: datetime) -> Path:
-    """A new directory for a run under `base`; raises UsageError when it cannot be written."""
-    plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything
-    stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
-    create_place(base, "--run-dir")
-    for attempt in range(1, 1000):
-        path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
-        try:
-            path.mkdir(mode=_OWN)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
-        return path
-    raise UsageError(f"{base} has too many runs of this second; choose another --run-dir")
-
-
-def create_place(directory: Path, flag: str) -> None:
-    """See to it that files can be written to a directory; raises UsageError that names the flag."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {directory}: {error.strerror}; choose another {flag}") from None
-    if not os.access(directory, os.W_OK):
-        raise UsageError(f"cannot write {directory}: permission denied; choose another {flag}")
-
-
-def remove_empty(directory: Path) -> None:
-    """Take away the directory of a run that left nothing."""
-    with contextlib.suppress(OSError):
-        directory.rmdir()
-
-
-def now() -> datetime:
-    """The wall clock, for people; nothing is measured by it."""
-    return datetime.now(UTC)

@@ -13,7 +13,7 @@ from loadgen.results.speed_formulas import FORMULAS, TOTAL
 from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.model_names import split_name
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_roofline import devices
 from loadgen.validity.verdict import Level
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from loadgen.metrics.metrics import DEFINITIONS_VERSION, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.protocol.printable import file_name
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import parse_metadata
 from loadgen.validity.sections import Broken, guarded
 
 OURS = "loadgen"
@@ -40,17 +41,6 @@ def filename(facts: Facts) -> str:
 def _date(facts: Facts) -> str:
     """When the run finished, in local time as vLLM writes it."""
     return facts.finished.astimezone().strftime("%Y%m%d-%H%M%S")
-
-
-def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
-    """The pairs of `--metadata KEY=VALUE`; raises UsageError."""
-    metadata: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--metadata {pair}: write KEY=VALUE")
-        metadata[key.strip()] = value.strip()
-    return metadata
 
 
 def vllm_result(

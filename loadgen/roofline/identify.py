@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import UsageError
-from loadgen.roofline import architecture, preset
+from loadgen.roofline import preset
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ceiling
+from loadgen.roofline.flags import Flags
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.machines import chosen, machine, recognised
 from loadgen.workload.paths import place as expanded
@@ -19,20 +20,6 @@ _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")
 # What an engine quantizes plain weights to.
 _ONLINE = {"fp8": "FP8", "bitsandbytes": "BNB-4bit", "mxfp8": "MXFP8"}
-
-
-class Flags(msgspec.Struct, frozen=True):
-    """The flags that name the machine and the model."""
-
-    hardware: str | None = None
-    bandwidth_gb_per_s: float | None = None
-    model_config: str | None = None
-
-    def check(self) -> None:
-        """Find errors in these flags before a run; raises UsageError."""
-        chosen(self.hardware, self.bandwidth_gb_per_s)
-        if self.model_config is not None:
-            architecture.read(expanded(self.model_config))
 
 
 class ModelIdentity(msgspec.Struct, frozen=True):

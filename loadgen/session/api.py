@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from loadgen.results import run_directory
 from loadgen.results.run import Place, Run
 from loadgen.session import keywords
-from loadgen.session.attach import attach, settings
+from loadgen.session.asked_settings import settings
+from loadgen.session.attach import attach
 from loadgen.session.background import BackgroundRun
 from loadgen.session.bench import check, seeded
 from loadgen.session.keywords import BenchOptions

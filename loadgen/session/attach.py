@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
 
-import psutil
 from msgspec.structs import replace
 
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.roofline import checkpoint, preset
-from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.session import signals
+from loadgen.session import embedded_engine, signals
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
@@ -24,26 +21,17 @@ from loadgen.session.progress import Display
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload import plan
-from loadgen.workload.paths import place
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
-from loadgen.workload.server_settings import ServerSettings, validated
-from loadgen_servers.process import port_owner
-from loadgen_servers.process.embedded import Embedded, EngineFailed
+from loadgen.workload.server_settings import ServerSettings
+from loadgen_servers.process.embedded import Embedded
+
+if TYPE_CHECKING:
+    import psutil
+
+    from loadgen.roofline.checkpoint import Checkpoint
 
 _EMBEDDED_WAIT_S = 10.0
-
-
-def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
-    """What a launched server is asked for: the profiles' [server] tables, the flags over them.
-
-    Raises UsageError where two profiles want different servers.
-    """
-    wanted = [profile.server for profile in profiles if profile.server is not None]
-    if any(other != wanted[0] for other in wanted):
-        raise UsageError("the profiles' [server] tables differ: run them one by one")
-    base = wanted[0] if wanted else ServerSettings()
-    return base.overlaid(validated(ServerSettings, options.launching.settings, "the flags"))
 
 
 def attach(
@@ -52,8 +40,11 @@ def attach(
     workload: Profile,
     stack: ExitStack,
     interrupts: Interrupts = SIGNALS,
+    begun: Embedded | None = None,
 ) -> Session:
     """A session with a server that is ready; what was started for it ends with `stack`.
+
+    `begun` is the embedded engine where that was started before, of the same options.
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
@@ -78,7 +69,10 @@ def attach(
         if options.base_url is not None:
             access = _attached(options, auth, loop)
             return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
-        embedded = ServerAddress(_embedded(options, stack), auth.headers, secrets=auth.secrets, loop=loop)
+        begun = begun or embedded_engine.begun(options, stack)
+        assert begun is not None
+        url = embedded_engine.ready(begun)
+        embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
@@ -110,23 +104,12 @@ def first_token(session: Session, workload: Profile) -> None:
         )
 
 
-def _embedded(options: Options, stack: ExitStack) -> str:
-    """Start the embedded engine; its base URL. Raises UsageError where it does not start."""
-    config = None if options.model_config is None else place(options.model_config)
-    arguments = [] if options.preset is None else preset.arguments(options.preset, config)
-    if options.model is not None or options.served_model_name is not None:
-        arguments += ["--served-model-name", options.served_model_name or options.model or ""]
-    embedded = stack.enter_context(Embedded(arguments))
-    try:
-        return embedded.start().base_url
-    except EngineFailed as error:
-        raise UsageError(f"the embedded engine did not start: {error}") from None
-
-
 def _local(access: ServerAddress) -> Local | None:
     """The server's processes where it is on this machine."""
     if not is_this_machine(access.base_url):
         return None
+    from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
+
     port = port_of(access.base_url)
     processes: list[psutil.Process] = []  # its first process, once searched for
 
@@ -158,6 +141,8 @@ def _session(
     )
     files: Checkpoint | None = None
     if local is not None and not served.engine.simulated and subject.model_root:
+        from loadgen.roofline import checkpoint
+
         with suppress(UsageError):  # files that cannot be read do not stop the server
             files = checkpoint.read(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for.

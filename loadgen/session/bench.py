@@ -1,4 +1,7 @@
-"""`loadgen bench`: from flags to the result block, against a running server or the embedded engine."""
+"""`loadgen bench`: from flags to the result block, against a running server or the embedded engine.
+
+What a run needs is imported while the embedded engine starts, and what its results need once there are some.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from loadgen.errors import ExitCode, UsageError
-from loadgen.metrics import repeats
-from loadgen.results import result_block, run_directory
+from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
-from loadgen.results.run_directory import Result
-from loadgen.results.vllm_json import parse_metadata, write_result
-from loadgen.session import progress, signals
-from loadgen.session.attach import attach, settings
+from loadgen.session import embedded_engine, signals
+from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.options import Options, parse
-from loadgen.session.session import Session, roofline_flags
 from loadgen.validity import run_metadata
-from loadgen.validity.verdict import Level
 from loadgen.workload import profile
-from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
+
+if TYPE_CHECKING:
+    from loadgen.results.run_directory import Result
+    from loadgen.session.session import Session
+    from loadgen.workload.plan import Seed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,9 +42,12 @@ def main(argv: Sequence[str]) -> int:
 
         printed(dry_run(options, asked), sys.stdout)
         return 0
-    seed = seeded(options)
     with ExitStack() as stack:
-        session = attach(options, asked, profiles[0], stack)
+        begun = embedded_engine.begun(options, stack)
+        from loadgen.session.attach import attach
+
+        seed = seeded(options)
+        session = attach(options, asked, profiles[0], stack, begun=begun)
         if options.print_request:
             printed(session.request(profiles[0], seed), sys.stdout)
             return 0
@@ -50,11 +56,14 @@ def main(argv: Sequence[str]) -> int:
 
 def seeded(options: Options) -> Seed:
     """The seed given, or one drawn."""
+    from loadgen.workload.plan import Seed
+
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
 
 
 def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
-    worst, tabled = 0, list[Result]()
+    worst = 0
+    tabled: list[Result] = []
     for position, workload in enumerate(profiles):
         # A profile named twice is a repeat: with the same prompts it would measure the cache.
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
@@ -84,7 +93,8 @@ def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[R
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
     """Run a profile as often as asked, each time with prompts of its own; the worst exit code, the runs."""
-    worst, runs = 0, list[Result]()
+    worst = 0
+    runs: list[Result] = []
     for repeat in range(session.options.repeat):
         if runs:
             gc.collect()  # it is off while anything is measured: see cli.run
@@ -95,6 +105,9 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         session.check_alive(failed=not run.records.ok.all())
         runs.append(run)
     if len(runs) > 1:
+        from loadgen.metrics import repeats
+        from loadgen.results.vllm_json import write_result
+
         spreads = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
         printed("\n".join(repeats.render(spreads)), sys.stdout)
         path = directory.with_name(f"{directory.name}-repeats.json")
@@ -117,7 +130,7 @@ def _profiles(options: Options) -> list[Profile]:
 
 def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
-    parse_metadata(options.metadata)
+    run_metadata.parse_metadata(options.metadata)
     result_block.layout(options.layout)
     roofline_flags(options).check()
     if options.http2:
@@ -128,11 +141,15 @@ def check(options: Options) -> None:
         if find_spec("h2") is None:
             raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
     if options.saves:
-        run_directory.create_place(Path(options.result_dir or "."), "--result-dir")
+        run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
 def finish(session: Session, run: Result, directory: Path) -> int:
     """Write the files, print the report, and give the exit code; the files come first."""
+    from loadgen.results.vllm_json import write_result
+    from loadgen.session import progress
+    from loadgen.validity.verdict import Level
+
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
     lines, errors = [kept.text, f"run directory: {directory}"], list(kept.errors)

@@ -7,12 +7,13 @@ from functools import partial
 
 import msgspec
 
-from loadgen.results import run_directory
-from loadgen.roofline.identify import Flags
+from loadgen.results import run_place
+from loadgen.roofline.flags import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
 from loadgen.validity import calibration, run_roofline
-from loadgen.validity.run_metadata import Client, Facts, LateFacts
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
 from loadgen.validity.sections import Broken, guarded
 
 Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it adds
@@ -26,11 +27,11 @@ class FinishedRun(msgspec.Struct, frozen=True):
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
-def with_outcome(facts: Facts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
-    """The facts with what the measured run itself adds."""
+def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
+    """The facts with what the measured run itself adds to those known before."""
     health = outcome.health
     client = Client(
-        transport=facts.client.transport,
+        transport=known.client.transport,
         cpu_s=health.cpu_ns / 1e9,
         wall_s=(health.ended_ns - health.started_ns) / 1e9,
         clock_step_ms=health.clock_step_ns / 1e6,
@@ -38,9 +39,9 @@ def with_outcome(facts: Facts, outcome: Outcome, journal_error: str, planned: in
         backlog_bytes=health.backlog_bytes,
         stopped_s=health.stopped_ns / 1e9,
     )
-    return facts.learned(
+    return Facts.of(known).learned(
         {
-            "finished": run_directory.now(),
+            "finished": run_place.now(),
             "client": client,
             "under_way": False,
             "cut_short": outcome.cut_short,

@@ -13,7 +13,8 @@ from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import FORMULAS, TOTAL
 from loadgen.session import ladder_run
-from loadgen.session.attach import attach, settings
+from loadgen.session.asked_settings import settings
+from loadgen.session.attach import attach
 from loadgen.session.bench import check, seeded
 from loadgen.session.ladder_run import Climb
 from loadgen.session.options import Options, bench_parser, parse

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.errors import MeasureError, ServerDied
-from loadgen.results import run_directory, speed_ladder, speed_tables
+from loadgen.results import run_directory, run_place, speed_ladder, speed_tables
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import TOTAL
 from loadgen.results.speed_rows import SpeedRow
@@ -67,7 +67,7 @@ class Climb:
     def print_tables(self) -> None:
         """Print our table and the published one; without rows, remove the directory."""
         if not self.rows:
-            run_directory.remove_empty(self.directory)
+            run_place.remove_empty(self.directory)
             return
         drawn = filter(None, (speed_tables.render(self.rows, "text"), speed_tables.compared(self.rows)))
         printed("\n" + "\n".join(drawn) + f"\ntables and runs: {self.directory}", sys.stdout)
@@ -136,5 +136,5 @@ def exit_code(climb: Climb, measure: Callable[[], None]) -> int:
 
 def begin(workload: Profile, run_dir: str | None, formula: str | None = None) -> Climb:
     """A climb with a directory of its own for its rows; raises UsageError where there can be none."""
-    directory = run_directory.create_directory(Path(run_dir or "runs"), "ladder", run_directory.now())
+    directory = run_place.create_directory(Path(run_dir or "runs"), "ladder", run_place.now())
     return Climb(workload, directory, formula or TOTAL)

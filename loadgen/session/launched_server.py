@@ -14,7 +14,7 @@ from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import MeasureError, ServerDied, UsageError
-from loadgen.results import run_directory
+from loadgen.results import run_place
 from loadgen.session import progress
 from loadgen.session.credentials import Credentials
 from loadgen.session.launch_options import Launching
@@ -79,8 +79,8 @@ def launched(
     launch = options.launching
     port = free_port()
     command = _command(options, settings, port)
-    base, now = Path(options.run_dir or "runs"), run_directory.now()
-    directory = run_directory.create_directory(base, f"{launch.name}-server", now)
+    base, now = Path(options.run_dir or "runs"), run_place.now()
+    directory = run_place.create_directory(base, f"{launch.name}-server", now)
     before = discovery.device_memory_bytes()
     startup = Startup(launch, _started(command, port, directory, auth.variables), clock.now_ns())
     access = ServerAddress(f"http://127.0.0.1:{port}", auth.headers, secrets=auth.secrets, loop=loop)
@@ -99,7 +99,7 @@ def _started(command: Command, port: int, directory: Path, withheld: Sequence[st
         return start(command, port, directory / LOG, withheld=withheld)
     except LaunchError as error:
         (directory / LOG).unlink(missing_ok=True)
-        run_directory.remove_empty(directory)
+        run_place.remove_empty(directory)
         raise UsageError(str(error)) from None
 
 

@@ -1,4 +1,7 @@
-"""Session: a server that is ready, and the runs on it: warmed up, observed, measured and kept."""
+"""Session: a server that is ready, and the runs on it: warmed up, observed, measured and kept.
+
+What only the results of a run need is imported once it has been measured: its first request comes sooner.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.endpoint import control, engine_config, server_log
-from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.endpoint import control, server_log
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
@@ -22,30 +25,33 @@ from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
-from loadgen.results import report, request_rows, run_directory
+from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.results.run_directory import Result
-from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.identify import Flags
 from loadgen.session import progress, signals
-from loadgen.session.followup import FinishedRun, Step, bounded, calibrated, followed_up, with_outcome
+from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.signals import Interrupts
-from loadgen.telemetry import discovery, throttling
+from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
 from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target
-from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_metadata import Client, Facts, LateFacts, Server
-from loadgen.validity.sections import Broken, guarded
+from loadgen.validity.run_metadata import Client, LateFacts, Server, StartFacts
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan, Seed
 from loadgen.workload.profile import Profile
 
+if TYPE_CHECKING:
+    from loadgen.endpoint.answer_check import Fingerprint
+    from loadgen.results.run_directory import Result
+    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.session.followup import FinishedRun, Step
+    from loadgen.validity.campaign_cell import Cell
+
+F = TypeVar("F", bound=StartFacts)
 _LOG = logging.getLogger("loadgen")
 _IDLE_S = 1.0  # of idle power, where there is a sensor
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
@@ -90,6 +96,10 @@ class Session(msgspec.Struct, frozen=True):
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
+        from loadgen.results import report, request_rows, run_directory
+        from loadgen.session.followup import FinishedRun
+        from loadgen.validity.sections import Broken, guarded
+
         broken: list[Broken] = []
         with signals.deferred(self.interrupts) as came:
             text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
@@ -138,11 +148,11 @@ class Session(msgspec.Struct, frozen=True):
                 f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
                 "lower --random-input-len or --random-output-len"
             )
-        started = run_directory.now()
+        started = run_place.now()
         base = Path(self.options.run_dir or "runs")
-        directory = run_directory.create_directory(base, workload.name or "bench", started)
+        directory = run_place.create_directory(base, workload.name or "bench", started)
         display = progress.display(self.options.quiet)
-        journal = Journal(directory / run_directory.JOURNAL, _LOG.warning)
+        journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
             return self._measured(made, started, display, journal), directory
         except BaseException:
@@ -153,7 +163,7 @@ class Session(msgspec.Struct, frozen=True):
                 )
             else:
                 journal.remove()
-                run_directory.remove_empty(directory)
+                run_place.remove_empty(directory)
             raise
         finally:
             journal.close()
@@ -168,8 +178,8 @@ class Session(msgspec.Struct, frozen=True):
             from loadgen.session import selftest  # no other run pays for it
 
             selftest.at_the_pace_of(made.profile, options.transport, warmed)
-        facts = self._masked(self._facts(made, options, started, sensing, warmed, reset))
-        journal.facts(facts.dumped())
+        known = self._masked(self._facts(made, options, started, sensing, warmed, reset))
+        journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
         observer, traces = None, self.options.launching.trace_directory
         if self.options.observe:
@@ -187,7 +197,10 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             watch = Watch(display, title, during, journal, rules, self.interrupts)
             outcome = measure(made, options, watch)
-            facts = self._masked(with_outcome(facts, outcome, journal.error, made.total))
+            from loadgen.results.run_directory import Result
+            from loadgen.session import followup
+
+            facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
         health = outcome.health
@@ -207,26 +220,27 @@ class Session(msgspec.Struct, frozen=True):
                 lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
             ),
             ("the engine's configuration", lambda _: self._server_side()),
-            ("the last self-test", calibrated),
+            ("the last self-test", followup.calibrated),
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
-            ("the roofline", lambda so_far: bounded(so_far, roofline_flags(self.options))),
+            ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
         )
-        return Result(self._masked(followed_up(facts, steps)), outcome.records)
+        return Result(self._masked(followup.followed_up(facts, steps)), outcome.records)
 
-    def _masked(self, facts: Facts) -> Facts:
+    def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""
-        return Facts.model_validate(self.access.secrets.mask(facts.model_dump()))
+        return type(facts).model_validate(self.access.secrets.mask(facts.model_dump()))
 
     def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
         """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
         if not self.options.fingerprint:
             return {}
+        from loadgen.endpoint import greedy_prompts
+        from loadgen.endpoint.answer_check import Fingerprint
+
         if made.path not in self.fingerprints:
             if outcome.interrupted or not outcome.records.ok.any():
                 stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
                 return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
-            from loadgen.endpoint import greedy_prompts  # after the run: it needs httpx
-
             self.fingerprints[made.path] = greedy_prompts.ask(
                 self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
             )
@@ -243,6 +257,8 @@ class Session(msgspec.Struct, frozen=True):
         """The sensors of this machine, where the server is on it, and its idle power."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
+        from loadgen.telemetry import discovery
+
         sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
         sensing.sample_idle(_IDLE_S)
         return sensing
@@ -288,13 +304,13 @@ class Session(msgspec.Struct, frozen=True):
         sensing: Sampler | None,
         warmed: Records,
         reset: str,
-    ) -> Facts:
+    ) -> StartFacts:
         """What is known before the first request of the run itself."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
-        devices = discovery.facts(sensing.sensors) if sensing is not None else {}
+        devices = _devices(sensing) if sensing is not None else {}
         environment = {**describe(), "git": git_state(), **devices}
-        return Facts(
+        return StartFacts(
             started=started,
             finished=started,
             command=command_line(),
@@ -327,6 +343,8 @@ class Session(msgspec.Struct, frozen=True):
 
     def _server_side(self) -> LateFacts:
         """The engine's own account of its configuration."""
+        from loadgen.endpoint import engine_config
+
         local, engine = self.local, self.served.engine
         info = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
         parts = [engine_config.from_server_info(info)] if info else []
@@ -347,6 +365,13 @@ class Session(msgspec.Struct, frozen=True):
         )
 
 
+def _devices(sensing: Sampler) -> dict[str, str]:
+    """What the sensors report of this machine."""
+    from loadgen.telemetry import discovery
+
+    return discovery.facts(sensing.sensors)
+
+
 @contextmanager
 def _sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
     """Sample the server's counters and this machine's sensors meanwhile."""
@@ -355,11 +380,6 @@ def _sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
             if source is not None:
                 stack.enter_context(source.sampling())
         yield
-
-
-def roofline_flags(options: Options) -> Flags:
-    """The machine and model that the user named."""
-    return Flags(options.hardware, options.bandwidth, options.model_config)
 
 
 def transport(options: Options) -> str:

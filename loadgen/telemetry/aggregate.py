@@ -13,18 +13,10 @@ from pydantic import BaseModel
 
 from loadgen.arrays import Float64
 from loadgen.metrics.percentiles import median
-from loadgen.telemetry.sensor import Quantity, Reading
+from loadgen.telemetry.sensor import Quantity, Sample
 
 _LEAST_S = 1e-9
 _ENDS = 0.05  # of the window, or two periods: power may be unknown for this long at most at either end of it
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """One reading of all sensors, when it began, and the CPU time that it took this thread."""
-
-    at_ns: int
-    cpu_ns: int
-    reading: Reading
 
 
 class MemoryUse(BaseModel, extra="forbid", frozen=True):

@@ -52,6 +52,14 @@ class Reading(msgspec.Struct, frozen=True):
         )
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """One reading of all sensors, when it began, and the CPU time that it took this thread."""
+
+    at_ns: int
+    cpu_ns: int
+    reading: Reading
+
+
 class Sensor(Protocol):
     """A source of readings; what it lacks or is refused is in `missing`, and raises nothing."""
 

@@ -22,7 +22,7 @@ from loadgen.metrics.steady_state import Unsteady
 from loadgen.transport.failure import FailureKind
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.rule import Source
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 
 LEAST_GAUGES = 5
 LATE_GAPS = 0.2  # of the mean gap

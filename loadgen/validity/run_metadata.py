@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from pydantic import BaseModel, Field
 
-from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import EngineConfig
-from loadgen.endpoint.server_counters import ServerWindow
+from loadgen.errors import UsageError
 from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
 from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
-from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.sampler import SensorSummary
-from loadgen.validity.calibration import Calibration
-from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.server_settings import ServerSettings
 
+if TYPE_CHECKING:
+    from loadgen.endpoint.answer_check import Fingerprint
+    from loadgen.endpoint.engine_config import EngineConfig
+    from loadgen.endpoint.server_counters import ServerWindow
+    from loadgen.roofline.ceiling import Ceiling
+    from loadgen.telemetry.sensor_summary import SensorSummary
+    from loadgen.validity.calibration import Calibration
+
 # 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
 FORMAT, FORMATS = 2, (1, 2)
-_PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
 class Server(BaseModel, extra="forbid", frozen=True):
@@ -91,8 +91,11 @@ class LateFacts(TypedDict, total=False):
     no_ceiling: str
 
 
-class Facts(BaseModel, extra="forbid", frozen=True):
-    """Everything about a run that is not in its records; the two together make the report."""
+class StartFacts(BaseModel, extra="forbid", frozen=True):
+    """What is known of a run before its first request, and is journalled then; see run_facts for all of it.
+
+    Of type Any is what few runs have before, or none: its models are built when a run has ended.
+    """
 
     format: int = FORMAT
     started: datetime
@@ -128,27 +131,18 @@ class Facts(BaseModel, extra="forbid", frozen=True):
     requests: int = Field(ge=1)  # as planned
     repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
     throttled: tuple[str, ...] = ()  # what throttled this machine during the run, in words
-    window: ServerWindow | None = None  # the server's counters over the run; None: not scraped
+    window: Any = None
     launched: Launched | None = None  # None: it was running before
-    checkpoint: Checkpoint | None = None  # what the model's files declare
-    as_run: EngineConfig | None = None  # the configuration that the engine reports
-    sensed: SensorSummary | None = None  # this machine's memory, power, heat; None: the server is elsewhere
+    checkpoint: Any = None
+    as_run: Any = None
+    sensed: Any = None
     cache_reset: str = ""  # how the prefix cache was reset before the run; "": it was not
     traced: str = ""  # where the engine's own profile of the run lies
-    calibration: Calibration | None = None  # this client's error when it last measured itself
-    cell: Cell | None = None  # its place in a campaign
-    fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
-    ceiling: Ceiling | None = None  # what the machine could do at best
+    calibration: Any = None
+    cell: Any = None
+    fingerprint: Any = None
+    ceiling: Any = None
     no_ceiling: str = ""  # why that is not known, and what to pass
-
-    @classmethod
-    def stored(cls, ours: Mapping[str, Any]) -> Self:
-        """The facts in a result or journal of any format; raises pydantic's ValidationError."""
-        fields = {key: ours[key] for key in cls.model_fields if key in ours}
-        # Earlier versions had only a note where there is a field now.
-        notes = fields.get("notes")
-        refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
-        return cls.model_validate({"ignore_eos_refused": refused, **fields})
 
     def learned(self, late: LateFacts) -> Self:
         """These facts with what was learned later."""
@@ -157,25 +151,6 @@ class Facts(BaseModel, extra="forbid", frozen=True):
     def dumped(self) -> bytes:
         """The facts as the JSON that a journal holds."""
         return json.dumps(self.model_dump(mode="json", by_alias=True)).encode()
-
-    @property
-    def partial(self) -> str:
-        """Why these are not all of the plan's requests, in words; "" if they are."""
-        return self.cut_short or self.stop_rule or self.recovered
-
-    @property
-    def prompt_replaced(self) -> bool:
-        """Whether --extra-body replaces every planned prompt by one, as earlier versions allowed."""
-        fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
-        return bool(fields & set(self.profile.extra_body))
-
-    def ask(self) -> MetricOptions:
-        """Which metrics to compute."""
-        return asked(self.profile)
-
-    def block(self) -> BlockFacts:
-        """What the result block shows of the load."""
-        return shown(self.profile)
 
 
 def asked(profile: Profile) -> MetricOptions:
@@ -207,3 +182,14 @@ def check_reportable(profile: Profile) -> None:
     asked(profile)
     shown(profile)
     Trim.parse(profile.warmup, profile.cooldown)
+
+
+def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
+    """The pairs of `--metadata KEY=VALUE`; raises UsageError."""
+    metadata: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--metadata {pair}: write KEY=VALUE")
+        metadata[key.strip()] = value.strip()
+    return metadata

@@ -12,9 +12,10 @@ from loadgen.metrics.vllm_keys import STREAMED
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.identify import Flags, ModelIdentity, roofline
-from loadgen.telemetry.sampler import WITH_SERVER
-from loadgen.validity.run_metadata import Facts
+from loadgen.roofline.flags import Flags
+from loadgen.roofline.identify import ModelIdentity, roofline
+from loadgen.telemetry.sensor_summary import WITH_SERVER
+from loadgen.validity.run_facts import Facts
 
 
 def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:

@@ -12,7 +12,7 @@ from loadgen.analysis.run_summary import full_name, of_run, short_name
 from loadgen.metrics.metrics import SELECTABLE
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.telemetry.aggregate import MemoryUse
-from loadgen.telemetry.sampler import SensorSummary
+from loadgen.telemetry.sensor_summary import SensorSummary
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import Server
 from results.test_run_directory import WHEN, made

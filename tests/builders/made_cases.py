@@ -18,7 +18,8 @@ from loadgen.roofline.machines import of_bandwidth
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.calibration import Calibration, Error
 from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, Server
 from loadgen.workload import profile
 
 MS = 1_000_000

@@ -17,7 +17,8 @@ from loadgen.results import run_directory
 from loadgen.results.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, Server
 from loadgen.validity.sections import Broken
 from loadgen.workload import profile
 

@@ -38,7 +38,7 @@ from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe
 from loadgen.validity import calibration, client_checks
 from loadgen.validity.calibration import Calibration, Error
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 from loadgen.workload.prompts import TokenIds
 from loadgen_servers.process.embedded import NULL, Embedded
 

@@ -24,8 +24,9 @@ from loadgen.campaign.matrix import Planned
 from loadgen.campaign.store import Store, StoreError
 from loadgen.errors import UsageError
 from loadgen.metrics import files
-from loadgen.results import run_directory
-from loadgen.results.run_directory import load, now
+from loadgen.results import run_directory, run_place
+from loadgen.results.run_directory import load
+from loadgen.results.run_place import now
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.profile import build
 
@@ -274,10 +275,10 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     store, cell = Store(tmp_path / "campaign"), planned("A")
     run = store.begin(cell) / "run"
     run.mkdir()
-    (run / run_directory.JOURNAL).write_bytes(b"measured")
+    (run / run_place.JOURNAL).write_bytes(b"measured")
     store.fail(cell, "why", now())
     (kept,) = (tmp_path / "campaign").glob("interrupted/*/run")
-    assert (kept / run_directory.JOURNAL).read_bytes() == b"measured"
+    assert (kept / run_place.JOURNAL).read_bytes() == b"measured"
     assert failures(tmp_path / "campaign") == {cell.id: "why"}
 
 

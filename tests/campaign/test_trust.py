@@ -87,7 +87,7 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
     from loadgen.campaign import matrix, record
     from loadgen.campaign.store import Store
-    from loadgen.results.run_directory import now
+    from loadgen.results.run_place import now
 
     found = file.load(path)
     every = arms.made(found, path)

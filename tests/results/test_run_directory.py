@@ -14,10 +14,11 @@ from builders.made_runs import keep
 from loadgen import cli
 from loadgen.errors import UsageError
 from loadgen.metrics.record import Record, Records
-from loadgen.results import report, run_directory
+from loadgen.results import report, run_directory, run_place
 from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, Server
 from loadgen.workload import profile
 
 MS = 1_000_000
@@ -179,7 +180,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bench", "../outside", "a/b", "..", ""])
 def test_a_run_gets_a_directory_of_its_own_under_the_one_asked_for(name: str, tmp_path: Path) -> None:
     base = tmp_path / "runs"
-    first, second = (run_directory.create_directory(base, name, WHEN) for _ in range(2))
+    first, second = (run_place.create_directory(base, name, WHEN) for _ in range(2))
     assert first != second
     assert first.resolve().parent == second.resolve().parent == base.resolve()
 
@@ -187,4 +188,4 @@ def test_a_run_gets_a_directory_of_its_own_under_the_one_asked_for(name: str, tm
 def test_a_base_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --run-dir"):
-        run_directory.create_directory(tmp_path / "file" / "runs", "x", WHEN)
+        run_place.create_directory(tmp_path / "file" / "runs", "x", WHEN)

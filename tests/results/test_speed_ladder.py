@@ -21,9 +21,10 @@ from loadgen.results.speed_formulas import OUTPUT, TOTAL
 from loadgen.results.speed_rows import SETTINGS, Memory, Setting, SpeedRow, ThroughputRow
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.telemetry.aggregate import MemoryUse
-from loadgen.telemetry.sampler import SensorSummary
+from loadgen.telemetry.sensor_summary import SensorSummary
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.run_metadata import Client, Facts, Launched, Server
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, Launched, Server
 from loadgen.workload import profile
 from loadgen.workload.server_settings import ServerSettings
 

@@ -15,9 +15,10 @@ from builders.made_cases import run
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Record, Records
-from loadgen.results.vllm_json import filename, parse_metadata, vllm_result, write_result
+from loadgen.results.vllm_json import filename, vllm_result, write_result
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.run_metadata import Client, Facts, Server
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client, Server, parse_metadata
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")

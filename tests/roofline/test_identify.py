@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.errors import UsageError
-from loadgen.roofline.identify import Flags, ModelIdentity, roofline
+from loadgen.roofline.flags import Flags
+from loadgen.roofline.identify import ModelIdentity, roofline
 
 CONFIG = str(Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json")
 H100 = ModelIdentity(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")

@@ -14,7 +14,8 @@ import pytest
 
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.errors import LoadgenError, UsageError
-from loadgen.session.attach import attach, first_token, settings
+from loadgen.session.asked_settings import settings
+from loadgen.session.attach import attach, first_token
 from loadgen.session.options import parse
 from loadgen.session.session import Session
 from loadgen.workload import profile

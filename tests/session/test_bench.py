@@ -29,7 +29,8 @@ from fakes.scripted_server import (
 from loadgen import cli
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
-from loadgen.results.run_directory import ARRIVALS, JOURNAL, REPORT, RESULT
+from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
+from loadgen.results.run_place import JOURNAL
 from loadgen.session import progress, selftest
 from loadgen.validity.run_metadata import asked
 from loadgen.workload.profile import Profile

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from loadgen.telemetry.aggregate import Energy, MemoryUse, Sample, SampleSpread, Window
-from loadgen.telemetry.sampler import SensorSummary, render, summary
-from loadgen.telemetry.sensor import Key, Quantity, Reading
+from loadgen.telemetry.aggregate import Energy, MemoryUse, SampleSpread, Window
+from loadgen.telemetry.sensor import Key, Quantity, Reading, Sample
+from loadgen.telemetry.sensor_summary import SensorSummary, render, summary
 
 S = 1_000_000_000
 GIB = 1 << 30

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from builders.made_cases import run
-from loadgen.validity.run_metadata import Facts, LateFacts
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import LateFacts, StartFacts
 
 
 def test_what_is_learned_late_has_the_types_of_the_facts() -> None:
     late = {name: reference.__forward_arg__ for name, reference in LateFacts.__annotations__.items()}
-    assert late == {name: Facts.__annotations__[name] for name in late}
+    typed = {**StartFacts.__annotations__, **Facts.__annotations__}
+    assert late == {name: typed[name] for name in late}
 
 
 @pytest.mark.parametrize(

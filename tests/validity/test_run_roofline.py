@@ -9,8 +9,9 @@ from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.results import report
 from loadgen.results.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.identify import Flags, ModelIdentity
-from loadgen.telemetry.sampler import WITH_SERVER, SensorSummary
+from loadgen.roofline.flags import Flags
+from loadgen.roofline.identify import ModelIdentity
+from loadgen.telemetry.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.validity import run_roofline
 from loadgen.validity.run_metadata import Server
 

@@ -35,6 +35,7 @@ from loadgen.results import report
 from loadgen.results import run_directory as result
 from loadgen.results.journal import Journal
 from loadgen.results.run_directory import RESULT
+from loadgen.results.run_place import JOURNAL
 from loadgen.session.attach import attach
 from loadgen.session.session import Session
 
@@ -137,7 +138,7 @@ def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
         place.mkdir()
     made_runs.keep(made_runs.run(), whole)
     of = made_runs.run()
-    journal = Journal(left / result.JOURNAL)
+    journal = Journal(left / JOURNAL)
     journal.facts(of.facts.model_copy(update={"under_way": True}).dumped())
     for record in made_runs.answers(24, 16, 4, 1.0, 0):
         journal.add(record)

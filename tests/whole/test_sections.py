@@ -19,7 +19,7 @@ from loadgen.results import report, result_block
 from loadgen.results.report import SECTIONS, Section
 from loadgen.results.run_directory import Result
 from loadgen.results.vllm_json import vllm_result
-from loadgen.telemetry import sampler
+from loadgen.telemetry import sensor_summary
 from loadgen.validity import reconcile, run_roofline, verdict
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
@@ -183,7 +183,7 @@ def test_what_a_section_is_made_of_may_raise(
 
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "render", broken_one)
+    monkeypatch.setattr(sensor_summary, "render", broken_one)
     seen = Result(FULL.facts.model_copy(update={"sensed": object()}), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}
 

@@ -17,7 +17,7 @@ import msgspec
 from loadgen.analysis.run_summary import Reported
 from loadgen.validity import rule
 from loadgen.validity.rule import Evidence, Find, Finding, Rule, marked, refused
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 MUCH_SHORTER = 0.10

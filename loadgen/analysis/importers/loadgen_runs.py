@@ -19,10 +19,12 @@ from loadgen.metrics.metrics import DEFINITIONS_VERSION
 from loadgen.metrics.record import Records
 from loadgen.protocol.untrusted import listed, mapping
 from loadgen.results import run_directory
-from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT, Result
+from loadgen.results.run_directory import ARRIVALS, RESULT, Result
+from loadgen.results.run_place import JOURNAL
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import FailedCell
-from loadgen.validity.run_metadata import FORMATS, Facts
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import FORMATS
 
 MARKS: tuple[bytes, ...] = (b'"loadgen"',)
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"

@@ -28,7 +28,8 @@ from loadgen.analysis.importers import (
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
-from loadgen.results.run_directory import ARRIVALS, JOURNAL, RESULT
+from loadgen.results.run_directory import ARRIVALS, RESULT
+from loadgen.results.run_place import JOURNAL
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.workload.paths import place
 

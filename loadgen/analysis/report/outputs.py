@@ -23,7 +23,7 @@ from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.printable import file_name, plain
-from loadgen.results import result_block, run_directory
+from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
 
 _PLOT = "plot"
@@ -129,7 +129,7 @@ def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, 
         raise UsageError(
             "nothing to plot: the sources have neither request times nor two checkpoints to compare"
         )
-    run_directory.create_place(directory, f"--{form}")
+    run_place.create_place(directory, f"--{form}")
     for stem, panel in panels:
         path = directory / f"{file_name(stem)}.{form}"
         try:

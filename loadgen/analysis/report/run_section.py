@@ -24,9 +24,9 @@ from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import report, result_block
 from loadgen.results.run_directory import Result
-from loadgen.telemetry import sampler
+from loadgen.telemetry import sensor_summary
 from loadgen.validity import rule, run_roofline
-from loadgen.validity.run_metadata import Facts
+from loadgen.validity.run_facts import Facts
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _ROWS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("token_time", "Token time"), ("e2el", "E2EL"))
@@ -203,7 +203,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.as_run is not None:
         yield from (("as run", line) for line in engine_config.render(facts.as_run, facts.checkpoint))
     if facts.sensed is not None:
-        for line in sampler.render(facts.sensed, run.metrics.total_output_tokens):
+        for line in sensor_summary.render(facts.sensed, run.metrics.total_output_tokens):
             name, _, value = line.partition(": ")
             yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)

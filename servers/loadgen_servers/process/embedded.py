@@ -48,6 +48,11 @@ class Embedded:
 
     def start(self) -> Listening:
         """Start and wait until it listens; raises EngineFailed."""
+        self.begin()
+        return self.listening()
+
+    def begin(self) -> None:
+        """Start its process."""
         self.process = subprocess.Popen(
             child_process.command(self.module, "--exit-with-stdin", *self.arguments),
             stdin=subprocess.PIPE,
@@ -57,6 +62,10 @@ class Embedded:
             start_new_session=True,  # Ctrl-C is for the client alone
         )
         child_process.share_cores_evenly(self.process.pid)
+
+    def listening(self) -> Listening:
+        """Wait until it listens; raises EngineFailed."""
+        assert self.process is not None
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], _START_S)
         line = self.process.stdout.readline() if ready else b""
@@ -77,6 +86,8 @@ class Embedded:
         process, self.process = self.process, None
         if process is not None:
             process.terminate()
+            assert process.stdout is not None
+            select.select([process.stdout], [], [], _STOP_S)  # it closes as the process ends
             try:
                 process.wait(_STOP_S)
             except subprocess.TimeoutExpired:

@@ -1,0 +1,66 @@
+"""Run facts: everything about a run that is not in its records, once its models are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.endpoint.engine_config import EngineConfig
+from loadgen.endpoint.server_counters import ServerWindow
+from loadgen.metrics.metrics import MetricOptions
+from loadgen.metrics.vllm_keys import BlockFacts
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.telemetry.sensor_summary import SensorSummary
+from loadgen.validity.calibration import Calibration
+from loadgen.validity.campaign_cell import Cell
+from loadgen.validity.run_metadata import StartFacts, asked, shown
+
+_PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
+
+
+class Facts(StartFacts, frozen=True):
+    """Everything about a run that is not in its records; the two together make the report."""
+
+    window: ServerWindow | None = None  # the server's counters over the run; None: not scraped
+    checkpoint: Checkpoint | None = None  # what the model's files declare
+    as_run: EngineConfig | None = None  # the configuration that the engine reports
+    sensed: SensorSummary | None = None  # this machine's memory, power, heat; None: the server is elsewhere
+    calibration: Calibration | None = None  # this client's error when it last measured itself
+    cell: Cell | None = None  # its place in a campaign
+    fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
+    ceiling: Ceiling | None = None  # what the machine could do at best
+
+    @classmethod
+    def of(cls, start: StartFacts) -> Self:
+        """What was known before the first request, nothing learned since."""
+        return cls.model_validate(dict(start))
+
+    @classmethod
+    def stored(cls, ours: Mapping[str, Any]) -> Self:
+        """The facts in a result or journal of any format; raises pydantic's ValidationError."""
+        fields = {key: ours[key] for key in cls.model_fields if key in ours}
+        # Earlier versions had only a note where there is a field now.
+        notes = fields.get("notes")
+        refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
+        return cls.model_validate({"ignore_eos_refused": refused, **fields})
+
+    @property
+    def partial(self) -> str:
+        """Why these are not all of the plan's requests, in words; "" if they are."""
+        return self.cut_short or self.stop_rule or self.recovered
+
+    @property
+    def prompt_replaced(self) -> bool:
+        """Whether --extra-body replaces every planned prompt by one, as earlier versions allowed."""
+        fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
+        return bool(fields & set(self.profile.extra_body))
+
+    def ask(self) -> MetricOptions:
+        """Which metrics to compute."""
+        return asked(self.profile)
+
+    def block(self) -> BlockFacts:
+        """What the result block shows of the load."""
+        return shown(self.profile)
