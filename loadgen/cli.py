@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
 from loadgen.errors import ExitCode, LoadgenError, UsageError
+from loadgen.importing import importing
 from loadgen.protocol.printable import plain
 from loadgen.results.printing import flushed, printed, warnings_printed
 from loadgen.session import signals
@@ -42,23 +42,6 @@ everything could be written, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTER
 """
 
 
-# What libraries do as they are imported, and need not here: numpy's BLAS starts a thread a core, for sums
-# without matrices, and pydantic scans every installed package for plugins.
-_NOT_NEEDED = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Import without that, and leave the environment as it was: servers are launched with it."""
-    added = {name: value for name, value in _NOT_NEEDED.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
-
-
 def _bench(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):  # without the imports that a run needs
         from loadgen.session.options import bench_parser
@@ -69,7 +52,7 @@ def _bench(argv: Sequence[str]) -> int:
 
 
 def _profiles(argv: Sequence[str]) -> int:
-    with _importing():
+    with importing():
         from loadgen.workload import profile
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
@@ -88,7 +71,7 @@ def _main_of(module: str) -> Callable[[Sequence[str]], int]:
     """A verb that is all of a module."""
 
     def verb(argv: Sequence[str]) -> int:
-        with _importing():
+        with importing():
             loaded = import_module(module)
         return int(loaded.main(argv))
 

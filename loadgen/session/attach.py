@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
+from loadgen.importing import importing
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.session import embedded_engine, signals
 from loadgen.session.credentials import Credentials, credentials
@@ -141,8 +142,8 @@ def _session(
     )
     files: Checkpoint | None = None
     if local is not None and not served.engine.simulated and subject.model_root:
-        from loadgen.roofline import checkpoint
-
+        with importing():
+            from loadgen.roofline import checkpoint
         with suppress(UsageError):  # files that cannot be read do not stop the server
             files = checkpoint.read(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from loadgen.errors import UsageError
+from loadgen.importing import importing
 from loadgen.session.options import Options
 from loadgen.workload.paths import place
 from loadgen_servers.process.embedded import Embedded, EngineFailed
@@ -19,7 +20,8 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
         return None
     arguments: list[str] = []
     if options.preset is not None:
-        from loadgen.roofline import preset  # few runs need it
+        with importing():
+            from loadgen.roofline import preset  # few runs need it
 
         config = None if options.model_config is None else place(options.model_config)
         arguments += preset.arguments(options.preset, config)

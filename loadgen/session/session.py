@@ -23,6 +23,7 @@ from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.importing import importing
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
 from loadgen.results import run_place
@@ -197,9 +198,9 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             watch = Watch(display, title, during, journal, rules, self.interrupts)
             outcome = measure(made, options, watch)
-            from loadgen.results.run_directory import Result
-            from loadgen.session import followup
-
+            with importing():
+                from loadgen.results.run_directory import Result
+                from loadgen.session import followup
             facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
