@@ -51,6 +51,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
     client_key: str | None = None
     secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
     loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
+    plain: bool = True  # whether a request may do without httpx where it can
 
     def __post_init__(self) -> None:
         try:
@@ -102,9 +103,8 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> ControlClient:
         """A client for control requests; raises UsageError, now or once a request needs httpx."""
-        return ControlClient(
-            lambda: self._full_client(tls, timeout_s), PlainServer.at(self.base_url, self.headers)
-        )
+        plain = PlainServer.at(self.base_url, self.headers) if self.plain else None
+        return ControlClient(lambda: self._full_client(tls, timeout_s), plain)
 
     def _full_client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
         from loadgen.endpoint import httpx_exchange  # see exchange

@@ -19,7 +19,7 @@ from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
-from loadgen.session.session import Session
+from loadgen.session.session import Session, transport
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Seed
@@ -125,6 +125,8 @@ def _local(access: ServerAddress) -> Local | None:
 def _session(
     options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
 ) -> Session:
+    # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
+    access = replace(access, plain=transport(options) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
     served = ServerProbe(access, tls).ask(model, wait_s)

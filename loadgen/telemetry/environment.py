@@ -44,11 +44,14 @@ def describe() -> dict[str, str]:
 
 def _version(package: str) -> str:
     """That of the code in use, else of what is installed; "" where it is not."""
-    loaded = getattr(sys.modules.get(package), "__version__", "")
+    if loaded := getattr(sys.modules.get(package), "__version__", ""):
+        return str(loaded)
     try:
-        return str(loaded or metadata.version(package))
+        head = metadata.distribution(package).read_text("METADATA") or ""
     except metadata.PackageNotFoundError:
         return ""
+    # Not metadata.version, which reads the package's whole description, milliseconds of it.
+    return next((line[9:].strip() for line in head.splitlines() if line.startswith("Version: ")), "")
 
 
 def command_output(*command: str, timeout_s: float) -> str:
