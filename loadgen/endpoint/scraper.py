@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import ssl
 import threading
-from collections.abc import Container, Coroutine, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -48,10 +48,13 @@ class MetricsScraper:
         self.every_s = _EVERY_S
         self.least_s = _ANSWER_S  # the quickest answer; others were slower for other reasons than their size
 
-    def before(self, idle_s: float = 0.0) -> str:
-        """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error."""
+    def before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
+        """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error.
+
+        `meanwhile` is called where there is such a wait, while nothing is under way.
+        """
         self.samples, self.every_s = [], _EVERY_S
-        self.began, _ = self._run(self._scrape_idle(idle_s))
+        self.began, _ = self._run(self._scrape_idle(idle_s, meanwhile))
         return self.began.error
 
     @contextlib.contextmanager
@@ -105,7 +108,9 @@ class MetricsScraper:
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
 
-    async def _scrape_idle(self, limit_s: float) -> tuple[MetricLines, bool]:
+    async def _scrape_idle(
+        self, limit_s: float, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[MetricLines, bool]:
         """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
         deadline_ns = clock.now_ns() + int(limit_s * 1e9)
         previous = MetricsSnapshot()
@@ -121,8 +126,11 @@ class MetricsScraper:
                     return lines, True
                 if clock.now_ns() >= deadline_ns:
                     return lines, False
+                due_ns = clock.now_ns() + int(_BETWEEN_S * 1e9)
+                if not previous.counters:
+                    meanwhile()
                 previous = snapshot
-                await asyncio.sleep(_BETWEEN_S)
+                await asyncio.sleep(max(0.0, (due_ns - clock.now_ns()) / 1e9))
 
     async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
         async with self.throttle:

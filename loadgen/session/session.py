@@ -185,7 +185,7 @@ class Session(msgspec.Struct, frozen=True):
         observer, traces = None, self.options.launching.trace_directory
         if self.options.observe:
             observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-            observer.before(_REST_S if len(warmed) else 0.0)
+            observer.before(_REST_S if len(warmed) else 0.0, meanwhile=_import_results)
             if self.local is not None:
                 self.local.pids()  # searching for them is cheaper while there are few connections
         during, rules = _sampled(observer, sensing), self.options.stop_rules()
@@ -364,6 +364,13 @@ class Session(msgspec.Struct, frozen=True):
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
+
+
+def _import_results() -> None:
+    """Import what results need where there is time for it."""
+    with importing():
+        import loadgen.results.report
+        import loadgen.session.followup  # noqa: F401
 
 
 def _devices(sensing: Sampler) -> dict[str, str]:
