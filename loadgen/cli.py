@@ -48,7 +48,7 @@ def _bench(argv: Sequence[str]) -> int:
 
         bench_parser().print_help()
         return 0
-    return _main_of("loadgen.session.bench")(argv)
+    return _main_of("loadgen.session.bench_command")(argv)
 
 
 def _profiles(argv: Sequence[str]) -> int:

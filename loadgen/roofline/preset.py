@@ -1,15 +1,18 @@
-"""Preset: the embedded engine as a machine at its best, `roofline/<machine>/<model>`, by these formulas."""
+"""Preset: the embedded engine as a machine at its best, `roofline/<machine>/<model>`, by these formulas.
+
+They are imported where such a preset is named: every other is the engine's own, which starts at once.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
-from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machines import machine, recognised
+
+if TYPE_CHECKING:
+    from loadgen.roofline.ceiling import Ceiling
 
 PREFIX = "roofline/"
 _KV_SHARE = 0.9  # of the memory for weights and KV cache, vLLM's default
@@ -25,6 +28,9 @@ def arguments(preset: str, config: Path | None = None) -> list[str]:
         raise UsageError(
             f"--preset {preset}: write roofline/MACHINE/MODEL, such as roofline/jetson-thor/Qwen3-8B-FP8"
         )
+    from loadgen.roofline.estimate import ceiling
+    from loadgen.roofline.machines import machine
+
     return ["--preset-json", json.dumps(row(preset, ceiling(model, machine(key), config=config)))]
 
 
@@ -54,5 +60,7 @@ def played(preset: str, model: str) -> tuple[str, str] | None:
     if preset.startswith(PREFIX):
         key, _, model = preset.removeprefix(PREFIX).partition("/")
         return key, model
+    from loadgen.roofline.machines import recognised
+
     machine_named = recognised(preset.partition("/")[0])
     return None if machine_named is None else (machine_named.key, model)

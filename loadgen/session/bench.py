@@ -1,13 +1,12 @@
-"""`loadgen bench`: from flags to the result block, against a running server or the embedded engine.
+"""Bench: from flags to the result block, against a running server or the embedded engine.
 
-What a run needs is imported while the embedded engine starts, and what its results need once there are some.
+What only results need is imported once there are some.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,22 +17,23 @@ from msgspec.structs import replace
 from loadgen.errors import ExitCode, UsageError
 from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
-from loadgen.session import embedded_engine, signals
+from loadgen.session import progress, signals
 from loadgen.session.asked_settings import roofline_flags, settings
-from loadgen.session.options import Options, parse
+from loadgen.session.attach import attach
+from loadgen.session.options import Options
+from loadgen.session.session import Session
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
+from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
 
 if TYPE_CHECKING:
     from loadgen.results.run_directory import Result
-    from loadgen.session.session import Session
-    from loadgen.workload.plan import Seed
+    from loadgen_servers.process.embedded import Embedded
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code is the worst of its profiles'."""
-    options = parse(argv)
+def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
+    """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
     profiles = _profiles(options)
     check(options)
     asked = settings(options, profiles)
@@ -42,22 +42,16 @@ def main(argv: Sequence[str]) -> int:
 
         printed(dry_run(options, asked), sys.stdout)
         return 0
-    with ExitStack() as stack:
-        begun = embedded_engine.begun(options, stack)
-        from loadgen.session.attach import attach
-
-        seed = seeded(options)
-        session = attach(options, asked, profiles[0], stack, begun=begun)
-        if options.print_request:
-            printed(session.request(profiles[0], seed), sys.stdout)
-            return 0
-        return _run_all(session, profiles, seed)
+    seed = seeded(options)
+    session = attach(options, asked, profiles[0], stack, begun=begun)
+    if options.print_request:
+        printed(session.request(profiles[0], seed), sys.stdout)
+        return 0
+    return _run_all(session, profiles, seed)
 
 
 def seeded(options: Options) -> Seed:
     """The seed given, or one drawn."""
-    from loadgen.workload.plan import Seed
-
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
 
 
@@ -147,7 +141,6 @@ def check(options: Options) -> None:
 def finish(session: Session, run: Result, directory: Path) -> int:
     """Write the files, print the report, and give the exit code; the files come first."""
     from loadgen.results.vllm_json import write_result
-    from loadgen.session import progress
     from loadgen.validity.verdict import Level
 
     options = session.options

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from loadgen.errors import UsageError
 from loadgen.importing import importing
+from loadgen.roofline import preset
 from loadgen.session.options import Options
 from loadgen.workload.paths import place
 from loadgen_servers.process.embedded import Embedded, EngineFailed
@@ -20,11 +21,9 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
         return None
     arguments: list[str] = []
     if options.preset is not None:
-        with importing():
-            from loadgen.roofline import preset  # few runs need it
-
         config = None if options.model_config is None else place(options.model_config)
-        arguments += preset.arguments(options.preset, config)
+        with importing():
+            arguments += preset.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))
