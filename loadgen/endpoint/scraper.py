@@ -119,6 +119,7 @@ class MetricsScraper:
                 lines = await self._scrape(client)
                 if not limit_s:
                     return lines, True  # whatever runs; the parser would only cost time
+                due_ns = clock.now_ns() + int(_BETWEEN_S * 1e9)
                 snapshot = parse(lines)
                 if snapshot.error:
                     return MetricLines(error=snapshot.error), False
@@ -126,7 +127,6 @@ class MetricsScraper:
                     return lines, True
                 if clock.now_ns() >= deadline_ns:
                     return lines, False
-                due_ns = clock.now_ns() + int(_BETWEEN_S * 1e9)
                 if not previous.counters:
                     meanwhile()
                 previous = snapshot
