@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +28,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import progress, signals
+from loadgen.session.alongside import devices, import_results, sampled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
@@ -185,10 +185,10 @@ class Session(msgspec.Struct, frozen=True):
         observer, traces = None, self.options.launching.trace_directory
         if self.options.observe:
             observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-            observer.before(_REST_S if len(warmed) else 0.0, meanwhile=_import_results)
+            observer.before(_REST_S if len(warmed) else 0.0, meanwhile=import_results)
             if self.local is not None:
                 self.local.pids()  # searching for them is cheaper while there are few connections
-        during, rules = _sampled(observer, sensing), self.options.stop_rules()
+        during, rules = sampled(observer, sensing), self.options.stop_rules()
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         title = f"{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
@@ -309,8 +309,8 @@ class Session(msgspec.Struct, frozen=True):
         """What is known before the first request of the run itself."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
-        devices = _devices(sensing) if sensing is not None else {}
-        environment = {**describe(), "git": git_state(), **devices}
+        sensed = devices(sensing) if sensing is not None else {}
+        environment = {**describe(), "git": git_state(), **sensed}
         return StartFacts(
             started=started,
             finished=started,
@@ -364,30 +364,6 @@ class Session(msgspec.Struct, frozen=True):
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
-
-
-def _import_results() -> None:
-    """Import what results need where there is time for it."""
-    with importing():
-        import loadgen.results.report
-        import loadgen.session.followup  # noqa: F401
-
-
-def _devices(sensing: Sampler) -> dict[str, str]:
-    """What the sensors report of this machine."""
-    from loadgen.telemetry import discovery
-
-    return discovery.facts(sensing.sensors)
-
-
-@contextmanager
-def _sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
-    """Sample the server's counters and this machine's sensors meanwhile."""
-    with ExitStack() as stack:
-        for source in sources:
-            if source is not None:
-                stack.enter_context(source.sampling())
-        yield
 
 
 def transport(options: Options) -> str:
