@@ -9,10 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.arrays import Int64
+from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.record import UNKNOWN, Record
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
-from loadgen.protocol import sse, sse_fast
-from loadgen.protocol.http1 import HttpBody, unframe
+from loadgen.protocol import sse, sse_fast, typical
+from loadgen.protocol.http1 import Headers, HttpBody, unframe
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
@@ -28,12 +29,22 @@ _TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
 
 
 class DecodedStream(msgspec.Struct, frozen=True):
-    """A streamed answer taken apart."""
+    """A streamed answer taken apart; `read_ends` is int64[reads], `ends` int64[events].
 
-    answer: HttpBody
-    events: sse.Events
+    They are how much there was after each read, and must be for an event's data to be complete: of the body,
+    or of all the response.
+    """
+
+    read_ends: Int64
+    ends: Int64
     messages: Sequence[Message]  # of the events, up to the first malformed one
+    body_bytes: int
+    headers: Headers
+    complete: bool  # the framing's end was seen
+    done: bool  # `[DONE]` was seen
+    lines: bytes | bytearray = b""  # of JSON; not kept where no message has a remark
     malformed: str = ""
+    fault: bytes | None = None  # as of `sse.Events`
 
 
 class Decoder(msgspec.Struct, eq=False):
@@ -59,17 +70,11 @@ class Decoder(msgspec.Struct, eq=False):
         if self.planned is not None:
             record.planned_input, record.planned_output = (int(lens[record.index]) for lens in self.planned)
         stream = self._plain(capture)
-        answer = stream.answer if stream else _unframed(capture)
-        record.http_status = answer.status or UNKNOWN  # 0: there was no head
-        if answer.status != 200:
-            failure: Failure | None = _no_answer(answer, capture.retry_after)
-            whole = False
-        elif not self.streamed:
-            failure, whole = self._whole(record, answer)
-        elif _in_one_piece(answer):
-            failure, whole = self._not_streamed(record, answer), False
+        if stream is not None:
+            record.http_status = 200
+            failure, whole = self._stream(record, stream, arrival_ns, lag_ns)
         else:
-            failure, whole = self._stream(record, stream or self._taken_apart(answer), arrival_ns, lag_ns)
+            failure, whole = self._answer(record, capture, arrival_ns, lag_ns)
         settled = _settle(capture.failure, failure, whole)
         given_up = settled is not None and settled is capture.failure
         if len(arrival_ns) and not given_up:
@@ -80,14 +85,28 @@ class Decoder(msgspec.Struct, eq=False):
             record.failure = Failure(settled.kind, detail)
         return record
 
+    def _answer(
+        self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
+    ) -> tuple[Failure | None, bool]:
+        """Fill in what any answer holds; why it failed, and whether its last event was seen."""
+        answer = _unframed(capture)
+        record.http_status = answer.status or UNKNOWN  # 0: there was no head
+        if answer.status != 200:
+            return _no_answer(answer, capture.retry_after), False
+        if not self.streamed:
+            return self._whole(record, answer)
+        if answer.body[:1] == b"{" or _is_json(answer.headers):
+            return self._not_streamed(record, answer), False
+        return self._stream(record, self._taken_apart(answer), arrival_ns, lag_ns)
+
     def _stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill in what a stream holds; why it failed, and whether its last event was seen."""
-        answer, events, messages = stream.answer, stream.events, stream.messages
-        summary = _summary(messages, events.lines)
+        messages = stream.messages
+        summary = _summary(messages, stream.lines)
         counted = count(messages, summary)
-        excess = too_many(counted.total, len(answer.body))
+        excess = too_many(counted.total, stream.body_bytes)
         malformed = stream.malformed or excess
         if excess:
             summary = without_usage(summary)
@@ -97,7 +116,7 @@ class Decoder(msgspec.Struct, eq=False):
         record.output_tokens, record.usage = counted.total, counted.usage
         record.exact_tokens, record.tokens = counted.exact, counted.tokens
         record.finish_reason = self._reason(summary.finish_reason)
-        reads = answer.body_ends.searchsorted(events.ends[counted.messages])
+        reads = stream.read_ends.searchsorted(stream.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
         met = reads[1:][reads[1:] == reads[:-1]]
         if len(met):
@@ -105,20 +124,20 @@ class Decoder(msgspec.Struct, eq=False):
         if self.keep_text:
             record.text = self.hide(_text(messages[: len(summary.kinds)]))
         finished = bool(summary.finish_reason)
-        ended = finished and (answer.complete or summary.usage is not None)
+        ended = finished and (stream.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.
-        ended = ended or (events.done and (finished or summary.own_usage))
-        fault = summary.fault or _named_fault(events.fault)
+        ended = ended or (stream.done and (finished or summary.own_usage))
+        fault = summary.fault or _named_fault(stream.fault)
         if fault:
             return Failure(FailureKind.IN_BAND, fault), ended
         if malformed:
             return Failure(FailureKind.MALFORMED, malformed), False
         if summary.failed_end:
             return Failure(FailureKind.ABORTED, summary.failed_end), ended
-        if not ended and (messages or not (answer.complete or events.done)):
-            return Failure(FailureKind.TRUNCATED, _truncation(answer, events.done, len(messages))), False
+        if not ended and (messages or not (stream.complete or stream.done)):
+            return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
         if not len(counted.tokens):
-            return Failure(FailureKind.EMPTY, _emptiness(_kind(answer), counted.total, len(messages))), ended
+            return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
         return None, ended
 
     def _reason(self, reason: str) -> str:
@@ -128,27 +147,57 @@ class Decoder(msgspec.Struct, eq=False):
         """A stream in the form that servers send; None for any other answer."""
         if not (self.streamed and capture.framed and capture.failure is None):
             return None
-        parsed = sse_fast.read(capture.raw, capture.read_ends())
-        if parsed is None:
+        plain = sse_fast.read(capture.raw)
+        if plain is None or _is_json(plain.headers):
             return None
-        answer, events = parsed
-        messages = self._messages(events)
-        return None if messages is None else DecodedStream(answer, events, messages)
+        messages: Sequence[Message] | None = None if self.keep_text else typical.read(self.dialect, plain)
+        lines = b""
+        if messages is None:
+            lines = plain.lines()
+            messages = self._messages(lines, len(plain.ends))
+        if messages is None:
+            return None
+        return DecodedStream(
+            read_ends=capture.read_ends(),
+            ends=plain.ends + 1,
+            messages=messages,
+            body_bytes=plain.body_bytes,
+            headers=plain.headers,
+            complete=True,
+            done=plain.done,
+            lines=lines,
+        )
 
-    def _messages(self, events: sse.Events) -> Sequence[Message] | None:
+    def _messages(self, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
         """One message an event; None where some event is no JSON."""
         try:
-            messages = self.dialect.messages(events.lines)
+            messages = self.dialect.messages(lines)
         except NOT_JSON:
             return None
-        return messages if len(messages) == len(events.ends) else None
+        return messages if len(messages) == events else None
 
     def _taken_apart(self, answer: HttpBody) -> DecodedStream:
         """Any stream, up to the first malformed message."""
-        events = sse.read(answer.body, answer.complete)
-        messages = self._messages(events)
-        if messages is not None:
-            return DecodedStream(answer, events, messages, answer.malformed or "")
+        events, malformed = sse.read(answer.body, answer.complete), ""
+        messages = self._messages(events.lines, len(events.ends))
+        if messages is None:
+            events, malformed = self._up_to_malformed(answer)
+            messages = self.dialect.messages(events.lines)
+        return DecodedStream(
+            read_ends=answer.body_ends,
+            ends=events.ends,
+            messages=messages,
+            body_bytes=len(answer.body),
+            headers=answer.headers,
+            complete=answer.complete,
+            done=events.done,
+            lines=events.lines,
+            malformed=answer.malformed or malformed,
+            fault=events.fault,
+        )
+
+    def _up_to_malformed(self, answer: HttpBody) -> tuple[sse.Events, str]:
+        """All events, with the lines of those before the first malformed one; and what is wrong with it."""
         datas, ends, done, fault = sse.split(answer.body, answer.complete)
         good: list[bytes] = []
         malformed = ""
@@ -159,10 +208,7 @@ class Decoder(msgspec.Struct, eq=False):
                 malformed = f"event {len(good) + 1}: {error}: {data.decode('utf-8', 'replace')}"
                 break
             good.append(data)
-        events = sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault)
-        return DecodedStream(
-            answer, events, self.dialect.messages(events.lines), answer.malformed or malformed
-        )
+        return sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault), malformed
 
     def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
@@ -218,46 +264,9 @@ def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSum
     return summary
 
 
-def _arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
-    """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
-
-    The last is how many of these have a kernel timestamp that cannot be true.
-    """
-    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
-    reads = len(user_ns)
-    stamped = int(np.count_nonzero(kernel_ns))
-    if not stamped:
-        return user_ns, np.zeros(reads, np.int64), reads, 0
-    lag_ns = user_ns - kernel_ns
-    usual = stamped == reads and kernel_ns[0] >= capture.sent_ns
-    # Counted, which of all ways to ask whether there is any is the quickest.
-    if usual and not (np.count_nonzero(lag_ns < 0) or np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1])):
-        return kernel_ns, lag_ns, 0, 0
-    arrival_ns, impossible = _possible(user_ns, kernel_ns, capture.sent_ns)
-    return arrival_ns, user_ns - arrival_ns, reads - stamped + impossible, impossible
-
-
-def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
-    """The kernel's timestamps where they can be true, else the client's own; how many cannot.
-
-    A read arrived after the request was sent, not before the read ahead of it, and before the client
-    read it. Where that does not hold, the kernel's clock was set in between.
-    """
-    arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
-    for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
-        if stamp_ns == 0:
-            continue
-        if earliest_ns <= stamp_ns <= seen_ns:
-            arrival_ns[i] = earliest_ns = stamp_ns
-        else:
-            impossible += 1
-            earliest_ns = max(earliest_ns, seen_ns)
-    return arrival_ns, impossible
-
-
 def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
     """A record with everything from timestamps; per read its arrival and the read lag, int64[reads]."""
-    arrival_ns, lag_ns, unstamped, impossible = _arrivals(capture)
+    arrival_ns, lag_ns, unstamped, impossible = arrivals(capture)
     reads = len(arrival_ns)
     record = Record(
         index=capture.index,
@@ -286,14 +295,14 @@ def _unframed(capture: Capture) -> HttpBody:
     return replace(answer, complete=answer.complete and capture.failure is None)
 
 
-def _kind(answer: HttpBody) -> str:
+def _kind(headers: Headers) -> str:
     """The content type, without its parameters."""
-    return answer.headers.get("content-type", "text/event-stream").partition(";")[0].strip()
+    return headers.get("content-type", "text/event-stream").partition(";")[0].strip()
 
 
-def _in_one_piece(answer: HttpBody) -> bool:
-    """Whether a JSON body came where a stream was asked for."""
-    return answer.body[:1] == b"{" or _kind(answer) == "application/json"
+def _is_json(headers: Headers) -> bool:
+    """Whether an answer in one piece came where a stream was asked for, by its headers."""
+    return _kind(headers) == "application/json"
 
 
 def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
@@ -351,14 +360,16 @@ def _named_fault(data: bytes | None) -> str:
     return "" if data is None else error_text(data).strip() or "an error event without data"
 
 
-def _truncation(answer: HttpBody, done: bool, messages: int) -> str:
-    if done:
+def _truncation(stream: DecodedStream) -> str:
+    messages = len(stream.messages)
+    if stream.done:
         return f"[DONE] without a finish reason or usage, after {messages} messages"
-    where = "the stream ended" if answer.complete else "the connection ended inside the stream,"
+    where = "the stream ended" if stream.complete else "the connection ended inside the stream,"
     return f"{where} without a finish reason or [DONE], after {messages} messages"
 
 
-def _emptiness(content_type: str, total: int, messages: int) -> str:
+def _emptiness(stream: DecodedStream, total: int) -> str:
+    content_type, messages = _kind(stream.headers), len(stream.messages)
     if content_type != "text/event-stream":
         return f"no events in a body of {content_type}"
     if total:

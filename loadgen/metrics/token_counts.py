@@ -10,6 +10,7 @@ import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.protocol.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usage
+from loadgen.protocol.typical import parsed
 
 # Finish reasons of an answer that is not all it would have been, and what each means.
 FAILED_ENDS: Final = {
@@ -44,30 +45,31 @@ class StreamSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(messages: Sequence[Message]) -> StreamSummary:
-    """One pass over the messages."""
-    kinds = bytearray()
+    """One pass over the messages, but for those that are known to carry text and nothing else."""
+    kinds = bytearray([TOKEN]) * len(messages)
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
     remarks: list[int] = []
-    for message in messages:
+    for at, message in parsed(messages):
         choices = message.choices
         if message.error is not None:
             fault = message.fault()
             if fault is not None:
+                del kinds[at:]
                 break
         if choices is None:
-            remarks.append(len(kinds))
+            remarks.append(at)
         if message.usage is not None:
             usage, own_usage = message.usage, not choices
             if choices:
-                usage_at.append(len(kinds))
+                usage_at.append(at)
         kind = NOTHING
         for choice in choices or ():
             kind = max(kind, choice.carries()) if kind else choice.carries()
             ids = ids or choice.token_ids is not None
             if choice.finish_reason and reason not in FAILED_ENDS:
                 reason, why = choice.finish_reason, message.why()
-        kinds.append(kind)
+        kinds[at] = kind
     return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
 
 
@@ -176,13 +178,13 @@ def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     kinds = np.frombuffer(summary.kinds, np.uint8).copy()
     if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:
         kinds[summary.usage_at[0]] = CLOSING
-    sure = np.flatnonzero(kinds == TOKEN)
+    sure = (kinds == TOKEN).nonzero()[0]
     if total is not None and len(sure) == total:
         return sure, True
-    likely = np.flatnonzero(kinds >= MAYBE)
+    likely = (kinds >= MAYBE).nonzero()[0]
     if total is None or len(likely) == total:
         return likely, total is not None
-    most = np.flatnonzero(kinds >= ENDING)
+    most = (kinds >= ENDING).nonzero()[0]
     if len(most) <= total:
         most = most if len(most) else np.flatnonzero(kinds == CLOSING)[-1:]
         return most, len(most) in (1, total)

@@ -221,6 +221,7 @@ class Dialect(msgspec.Struct, frozen=True):
     """One API: the path, the fields of a request that are its own, and its messages."""
 
     path: str
+    cumulative: ClassVar[bool] = False  # a message repeats those before it
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """What one request holds; raises UsageError where the API cannot take such a prompt."""

@@ -78,6 +78,7 @@ class Generate(Dialect, frozen=True):
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
     path: str = "/generate"
+    cumulative: ClassVar[bool] = True
     _answers: ClassVar = msgspec.json.Decoder(RawMessage)
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:

@@ -74,7 +74,9 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         found_ns = wall_ns - self.realtime_offset_ns
         if self.earlier_offsets_ns:
             found_ns = self._in_force(wall_ns)
-        return np.where(wall_ns == 0, 0, found_ns)
+        if np.count_nonzero(wall_ns) < len(wall_ns):
+            found_ns[wall_ns == 0] = 0
+        return found_ns
 
     def _in_force(self, wall_ns: Int64) -> Int64:
         """Each by the offset in force when it was taken: the nearest to the client's own, not after it."""

@@ -84,6 +84,12 @@ def decode(name: str, data: list[bytes], at_ns: list[int] | None = None, **more:
     return decoder.decode(capture(data, at_ns, **more))
 
 
+def values(record: Record) -> dict[str, Any]:
+    """A record's fields, so that two records can be compared."""
+    fields = {name: getattr(record, name) for name in Record.__struct_fields__}
+    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in fields.items()}
+
+
 def _dialect(name: str) -> Dialect:
     return Generate() if "generate" in name else DIALECTS["chat" if "chat" in name else "completions"]
 

@@ -11,32 +11,30 @@ import pytest
 
 from builders import recorded
 from loadgen.metrics.decode import Decoder
-from loadgen.metrics.record import Record
 from loadgen.protocol import sse_fast
 from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.capture import Capture, int64s
 from metrics.test_decode import DONE, HEAD, LAST, USAGE, event, stream
 
-TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijk"]
-LONG = ["x" * length for length in [*range(0, 300, 17), 4000, 5000]]
+TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijklmnopqrs"]
+LONG = ["x" * length for length in [*range(0, 300, 17), 4000]]
 EVENTS = [event(text) for text in TEXTS]
 PLAIN = stream(*EVENTS, LAST, USAGE, DONE)
 
 
 def found(capture: Capture) -> bool:
-    return sse_fast.read(capture.raw, capture.read_ends()) is not None
+    return sse_fast.read(capture.raw) is not None
 
 
-def decoded(capture: Capture, monkeypatch: pytest.MonkeyPatch | None = None) -> dict[str, Any]:
-    """All of the record that the bytes decide; the slow way where there is something to patch."""
+def decoded(capture: Capture, monkeypatch: pytest.MonkeyPatch | None = None) -> list[dict[str, Any]]:
+    """All of the record, with and without its text; the slow way where there is something to patch."""
     if monkeypatch is not None:
-        monkeypatch.setattr(sse_fast, "read", lambda raw, read_ends: None)
-    record = Decoder(DIALECTS["completions"], streamed=True, keep_text=True).decode(capture)
+        monkeypatch.setattr(sse_fast, "read", lambda raw: None)
+    kept = (Decoder(DIALECTS["completions"], True, keep_text).decode(capture) for keep_text in (True, False))
+    records = [recorded.values(record) for record in kept]
     if monkeypatch is not None:
         monkeypatch.undo()
-    assert isinstance(record, Record)
-    values = {name: getattr(record, name) for name in Record.__struct_fields__}
-    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in values.items()}
+    return records
 
 
 def recut(raw: bytes, ends: list[int]) -> Capture:
@@ -48,6 +46,12 @@ def recut(raw: bytes, ends: list[int]) -> Capture:
 def size_in_capitals(chunk: bytes) -> bytes:
     size, line_end, rest = chunk.partition(b"\r\n")
     return size.upper() + line_end + rest
+
+
+def shrunk(chunk: bytes) -> bytes:
+    """A chunk whose size is said to be less than it is."""
+    size, line_end, rest = chunk.partition(b"\r\n")
+    return b"%x" % ((int(size, 16) - 1) % 4095) + line_end + rest
 
 
 def forms() -> Iterator[tuple[str, list[bytes], bool]]:
@@ -64,7 +68,28 @@ def forms() -> Iterator[tuple[str, list[bytes], bool]]:
     yield "an extension", [PLAIN[0], PLAIN[1].replace(b"\r\n", b";q=1\r\n", 1), *PLAIN[2:]], False
     yield "a size with zeros", [PLAIN[0], b"00" + PLAIN[1], *PLAIN[2:]], False
     yield "sizes in capitals", [PLAIN[0], *(size_in_capitals(read) for read in PLAIN[1:])], True
-    yield "sizes of one to four digits", stream(b"data: {}\n\n", *map(event, LONG), LAST, USAGE, DONE), True
+    yield "sizes in both cases", [*PLAIN[:9], *(size_in_capitals(read) for read in PLAIN[9:])], False
+    yield "sizes of one to three digits", stream(b"data: {}\n\n", *map(event, LONG), LAST, USAGE, DONE), True
+    yield "a size of four digits", stream(*EVENTS, event("x" * 4096), LAST, USAGE, DONE), False
+    yield "a size that is too small", [*PLAIN[:5], shrunk(PLAIN[5]), *PLAIN[6:]], False
+    yield (
+        "a size that is too small by 4096",
+        [*PLAIN[:5], shrunk(recorded.chunk(event("x" * 4096))), *PLAIN[5:]],
+        False,
+    )
+    yield "a size without a chunk", [*PLAIN[:5], b"9\r\n", *PLAIN[5:]], False
+    yield "a second last chunk", [*PLAIN, b"0\r\n\r\n"], False
+    yield "a last chunk in two digits", [*PLAIN[:-1], b"00\r\n\r\n"], False
+    yield "a tab", stream(*EVENTS, EVENTS[0].replace(b"{", b"{\t", 1), LAST, USAGE, DONE), False
+    yield "another status", [PLAIN[0].replace(b"200 OK", b"503 No"), *PLAIN[1:]], False
+    yield (
+        "a length",
+        [PLAIN[0].replace(b"transfer-encoding: chunked", b"content-length: 5"), *PLAIN[1:]],
+        False,
+    )
+    yield "until the end", [PLAIN[0].replace(b"transfer-encoding: chunked", b"x: y"), *PLAIN[1:]], False
+    yield "a head that ends in bare newlines", [PLAIN[0].replace(b"\r\n", b"\n"), *PLAIN[1:]], False
+    yield "JSON, it says", [PLAIN[0].replace(b"text/event-stream", b"application/json"), *PLAIN[1:]], True
     yield "[DONE] before the end", stream(*EVENTS, DONE, LAST, USAGE, DONE), True
     yield "a byte order mark", stream(b"\xef\xbb\xbf" + EVENTS[0], *EVENTS, LAST, USAGE, DONE), False
     yield "compressed, it says", [PLAIN[0].replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"),
@@ -101,8 +126,12 @@ def test_one_spot_changed_is_seen_by_both_or_by_neither(put: bytes, monkeypatch:
         assert decoded(capture) == decoded(capture, monkeypatch)
 
 
-def test_an_answer_of_few_reads_is_left_to_the_other_way() -> None:
-    assert not found(recorded.capture([b"".join(PLAIN)]))
+def test_an_answer_of_few_reads_is_of_the_form_too() -> None:
+    assert found(recorded.capture([b"".join(PLAIN)]))
+
+
+def test_a_short_answer_is_left_to_the_other_way() -> None:
+    assert not found(recorded.capture(stream(*EVENTS[:9], LAST, USAGE, DONE)))
 
 
 def test_no_bytes_at_all_are_no_answer() -> None:
