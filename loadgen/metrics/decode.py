@@ -151,7 +151,7 @@ class Decoder(msgspec.Struct, eq=False):
         if plain is None or _is_json(plain.headers):
             return None
         messages: Sequence[Message] | None = None if self.keep_text else typical.read(self.dialect, plain)
-        lines = b""
+        lines = bytearray()
         if messages is None:
             lines = plain.lines()
             messages = self._messages(lines, len(plain.ends))
@@ -281,7 +281,7 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
         unstamped_reads=unstamped,
         impossible_stamps=impossible,
         lag_sum_ns=int(np.add.reduce(lag_ns)),
-        lag_max_ns=int(np.maximum.reduce(lag_ns, initial=0)),
+        lag_max_ns=int(np.maximum.reduce(lag_ns)) if reads else 0,
     )
     return record, arrival_ns, lag_ns
 

@@ -6,7 +6,7 @@ this form is for `http1.unframe` and `sse.read`, which take everything and sever
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import httptools
 import msgspec
@@ -20,14 +20,15 @@ _LAST_CHUNK = b"0\r\n\r\n"
 _FIELD = b"data: "
 BEGIN = b"\r\n" + _FIELD  # of an event, with the end of its chunk's size
 END = b"\n\n\r\n"  # of an event, with the end of its chunk
-_LAST = BEGIN + b"[DONE]" + END + _LAST_CHUNK
-_CONTROLS = b"\r\n" + END  # bytes of an event
-_LINES = _CONTROLS.count(b"\n")
+_DONE = BEGIN + b"[DONE]" + END
+_LASTS = b"\ne" + _DONE + _LAST_CHUNK, b"\nE" + _DONE + _LAST_CHUNK
+_DONE_BYTES = len(_DONE) - 4  # without the line ends of the framing
+_CONTROLS = len(b"\r\n" + END)  # control bytes of an event
+_BETWEEN = b" " * len(END[1:] + b"ff" + BEGIN)  # after a longer size the last byte of BEGIN is a blank
 _BLANK = ord(" ")  # the first byte that is no control byte
 _SMALLEST = 2048  # bytes of a response; below them the passes cost more than they save
-_LONGEST = 4095  # bytes of a chunk: three digits
-_SIZE = np.dtype("V4")  # how a chunk begins: up to three digits, and what must follow them
-_NO_SIZE = bytes(_SIZE.itemsize)
+_SHORTEST, _LONGEST = 16, 4095  # bytes of a chunk: a size of two or three digits
+_OPENING_BYTES = 12  # the newline before a chunk, its size, BEGIN, and where there is room an object's `{`
 
 
 class PlainStream(msgspec.Struct, frozen=True):
@@ -44,11 +45,13 @@ class PlainStream(msgspec.Struct, frozen=True):
     done: bool  # `[DONE]` was seen
     body_bytes: int
 
-    def lines(self) -> bytes:
-        """The data of each event in a line."""
-        begin = int(self.begins[0]) - len(_FIELD)
-        data = self.raw[begin : int(self.ends[-1])].split(b"\n")[::_LINES]
-        return b"\n".join(data).replace(b"\n" + _FIELD, b"\n")[len(_FIELD) :]
+    def lines(self) -> bytearray:
+        """The data of each event in a line, with blanks for what is between it and the next."""
+        begin = int(self.begins[0])
+        lines = bytearray(memoryview(self.raw)[begin : int(self.ends[-1])])
+        wherever = np.ndarray(len(lines) - len(_BETWEEN) + 1, _void(len(_BETWEEN)), lines, strides=(1,))
+        wherever[self.ends[:-1] + 1 - begin] = np.void(_BETWEEN)
+        return lines
 
 
 def read(raw: bytes) -> PlainStream | None:
@@ -59,56 +62,61 @@ def read(raw: bytes) -> PlainStream | None:
     """
     if len(raw) < _SMALLEST or not raw.endswith(_LAST_CHUNK):
         return None
-    head = raw.find(HEAD_END) + len(HEAD_END)
-    headers = _headers(raw[:head])
-    if headers is None:
+    head = _head(raw[: raw.find(HEAD_END) + len(HEAD_END)])
+    if head is None:
         return None
-    text = np.frombuffer(raw, np.uint8)
-    places = (text[head : -len(_LAST_CHUNK)] < _BLANK).nonzero()[0] + head
-    count, over = divmod(len(places), len(_CONTROLS))
-    if over or not count or text[places].tobytes() != _CONTROLS * count:
+    done = raw.endswith(_LASTS)
+    after = len(_LASTS[0]) - 1 if done else len(_LAST_CHUNK)
+    places = (np.frombuffer(raw, np.uint8) < _BLANK).nonzero()[0]
+    places = places[head.controls - 1 : len(places) - len(HEAD_END) - done * _CONTROLS]
+    count, over = divmod(len(places) - 1, _CONTROLS)
+    if over or count < 1 or places[-1] != len(raw) - after - 1:
         return None
-    size_ends, fields, ends, closes, _, chunk_ends = places.reshape(count, -1).T
-    # Places rise: where two differ by three, those between them are next to each other.
-    if chunk_ends[-1] + 1 + len(_LAST_CHUNK) != len(raw) or np.count_nonzero(chunk_ends - ends != 3):
+    # From the newline before it on: after its size, after its data, and what need not be looked at.
+    fields, ends = places[2::_CONTROLS], places[3::_CONTROLS]
+    lengths = ends - fields
+    if cut(raw, ends, len(END)).tobytes() != END * count or not _sized(raw, places[:-1:_CONTROLS], lengths):
         return None
-    if cut(raw, size_ends, len(BEGIN)).tobytes() != BEGIN * count:
-        return None
-    lengths = closes - fields
-    if not _sized(raw, np.concatenate(((head,), chunk_ends[:-1] + 1)), lengths):
-        return None
-    done = raw.endswith(_LAST)
-    events = slice(count - done)
-    if count == done:
-        return None
-    begins = size_ends[events] + len(BEGIN)
-    return PlainStream(raw, headers, begins, ends[events], done, int(np.add.reduce(lengths)))
+    body_bytes = int(np.add.reduce(lengths)) + count + done * _DONE_BYTES
+    return PlainStream(raw, head.headers, fields + len(b"\n" + _FIELD), ends, done, body_bytes)
 
 
 def cut(raw: bytes, places: Int64, length: int) -> NDArray[np.void]:
     """`length` bytes from each place on, void[places]; raises IndexError where there are fewer."""
-    wherever: NDArray[np.void] = np.ndarray(len(raw) - length + 1, f"V{length}", raw, strides=(1,))
+    wherever = np.ndarray(len(raw) - length + 1, _void(length), raw, strides=(1,))
     return wherever[places]
 
 
-def _sizes(form: bytes) -> NDArray[np.void]:
-    """How a chunk of each length begins that holds an event, void[lengths]; the last one fits none."""
-    begins = [(form % length + BEGIN)[: _SIZE.itemsize] for length in range(_LONGEST + 1)]
-    return np.frombuffer(b"".join((*begins, _NO_SIZE)), _SIZE)
+@lru_cache(maxsize=1024)  # to make one takes longer than to use it
+def _void(length: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, length))
 
 
-_SIZES = _sizes(b"%x"), _sizes(b"%X")
+@cache
+def _openings(form: bytes) -> NDArray[np.void]:
+    """What is before each chunk's data, void[lengths] from one byte on; zeros where no event is so long."""
+    begins = [(form % length)[:_OPENING_BYTES] for length in range(_SHORTEST, _LONGEST + 1)]
+    none = bytes(_OPENING_BYTES)
+    return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _void(_OPENING_BYTES))
 
 
-def _sized(raw: bytes, begins: Int64, lengths: Int64) -> bool:
-    """Whether each chunk begins with its length, its digits in the same case as the others'."""
-    written = cut(raw, begins, _SIZE.itemsize).tobytes()
-    return any(sizes.take(lengths, mode="clip").tobytes() == written for sizes in _SIZES)
+def _sized(raw: bytes, places: Int64, lengths: Int64) -> bool:
+    """Whether a byte more than each length is the size of an event's chunk; all digits in the same case."""
+    written = cut(raw, places, _OPENING_BYTES).tobytes()
+    forms = (b"\n%x" + BEGIN + b"{", b"\n%X" + BEGIN + b"{")
+    return any(_openings(form).take(lengths, mode="clip").tobytes() == written for form in forms)
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """A head whose status is 200 and that chunks follow, not compressed."""
+
+    headers: Headers
+    controls: int  # control bytes
 
 
 @lru_cache(maxsize=16)  # a server's heads are the same but for the second
-def _headers(head: bytes) -> Headers | None:
-    """Of a head whose status is 200 and that chunks follow, not compressed; None of any other."""
+def _head(head: bytes) -> _Head | None:
+    """What such a head holds; None of any other."""
     response = Response()
     try:
         response.parser.feed_data(head)
@@ -119,6 +127,6 @@ def _headers(head: bytes) -> Headers | None:
     finally:
         del response.parser
     chunked = response.complete and not over and not response.pieces
-    return (
-        response.headers if chunked and response.status == 200 and not compressed(response.headers) else None
-    )
+    if not chunked or response.status != 200 or compressed(response.headers):
+        return None
+    return _Head(response.headers, sum(byte < _BLANK for byte in head))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from loadgen.arrays import Bool, Int64
+from loadgen.arrays import Int64
 from loadgen.protocol.openai import TOKEN, Dialect, Message
 from loadgen.protocol.sse_fast import BEGIN, END, PlainStream, cut
 from loadgen.protocol.untrusted import NOT_JSON
 
 _FEWEST = 8  # messages; below them there is nothing to save
 _WORD = np.dtype(np.uint32).itemsize  # bytes compared at once
+_NOWHERE = slice(0, 0)
+_CREATED = re.compile(rb'"created": ?[0-9]{5}([0-9]{5})[,}]')  # which some servers take for each message
+_ZERO, _DIGITS = np.uint8(ord("0")), 10
 _MARKS = b'"\\'  # bytes that may stand in a string, but not for themselves
 
 
@@ -40,11 +44,12 @@ def parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """What is before and after the text of a message."""
+    """What is before and after the text of a message; `seconds` are places in what is before."""
 
     message: Message
     before: bytes
     after: bytes
+    seconds: slice  # digits of a time that mean nothing here; empty where there is none
 
 
 def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
@@ -54,14 +59,14 @@ def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
         return None
     found = (_template(dialect, _data(stream, at)) for at in (count // 2, count // 3, 1))
     template = next(filter(None, found), None)
-    if template is None or not _utf8(stream.raw):
-        return None
-    odd: list[int] = (~_alike(stream, template)).nonzero()[0].tolist()
-    if 2 * len(odd) > count:
+    if template is None:
         return None
     try:
+        odd = _odd(stream, template, _loose(stream, template))
+        if 2 * len(odd) > count:
+            return None
         messages = dialect.messages(b"\n".join([_data(stream, at) for at in odd]))
-    except NOT_JSON:
+    except (*NOT_JSON, IndexError):  # UnicodeDecodeError of a text; IndexError: something short at the end
         return None
     # One without choices may be an error's remark, which is read from its line.
     if len(messages) != len(odd) or any(message.choices is None for message in messages):
@@ -71,17 +76,6 @@ def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
 
 def _data(stream: PlainStream, at: int) -> bytes:
     return stream.raw[stream.begins[at] : stream.ends[at]]
-
-
-def _utf8(raw: bytes) -> bool:
-    """Whether all of it is; then each text between two quotes is."""
-    if raw.isascii():
-        return True
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _template(dialect: Dialect, line: bytes) -> _Template | None:
@@ -97,12 +91,28 @@ def _template(dialect: Dialect, line: bytes) -> _Template | None:
         written = text.encode()
         begin = line.rfind(b'"%b"' % written) + 1
         before, after = line[:begin], line[begin + len(written) :]
-        (longer,) = dialect.messages(b"%b%bx%b" % (before, written, after))
+        seconds = _seconds(before)
+        zeros = b"0" * (seconds.stop - seconds.start)
+        later = before[: seconds.start] + zeros + before[seconds.stop :]
+        (longer,) = dialect.messages(b"%b%bx%b" % (later, written, after))
     except (*NOT_JSON, ValueError):  # ValueError: half a character, or no message at all
         return None
     if not text or not begin or any(mark in written for mark in _MARKS) or _only_text(longer) != f"{text}x":
         return None
-    return _Template(message, before, after)
+    return _Template(message, before, after, seconds)
+
+
+def _seconds(before: bytes) -> slice:
+    """Where the last digits of a message's time are, which is the value of a key that no dialect reads."""
+    found = _CREATED.search(before)
+    return slice(*found.span(1)) if found else _NOWHERE
+
+
+def _loose(stream: PlainStream, template: _Template) -> slice:
+    """The digits of the time if it changes from the first messages to the last."""
+    same = template.before[: template.seconds.stop]
+    changes = not all(_data(stream, at).startswith(same) for at in (1, len(stream.ends) - 2))
+    return template.seconds if changes else _NOWHERE
 
 
 def _only_text(message: Message) -> str:
@@ -115,31 +125,51 @@ def _only_text(message: Message) -> str:
     return choice.content()
 
 
-def _alike(stream: PlainStream, template: _Template) -> Bool:
-    """Which events are of a template, bool[events]; the last never is."""
-    begins, ends = stream.begins + len(template.before), stream.ends - len(template.after)
-    alike = begins < ends
-    alike[-1] = False
-    at = alike.nonzero()[0]
+def _odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
+    """Which events are not of a template, the last one among them; digits at `loose` may be others.
+
+    Raises UnicodeDecodeError where a text may be no UTF-8, IndexError where an event can be of no template.
+    """
+    begins, ends = stream.begins[:-1] + len(template.before), stream.ends[:-1] - len(template.after)
     # A few bytes more, which are the same around every line, make whole words of both.
-    before = BEGIN[len(BEGIN) - -len(template.before) % _WORD :] + template.before
+    more = -len(template.before) % _WORD
+    before = BEGIN[len(BEGIN) - more :] + template.before
     after = template.after + END[: -len(template.after) % _WORD]
-    alike[at[_different(stream.raw, begins[at] - len(before), before)]] = False
-    alike[at[_different(stream.raw, ends[at], after)]] = False
+    if loose.stop:
+        loose = slice(loose.start + more, loose.stop + more)
+    alike = begins < ends
+    alike[_different(stream.raw, begins - len(before), before, loose)] = False
+    alike[_different(stream.raw, ends, after, _NOWHERE)] = False
     at = alike.nonzero()[0]
-    begins, lengths = begins[at], ends[at] - begins[at]
+    begins = begins[at]
+    alike[at[_not_plain(stream.raw, begins, ends[at] - begins)]] = False
+    return [*(~alike).nonzero()[0].tolist(), len(alike)]
+
+
+def _not_plain(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
+    """Which texts hold a quote or an escape; raises UnicodeDecodeError where one may be no UTF-8."""
     until = lengths.cumsum()
     inside = (begins - until + lengths).repeat(lengths) + np.arange(until[-1])
-    texts = np.frombuffer(stream.raw, np.uint8)[inside].tobytes()
+    texts = np.frombuffer(raw, np.uint8)[inside].tobytes()
+    if not texts.isascii():
+        raw.decode()  # where all of it is UTF-8, each text between two quotes is
+    found: list[int] = []
     for mark in _MARKS:
         if mark in texts:
-            marked = np.frombuffer(texts, np.uint8) == mark
-            alike[at[until.searchsorted(marked.nonzero()[0], "right")]] = False
-    return alike
+            places = (np.frombuffer(texts, np.uint8) == mark).nonzero()[0]
+            found += until.searchsorted(places, "right").tolist()
+    return found
 
 
-def _different(raw: bytes, places: Int64, wanted: bytes) -> Int64:
-    """From which places on the bytes are not the wanted ones, which are whole words; int64 positions."""
-    words = cut(raw, places, len(wanted)).view(np.uint32).reshape(len(places), -1)
-    different: Int64 = (words != np.frombuffer(wanted, np.uint32)).ravel().nonzero()[0]
-    return different // words.shape[1]
+def _different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
+    """From which places on the bytes are not the wanted ones, which are whole words; int64 positions.
+
+    Where there are digits in all of `loose`, they are as good as those that are wanted.
+    """
+    found = cut(raw, places, len(wanted))
+    if loose.stop:
+        rows = found.view(np.uint8).reshape(len(places), -1)
+        numbers = (rows[:, loose] - _ZERO < _DIGITS).all(1)  # what is less than a zero becomes much more
+        rows[numbers, loose] = np.frombuffer(wanted[loose], np.uint8)
+    different: Int64 = (found.view(np.uint32) != np.frombuffer(wanted * len(places), np.uint32)).nonzero()[0]
+    return different // (len(wanted) // _WORD)

@@ -69,8 +69,8 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
 
     def kernel_ns(self) -> Int64:
         """When the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
-        timespec = np.frombuffer(self.kernel, np.int64).reshape(-1, 2)
-        wall_ns = timespec[:, 0] * 1_000_000_000 + timespec[:, 1]
+        timespec = np.frombuffer(self.kernel, np.int64)
+        wall_ns = timespec[::2] * 1_000_000_000 + timespec[1::2]
         found_ns = wall_ns - self.realtime_offset_ns
         if self.earlier_offsets_ns:
             found_ns = self._in_force(wall_ns)

@@ -30,8 +30,9 @@ SPOILT = [
     *(b'"', b"\\", b'\\"', b"\\u0041", b"\\ud800", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xe2\x80", b"\x7f"),
     *(b" ", b",", b":", b"}", b"]", b"{", b"null", b"0", b"x", b'"text":"b",', b'"text":"",'),
     *(b'"content":"b",', b'"finish_reason":"stop",', b'"finish_reason":"error",', b'"token_ids":[1],'),
-    *(b'"index":1,', b'"error":"no",', b'"usage":{"completion_tokens":3},', b'"choices":[],', b'"detail":"no",'),
-    *(b"[DONE]", b"data: ", b"\n", b"\r", b"\t", b"\0", b"\n\n", b"\r\n", b"\n\ndata: {}", b"0\r\n\r\n"),
+    *(b'"index":1,', b'"error":"no",', b'"usage":{"completion_tokens":3},', b'"choices":[],'),
+    *(b'"detail":"no",', b"[DONE]", b"data: ", b"\n", b"\r", b"\t", b"\0", b"\n\n"),
+    *(b"\r\n", b"\n\ndata: {}", b"0\r\n\r\n"),
 ]  # fmt: skip
 
 

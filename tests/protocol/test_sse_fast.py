@@ -68,8 +68,22 @@ def forms() -> Iterator[tuple[str, list[bytes], bool]]:
     yield "an extension", [PLAIN[0], PLAIN[1].replace(b"\r\n", b";q=1\r\n", 1), *PLAIN[2:]], False
     yield "a size with zeros", [PLAIN[0], b"00" + PLAIN[1], *PLAIN[2:]], False
     yield "sizes in capitals", [PLAIN[0], *(size_in_capitals(read) for read in PLAIN[1:])], True
-    yield "sizes in both cases", [*PLAIN[:9], *(size_in_capitals(read) for read in PLAIN[9:])], False
-    yield "sizes of one to three digits", stream(b"data: {}\n\n", *map(event, LONG), LAST, USAGE, DONE), True
+    long = stream(*map(event, LONG), LAST, USAGE, DONE)
+    yield "long sizes in capitals", [long[0], *(size_in_capitals(read) for read in long[1:])], True
+    yield "sizes in both cases", [*long[:9], *(size_in_capitals(read) for read in long[9:])], False
+    yield "sizes of two and three digits", long, True
+    yield "a size of one digit", stream(b"data: {}\n\n", *EVENTS, LAST, USAGE, DONE), False
+    yield (
+        "a chunk of 4095 bytes",
+        stream(*EVENTS, event("x" * (4095 - len(event()))), LAST, USAGE, DONE),
+        True,
+    )
+    yield (
+        "a chunk of 4096 bytes",
+        stream(*EVENTS, event("x" * (4096 - len(event()))), LAST, USAGE, DONE),
+        False,
+    )
+    yield "a blank before an object", stream(*(e.replace(b" {", b"  {") for e in EVENTS), LAST, DONE), False
     yield "a size of four digits", stream(*EVENTS, event("x" * 4096), LAST, USAGE, DONE), False
     yield "a size that is too small", [*PLAIN[:5], shrunk(PLAIN[5]), *PLAIN[6:]], False
     yield (
@@ -90,7 +104,7 @@ def forms() -> Iterator[tuple[str, list[bytes], bool]]:
     yield "until the end", [PLAIN[0].replace(b"transfer-encoding: chunked", b"x: y"), *PLAIN[1:]], False
     yield "a head that ends in bare newlines", [PLAIN[0].replace(b"\r\n", b"\n"), *PLAIN[1:]], False
     yield "JSON, it says", [PLAIN[0].replace(b"text/event-stream", b"application/json"), *PLAIN[1:]], True
-    yield "[DONE] before the end", stream(*EVENTS, DONE, LAST, USAGE, DONE), True
+    yield "[DONE] before the end", stream(*EVENTS, DONE, LAST, USAGE, DONE), False
     yield "a byte order mark", stream(b"\xef\xbb\xbf" + EVENTS[0], *EVENTS, LAST, USAGE, DONE), False
     yield "compressed, it says", [PLAIN[0].replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"),
         *PLAIN[1:]], False  # fmt: skip

@@ -77,13 +77,13 @@ LINES: dict[str, tuple[bytes, bool]] = {
     "a failed end": (completion(reason="abort"), False),
     "token ids": (completion(token_ids=[1, 2]), False),
     "another index": (completion(index=1), False),
-    "another time": (completion().replace(b"2909", b"2910"), False),
+    "another id": (completion().replace(b"cmpl-1", b"cmpl-2"), False),
     "a usage": (completion()[:-1] + b',"usage":{"completion_tokens":7}}', False),
     "an error": (b'{"error":{"message":"no"}}', False),
     "a remark": (b'{"detail":"no luck"}', False),
     "no choices": (b'{"choices":[]}', False),
     "two choices": (completion().replace(b"]}", b',{"index":1,"text":"b"}]}'), False),
-    "blanks around": (b" " + completion() + b" ", False),
+    "a blank after it": (completion() + b" ", False),
     "a chat's message": (chat(), False),
     "no JSON": (completion()[:-1], False),
     "something after it": (completion() + b"x", False),
@@ -104,6 +104,13 @@ def test_an_odd_event_is_counted_as_it_is(name: str, at: int) -> None:
     assert found is None or (at in found) is not like_others
 
 
+def test_a_time_that_is_taken_for_each_message_makes_none_of_them_odd() -> None:
+    lines = [completion(WORDS[i % 12]).replace(b"2909", b"%d" % (2909 + i // 5)) for i in range(COUNT)]
+    assert parsed("completions", answer(lines)) == [COUNT]
+    lines[7] = lines[7].replace(b"1795202910", b"17952029:0").replace(b"17952029:0", b"1795202e10")
+    assert parsed("completions", answer(lines)) == [7, COUNT]
+
+
 @pytest.mark.parametrize("dialect", ["completions", "chat"])
 def test_only_the_ends_of_a_usual_stream_are_parsed(dialect: str) -> None:
     line: Lines = completion if dialect == "completions" else chat
@@ -118,6 +125,19 @@ def test_only_the_ends_of_a_usual_stream_are_parsed(dialect: str) -> None:
     "lines",
     [
         [completion("a\n") for _ in range(COUNT)],
+        [completion().replace(b"2909", b"%d" % (2909 + i)) for i in range(COUNT)],
+        [completion().replace(b"2909", b"%04x" % (6 * i)) for i in range(COUNT)],
+        [completion().replace(b"02909", b"0290e" if i % 3 else b"12909") for i in range(COUNT)],
+        [completion().replace(b"02909", b"0.%03d" % i) for i in range(COUNT)],
+        [completion(str(i)).replace(b"1795202909", b"%010d" % (i % 3)) for i in range(COUNT)],
+        [
+            completion().replace(b"created", b"index").replace(b"2909", b"%d" % (2909 + i))
+            for i in range(COUNT)
+        ],
+        [
+            completion().replace(b'"id":"cmpl-1"', rb'"id":"\"created\":1795202909,%d"' % i)
+            for i in range(COUNT)
+        ],
         [completion("") for _ in range(COUNT)],
         [completion(token_ids=[i]) for i in range(COUNT)],
         [completion(logprobs={"token_logprobs": [-i / 7]}) for i in range(COUNT)],
