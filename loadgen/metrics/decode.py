@@ -68,7 +68,9 @@ class Decoder(msgspec.Struct, eq=False):
         """
         record, arrival_ns, lag_ns = _timed(capture)
         if self.planned is not None:
-            record.planned_input, record.planned_output = (int(lens[record.index]) for lens in self.planned)
+            input_lens, output_lens = self.planned
+            record.planned_input = int(input_lens[record.index])
+            record.planned_output = int(output_lens[record.index])
         stream = self._plain(capture)
         if stream is not None:
             record.http_status = 200

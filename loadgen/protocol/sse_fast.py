@@ -30,6 +30,8 @@ _SMALLEST = 2048  # bytes of a response; below them the passes cost more than th
 _SHORTEST, _LONGEST = 16, 4095  # bytes of a chunk: a size of two or three digits
 _OPENING_BYTES = 12  # the newline before a chunk, its size, BEGIN, and where there is room an object's `{`
 
+_FORMS = b"\n%x" + BEGIN + b"{", b"\n%X" + BEGIN + b"{"
+
 
 class PlainStream(msgspec.Struct, frozen=True):
     """A good answer of the form; `begins` and `ends` are int64[events], positions in all of `raw`.
@@ -103,8 +105,7 @@ def _openings(form: bytes) -> NDArray[np.void]:
 def _sized(raw: bytes, places: Int64, lengths: Int64) -> bool:
     """Whether a byte more than each length is the size of an event's chunk; all digits in the same case."""
     written = cut(raw, places, _OPENING_BYTES).tobytes()
-    forms = (b"\n%x" + BEGIN + b"{", b"\n%X" + BEGIN + b"{")
-    return any(_openings(form).take(lengths, mode="clip").tobytes() == written for form in forms)
+    return any(_openings(form).take(lengths, mode="clip").tobytes() == written for form in _FORMS)
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -14,12 +14,12 @@ from loadgen.protocol.openai import TOKEN, Dialect, Message
 from loadgen.protocol.sse_fast import BEGIN, END, PlainStream, cut
 from loadgen.protocol.untrusted import NOT_JSON
 
-_FEWEST = 8  # messages; below them there is nothing to save
+_FEWEST = 64  # messages; below them to parse them all is as quick
 _WORD = np.dtype(np.uint32).itemsize  # bytes compared at once
 _NOWHERE = slice(0, 0)
 _CREATED = re.compile(rb'"created": ?[0-9]{5}([0-9]{5})[,}]')  # which some servers take for each message
 _ZERO, _DIGITS = np.uint8(ord("0")), 10
-_MARKS = b'"\\'  # bytes that may stand in a string, but not for themselves
+_QUOTE, _ESCAPE = b'"', b"\\"
 
 
 class TypicalMessages(Sequence[Message]):
@@ -57,9 +57,11 @@ def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
     count = len(stream.begins)
     if dialect.cumulative or count < _FEWEST:
         return None
-    found = (_template(dialect, _data(stream, at)) for at in (count // 2, count // 3, 1))
-    template = next(filter(None, found), None)
-    if template is None:
+    for at in (count // 2, count // 3, 1):
+        template = _template(dialect, _data(stream, at))
+        if template is not None:
+            break
+    else:
         return None
     try:
         odd = _odd(stream, template, _loose(stream, template))
@@ -69,7 +71,7 @@ def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
     except (*NOT_JSON, IndexError):  # UnicodeDecodeError of a text; IndexError: something short at the end
         return None
     # One without choices may be an error's remark, which is read from its line.
-    if len(messages) != len(odd) or any(message.choices is None for message in messages):
+    if len(messages) != len(odd) or None in [message.choices for message in messages]:
         return None
     return TypicalMessages(template.message, dict(zip(odd, messages, strict=True)), count)
 
@@ -97,7 +99,8 @@ def _template(dialect: Dialect, line: bytes) -> _Template | None:
         (longer,) = dialect.messages(b"%b%bx%b" % (later, written, after))
     except (*NOT_JSON, ValueError):  # ValueError: half a character, or no message at all
         return None
-    if not text or not begin or any(mark in written for mark in _MARKS) or _only_text(longer) != f"{text}x":
+    plain = begin and text and _QUOTE not in written and _ESCAPE not in written
+    if not plain or _only_text(longer) != f"{text}x":
         return None
     return _Template(message, before, after, seconds)
 
@@ -111,8 +114,9 @@ def _seconds(before: bytes) -> slice:
 def _loose(stream: PlainStream, template: _Template) -> slice:
     """The digits of the time if it changes from the first messages to the last."""
     same = template.before[: template.seconds.stop]
-    changes = not all(_data(stream, at).startswith(same) for at in (1, len(stream.ends) - 2))
-    return template.seconds if changes else _NOWHERE
+    if _data(stream, 1).startswith(same) and _data(stream, len(stream.ends) - 2).startswith(same):
+        return _NOWHERE
+    return template.seconds
 
 
 def _only_text(message: Message) -> str:
@@ -154,9 +158,9 @@ def _not_plain(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
     if not texts.isascii():
         raw.decode()  # where all of it is UTF-8, each text between two quotes is
     found: list[int] = []
-    for mark in _MARKS:
+    for mark in (_QUOTE, _ESCAPE):
         if mark in texts:
-            places = (np.frombuffer(texts, np.uint8) == mark).nonzero()[0]
+            places = (np.frombuffer(texts, np.uint8) == ord(mark)).nonzero()[0]
             found += until.searchsorted(places, "right").tolist()
     return found
 

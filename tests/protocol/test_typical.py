@@ -18,7 +18,7 @@ from loadgen.transport.capture import Capture
 from metrics.test_decode import DONE, USAGE, stream
 
 Lines = Callable[..., bytes]
-COUNT = 40
+COUNT = 80
 
 
 def completion(text: str = " word", reason: str | None = None, **more: Any) -> bytes:
@@ -115,8 +115,8 @@ def test_a_time_that_is_taken_for_each_message_makes_none_of_them_odd() -> None:
 def test_only_the_ends_of_a_usual_stream_are_parsed(dialect: str) -> None:
     line: Lines = completion if dialect == "completions" else chat
     role = [] if dialect == "completions" else [chat("", role="assistant")]
-    capture = answer([*role, *(line(word) for word in WORDS * 4)], b"data: %b\n\n" % line(reason="stop"))
-    count = len(role) + 4 * len(WORDS)
+    capture = answer([*role, *(line(word) for word in WORDS * 6)], b"data: %b\n\n" % line(reason="stop"))
+    count = len(role) + 6 * len(WORDS)
     assert parsed(dialect, capture) == [*range(len(role)), count, count + 1]
     assert decoded(dialect, capture) == one_by_one(dialect, capture)
 
