@@ -51,7 +51,7 @@ def read(body: bytes, whole: bool) -> Events:
 def _read_plain(body: bytes) -> Events | None:
     """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
-    found = blanked(body, ends)
+    found = _blanked(body, ends)
     if found is None or (np.diff(ends, prepend=0) == _BLANK).any():  # blank data is no event
         return None
     lines, done = found
@@ -60,7 +60,7 @@ def _read_plain(body: bytes) -> Events | None:
     return Events(lines, ends[: len(ends) - done] - 1, done)  # a data line, and its own newline
 
 
-def blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
+def _blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
     """Events `data: …` as lines of JSON, the field's names blanked, and whether `[DONE]` closes them.
 
     `ends` is int64[events], where each event ends in the body, the last one with it. None where one is

@@ -1,7 +1,7 @@
 """Plain: the form in which servers stream, found in a few passes over a whole response.
 
 A head, each event (`data: …` and two newlines) in a chunk of its own, the last chunk. What is not of
-this form is for `http1.unframe` and `sse.read`, which take everything and several times longer.
+this form is for `http1.unframe` and `sse.read`, which take everything, and twice as long.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ _QUOTE, _ESCAPE = b'"', b"\\"
 class TypicalMessages(Sequence[Message]):
     """Messages of which all but the `parsed` ones, by their positions, carry text as `typical` does."""
 
+    __slots__ = ("_every", "parsed", "typical")
+
     def __init__(self, typical: Message, parsed: dict[int, Message], count: int) -> None:
         self.typical, self.parsed = typical, parsed
         self._every = range(count)
