@@ -1,0 +1,189 @@
+"""Packet filter: the program by which the kernel picks the segments of our own connections, and no others.
+
+Classic BPF, on a packet that begins with its IP header. What passes is cut off within TCP's header, before
+any payload; how much is left says whether the segment is to be looked at: a SYN, or a payload that may end a
+chunked response, as its last bytes are those of the last chunk or it is too short to tell.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loadgen.protocol.http1 import HEAD_END, LONGEST_TAIL
+
+MOST_RANGES = 650  # of source ports: a program has 4096 instructions at most
+_TCP = 6
+_SYN = 0x02
+_DROP = 0
+# Bytes of TCP's header that are kept: up to its flags, and two lengths for two meanings.
+_ORDINARY_TCP, _MARKED_TCP = 16, 20
+
+_LOAD_BYTE, _LOAD_HALF, _LOAD_WORD, _LOAD_LENGTH = 0x30, 0x28, 0x20, 0x80
+_LOAD_WORD_AT_X, _LOAD_MEMORY, _STORE_MEMORY = 0x40, 0x60, 0x02
+_AND, _SHIFT_RIGHT, _ADD, _SUBTRACT, _SUBTRACT_X, _TO_X = 0x54, 0x74, 0x04, 0x14, 0x1C, 0x07
+_IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_SET = 0x15, 0x25, 0x35, 0x45
+_GO, _RETURN = 0x05, 0x06
+_INSTRUCTION = struct.Struct("HBBI")
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Where an IP version keeps what the filter reads, in bytes from its header's begin."""
+
+    protocol: int  # EtherType
+    first_byte: int  # version, and for IPv4 the length of a header without options
+    first_mask: int
+    next_header: int
+    length: int
+    excess: int  # what the length leaves out
+    source: int
+    destination: int
+    size: int  # of the header; TCP's comes next
+    fragment: int = 0  # 0: this version's header has no such field
+
+    @property
+    def ordinary(self) -> int:
+        """Bytes kept of a segment."""
+        return self.size + _ORDINARY_TCP
+
+    @property
+    def marked(self) -> int:
+        """Bytes kept of a segment to look at."""
+        return self.size + _MARKED_TCP
+
+
+HEADERS = {
+    socket.AF_INET: Headers(0x0800, 0x45, 0xFF, 9, 2, 0, 12, 16, 20, fragment=6),
+    socket.AF_INET6: Headers(0x86DD, 0x60, 0xF0, 6, 4, 40, 8, 24, 40),
+}
+
+
+@dataclass
+class _Program:
+    """Instructions whose jumps name labels, until they are assembled."""
+
+    lines: list[tuple[int, int, str, str]] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+    def add(self, code: int, operand: int = 0) -> None:
+        self.lines.append((code, operand, "", ""))
+
+    def jump(self, code: int, operand: int, then: str = "", otherwise: str = "") -> None:
+        """A condition; "" goes on with the next instruction."""
+        self.lines.append((code, operand, then, otherwise))
+
+    def go(self, label: str) -> None:
+        """A jump of any length; those of a condition reach 255 instructions."""
+        self.lines.append((_GO, 0, label, ""))
+
+    def label(self, name: str) -> None:
+        self.labels[name] = len(self.lines)
+
+    def assembled(self) -> bytes:
+        return b"".join(
+            _INSTRUCTION.pack(code, 0, 0, self._to(then, at))
+            if code == _GO
+            else _INSTRUCTION.pack(code, self._to(then, at), self._to(otherwise, at), operand)
+            for at, (code, operand, then, otherwise) in enumerate(self.lines, 1)
+        )
+
+    def _to(self, label: str, after: int) -> int:
+        return self.labels[label] - after if label else 0
+
+
+def program(family: int, servers: Sequence[tuple[str, int]], local: str, ports: Sequence[range]) -> bytes:
+    """The filter for segments from `servers` (address, port) to a local address and ranges of its ports."""
+    headers, out = HEADERS[socket.AddressFamily(family)], _Program()
+    tcp = headers.size
+    out.add(_LOAD_BYTE, 0)
+    out.add(_AND, headers.first_mask)
+    out.jump(_IF_EQUAL, headers.first_byte, otherwise="drop")
+    out.add(_LOAD_BYTE, headers.next_header)
+    out.jump(_IF_EQUAL, _TCP, otherwise="drop")
+    if headers.fragment:
+        out.add(_LOAD_HALF, headers.fragment)
+        out.jump(_IF_SET, 0x1FFF, then="drop")
+    for number, (address, port) in enumerate(servers):
+        _address(out, headers.source, family, address, otherwise=f"server {number + 1}")
+        out.add(_LOAD_HALF, tcp)
+        out.jump(_IF_EQUAL, port, then="ours")
+        out.label(f"server {number + 1}")
+    out.label("drop")
+    out.add(_RETURN, _DROP)
+    out.label("ours")
+    _address(out, headers.destination, family, local, otherwise="not to us")
+    out.go("to us")
+    out.label("not to us")
+    out.add(_RETURN, _DROP)
+    out.label("to us")
+    out.add(_LOAD_HALF, tcp + 2)
+    _among(out, ports)
+    out.label("port")
+    _tail(out, headers)
+    out.label("ordinary")
+    out.add(_RETURN, headers.ordinary)
+    out.label("marked")
+    out.add(_RETURN, headers.marked)
+    return out.assembled()
+
+
+def _address(out: _Program, at: int, family: int, address: str, otherwise: str) -> None:
+    packed = socket.inet_pton(family, address.partition("%")[0])
+    for i in range(0, len(packed), 4):
+        out.add(_LOAD_WORD, at + i)
+        out.jump(_IF_EQUAL, int.from_bytes(packed[i : i + 4]), otherwise=otherwise)
+
+
+def _among(out: _Program, ports: Sequence[range]) -> None:
+    """Go on where a port is in one of the ascending ranges: two comparisons for one range, else a search."""
+    if not ports:
+        out.add(_RETURN, _DROP)
+    elif len(ports) > 1:
+        middle, right = len(ports) // 2, f"from {ports[len(ports) // 2].start}"
+        out.jump(_IF_AT_LEAST, ports[middle].start, otherwise=f"below {ports[middle].start}")
+        out.go(right)
+        out.label(f"below {ports[middle].start}")
+        _among(out, ports[:middle])
+        out.label(right)
+        _among(out, ports[middle:])
+    else:
+        out.jump(_IF_AT_LEAST, ports[0].start, otherwise=f"not {ports[0]}")
+        out.jump(_IF_GREATER, ports[0].stop - 1, then=f"not {ports[0]}")
+        out.go("port")
+        out.label(f"not {ports[0]}")
+        out.add(_RETURN, _DROP)
+
+
+def _tail(out: _Program, headers: Headers) -> None:
+    """Mark a SYN, and a payload that has the end's mark or is too short to; drop what has no payload."""
+    tcp = headers.size
+    out.add(_LOAD_BYTE, tcp + 13)
+    out.jump(_IF_SET, _SYN, then="marked")
+    # The IP header's length, as a short frame is padded; 0 stands for one too long for the field.
+    out.add(_LOAD_HALF, headers.length)
+    out.jump(_IF_EQUAL, 0, otherwise="short")
+    out.add(_LOAD_LENGTH)
+    out.go("whole")
+    out.label("short")
+    out.add(_ADD, headers.excess)
+    out.label("whole")
+    out.add(_STORE_MEMORY, 0)
+    out.add(_LOAD_BYTE, tcp + 12)
+    out.add(_AND, 0xF0)
+    out.add(_SHIFT_RIGHT, 2)
+    out.add(_ADD, tcp)
+    out.add(_TO_X)
+    out.add(_LOAD_MEMORY, 0)
+    out.add(_SUBTRACT_X)
+    out.jump(_IF_EQUAL, 0, then="empty")
+    out.jump(_IF_AT_LEAST, LONGEST_TAIL, otherwise="marked")
+    out.add(_LOAD_MEMORY, 0)
+    out.add(_SUBTRACT, LONGEST_TAIL)
+    out.add(_TO_X)
+    out.add(_LOAD_WORD_AT_X, 0)
+    out.jump(_IF_EQUAL, int.from_bytes(HEAD_END), then="marked", otherwise="ordinary")
+    out.label("empty")
+    out.add(_RETURN, _DROP)
