@@ -11,7 +11,8 @@ from loadgen.transport.capture import Capture
 def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
 
-    The last is how many of these have a kernel timestamp that cannot be true.
+    The last is how many of these have a kernel timestamp that cannot be true. Segments have no lag: each has
+    its own timestamp, no matter what came by the time it was read.
     """
     user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
     reads = len(user_ns)
@@ -22,9 +23,10 @@ def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
     # Counted, which of all ways to ask whether there is any is the quickest.
     if usual and not np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1]):
-        return kernel_ns, lag_ns, 0, 0
+        return kernel_ns, np.zeros(reads, np.int64) if capture.segments else lag_ns, 0, 0
     arrival_ns, impossible = _possible(user_ns, kernel_ns, capture.sent_ns)
-    return arrival_ns, user_ns - arrival_ns, reads - stamped + impossible, impossible
+    lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
+    return arrival_ns, lag_ns, reads - stamped + impossible, impossible
 
 
 def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:

@@ -53,6 +53,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
     earlier_offsets_ns: tuple[int, ...] = ()  # what it was before, where the clock was stepped meanwhile
     retry_after: str = ""  # the header of that name where the bytes do not hold it
+    segments: bool = False  # the "reads" are TCP segments: each has its own timestamp, whenever it was read
 
     def fill(self, got: Sequence[Any]) -> None:
         """Take reads as the epoll transport gathers them: each as bytes, timespec, own time (ns)."""

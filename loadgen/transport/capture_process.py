@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import select
 import signal
+import struct
 import sys
 import threading
 import traceback
@@ -23,8 +25,14 @@ from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 # Their modules and types: the first needs epoll, so Linux.
-TRANSPORTS = {"wire": "epoll_transport:EpollTransport", "httpx": "httpx_transport:HttpxTransport"}
+TRANSPORTS = {
+    "wire": "epoll_transport:EpollTransport",
+    "ring": "ring_transport:RingTransport",
+    "httpx": "httpx_transport:HttpxTransport",
+}
+_PRIVILEGED = ("ring",)  # each opens a socket that needs a capability, and nothing more
 _LOOK_S = 0.25
+_CAPABILITY_VERSION = 0x20080522
 _LONGEST_MESSAGE = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
@@ -119,7 +127,10 @@ def start(job: Job, transport: str) -> CaptureRun:
         gc.freeze()
         gc.disable()
         _schedule("SCHED_OTHER")  # an earlier run left the parent another one
-        health = build(job, outbox, counters).run()
+        ready = build(job, outbox, counters)
+        if transport in _PRIVILEGED:
+            drop_privileges()
+        health = ready.run()
         outbox.finish(health)
         code = 0
     except (BrokenPipeError, ConnectionResetError):
@@ -151,6 +162,13 @@ def _flush_standard_streams() -> None:
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+
+
+def drop_privileges() -> None:
+    """Give up every capability of this thread, for good: what needed one is open."""
+    with contextlib.suppress(AttributeError, OSError):  # no Linux: there are none
+        header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+        ctypes.CDLL(None).capset(header, bytes(6 * 4))
 
 
 def _schedule(policy: str) -> None:

@@ -6,18 +6,18 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from loadgen.transport.capture import A_READ, Capture
+from loadgen.transport.capture import Capture
 from loadgen.transport.job import CaptureFault, Health
 
 _LENGTH = struct.Struct("=Q")
 _BUFFER_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 18
 Message = Capture | Health | CaptureFault
+Fill = Callable[[], None]
 
 
 def pair() -> tuple[Outbox, Inbox]:
@@ -36,21 +36,21 @@ class Outbox:
         self.blocked = False  # the pipe was full when last tried
         self.most_bytes = 0
         self.waiting_bytes = 0
-        self._waiting: deque[tuple[Capture, Sequence[Any], int]] = deque()  # its reads, their bytes
+        self._waiting: deque[tuple[Capture, Fill | None, int]] = deque()  # and its bytes
         self._partial = memoryview(b"")
         self._encoder = msgspec.msgpack.Encoder()
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
-    def put(self, capture: Capture, got: Sequence[Any] = (), at_once: bool = False) -> None:
-        """Keep a capture until `flush_some` finds the pipe free, and fills it with what it `got`, or at once.
+    def put(self, capture: Capture, size: int = 0, fill: Fill | None = None, at_once: bool = False) -> None:
+        """Keep a capture of `size` bytes until `flush_some` finds the pipe free; `fill` gives it them then.
 
         Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
         """
-        if at_once and got:
-            capture.fill(got)
-            got = ()
-        size = len(capture.raw) + sum(map(len, got[::A_READ]))
-        self._waiting.append((capture, got, size))
+        if at_once and fill is not None:
+            fill()
+            fill = None
+        size = size or len(capture.raw)
+        self._waiting.append((capture, fill, size))
         self.waiting_bytes += size
         self.most_bytes = max(self.most_bytes, self.waiting_bytes)
 
@@ -69,10 +69,10 @@ class Outbox:
         if not self._partial:
             if not self._waiting:
                 return False
-            capture, got, size = self._waiting.popleft()
+            capture, fill, size = self._waiting.popleft()
             self.waiting_bytes -= size
-            if got:
-                capture.fill(got)
+            if fill is not None:
+                fill()
             self._load(capture)
         try:
             sent = self.sock.send(self._partial)
@@ -82,6 +82,14 @@ class Outbox:
         self._partial = self._partial[sent:]
         self.blocked = bool(self._partial)
         return not self.blocked
+
+    def fill(self) -> None:
+        """Give all that waits its bytes."""
+        for capture, fill, size in [*self._waiting]:
+            if fill is not None:
+                fill()
+            self._waiting.popleft()
+            self._waiting.append((capture, None, size))
 
     def finish(self, last: Health | CaptureFault) -> None:
         """Deliver everything that waits and then `last`, however long the reader takes."""

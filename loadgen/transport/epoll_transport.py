@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import LONGEST_TAIL
@@ -27,11 +28,9 @@ _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without id
 _SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
 _MOST_EVENTS = 1024  # of one poll
 _MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
-_SWEEP_NS = 100_000_000
+_SWEEP_NS, _SECOND_NS = 100_000_000, 1_000_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
-_SECOND_NS = 1_000_000_000
-_SLOW = (FailureKind.TIMEOUT, FailureKind.STALL)
-_BUSY = State.BUSY
+_SLOW, _BUSY = (FailureKind.TIMEOUT, FailureKind.STALL), State.BUSY
 
 
 class EpollTransport:
@@ -147,10 +146,7 @@ class EpollTransport:
             return
         sock = slot.sock  # not its number: a connection dialed at once has that again
         if mask & SEND and (error := self.pool.write(slot)):
-            if state is State.HANDSHAKING:
-                self.pool.refuse(slot, error)
-            else:
-                self._lost(slot, error)
+            (self.pool.refuse if state is State.HANDSHAKING else self._lost)(slot, error)
         if mask & ~SEND and slot.sock is sock:
             if state is State.HANDSHAKING:
                 self.pool.handshake(slot)
@@ -291,8 +287,7 @@ class EpollTransport:
         clean = failure is None and len(slot.intake)
         end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else self.now_ns()
         self.joined += 1
-        capture = slot.capture(failure, end_ns, self.wall)
-        self.outbox.put(capture, slot.intake.got, at_once=self.joined <= _MOST_JOINED)
+        self._deliver(slot, failure, end_ns)
         self.ended += 1
         self.reads += len(slot.intake)
         slot.freed_ns = end_ns
@@ -315,6 +310,12 @@ class EpollTransport:
             slot.retry_ns = self.now_ns() + _SECOND_NS
         else:
             self._dial_if_needed(slot)
+
+    def _deliver(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        """Put what is known of a slot's request into the outbox."""
+        capture, got = slot.capture(failure, end_ns, self.wall), slot.intake.got
+        size = sum(map(len, got[::A_READ]))
+        self.outbox.put(capture, size, partial(capture.fill, got), at_once=self.joined <= _MOST_JOINED)
 
     # Connections.
 
@@ -393,6 +394,6 @@ class EpollTransport:
         """Deliver what was under way when the run was stopped, and close everything."""
         for slot in self.pool.slots:
             if slot.index >= 0:
-                self.outbox.put(slot.capture(CANCELLED, self.now_ns(), self.wall), slot.intake.got)
+                self._deliver(slot, CANCELLED, self.now_ns())
         self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -243,15 +244,19 @@ class HttpxTransport:
                 raise
             failure = exchange.given_up
         except asyncio.CancelledError:
-            self.outbox.put(exchange.capture(CANCELLED), exchange.got)
+            self._deliver(exchange, CANCELLED)
             raise
-        self.outbox.put(exchange.capture(failure), exchange.got)
+        self._deliver(exchange, failure)
         self.ended += 1
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
         self.idle.append((exchange.slot, self.now_ns()))
         self.freed.set()
+
+    def _deliver(self, exchange: _Exchange, failure: Failure | None) -> None:
+        capture = exchange.capture(failure)
+        self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
     async def _answer(self, exchange: _Exchange) -> Failure | None:
         """Read one response, of a request that may have to be sent again."""

@@ -124,6 +124,10 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
     clock_step_ns: int = 0  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
     late_bodies: int = 0  # requests whose body was not ready when they were due
+    segments: int = 0  # of TCP, that a packet ring timed
+    dropped_segments: int = 0  # that the ring had no room for
+    fallen_back: int = 0  # requests that have their sockets' timestamps although there is a ring
+    instead: str = ""  # why there is none, and what is used instead, where one was asked for
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):

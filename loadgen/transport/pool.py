@@ -96,7 +96,7 @@ class Pool:
         if slot.intake.state is State.IDLE:
             with contextlib.suppress(ValueError):
                 self.free.remove(slot)
-        if slot.fd >= 0:
+        if 0 <= slot.fd < len(self.by_fd):  # or it was never watched
             self.by_fd[slot.fd] = None
             with contextlib.suppress(OSError):
                 self.poll.unregister(slot.fd)

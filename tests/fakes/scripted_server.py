@@ -24,6 +24,7 @@ from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Health, Job, Target, Transport
+from loadgen.transport.ring_transport import RingTransport
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 10.0  # before a test that hangs is ended by its sockets
 TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {
     "wire": EpollTransport,
+    "ring": RingTransport,
     "httpx": HttpxTransport,
 }
 

@@ -19,7 +19,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from fakes.scripted_server import Answer, Asked, End, target_of
+from fakes.scripted_server import TRANSPORTS, Answer, Asked, End, target_of
+from fakes.virtual_ring import NEAR_THE_END, VirtualRing
 from fakes.virtual_time import VirtualTime
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import SO_TIMESTAMPNS
@@ -27,17 +28,16 @@ from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Job, Target, Transport
 from loadgen.transport.network import Received
+from loadgen.transport.ring_transport import RingTransport
 
 LATENCY_NS = 20_000  # one way
 WRITE_NS = 10_000  # a write of the server's; what it writes next arrives so much later
 POLL_NS = 2_000  # a poll of the client's, or a turn of its event loop
 WINDOW_BYTES = 1 << 20  # unread: then the server's writes wait
-PORT = 8000
-_FIRST_FD = 1000  # beyond those of real files
+PORT, _FIRST_FD = 8000, 1000  # the files' numbers are beyond those of real ones
 _TIMESPEC = struct.Struct("qq")
 _LENGTH = re.compile(rb"^content-length: *(\d+)\r?$", re.M | re.I)
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
-_ENDED = select.EPOLLIN | select.EPOLLRDHUP
+_READ, _WRITE, _ENDED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLIN | select.EPOLLRDHUP
 _BROKEN = _ENDED | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -48,6 +48,8 @@ class Connection:
     server: VirtualServer
     number: int
     on_change: Callable[[], None] = lambda: None  # the client's: something arrived
+    port: int = 0  # the client's
+    seq: int = 0  # of the server's next byte
     connected: bool = False
     refused: bool = False
     closed: bool = False  # by the client
@@ -64,8 +66,7 @@ class Connection:
 
     def read(self, size: int) -> tuple[bytes, int]:
         """What arrived and when the last of it did; raises as a socket's recv does."""
-        parts: list[bytes] = []
-        at_ns = 0
+        parts, at_ns = list[bytes](), 0
         while self.unread and size:
             data, at_ns = self.unread.popleft()
             if len(data) > size:
@@ -93,6 +94,8 @@ class Connection:
     def arrive(self, data: bytes) -> None:
         """Have bytes at the client now."""
         if data and not self.closed and not self.broken:
+            self.server.tap(self.port, self.seq, data)
+            self.seq += len(data)
             self.unread.append((data, self.server.time.ns))
             self.unread_bytes += len(data)
             self.on_change()
@@ -115,9 +118,12 @@ class VirtualServer:
     silent: bool = False  # no connection is ever made
     write_ns: int = WRITE_NS
     poll_ns: int = POLL_NS
+    room: int = 1 << 20  # segments that a ring has room for
     connections: int = 0
     asked: list[Asked] = field(default_factory=list)
     time: VirtualTime = field(default_factory=VirtualTime)
+    address: tuple[str, int] = ("127.0.0.1", PORT)
+    tap: Callable[..., None] = lambda *_, **__: None  # of every segment to the client: port, seq, payload
 
     def __post_init__(self) -> None:
         self._received: dict[int, bytearray] = {}
@@ -135,9 +141,9 @@ class VirtualServer:
         """Where a job finds this server."""
         return target_of("127.0.0.1", PORT)
 
-    def connect(self, connected: Callable[[Connection], None]) -> Connection:
+    def connect(self, connected: Callable[[Connection], None], port: int = 0) -> Connection:
         """Begin to connect; `connected` is called once it is, or is refused."""
-        connection = Connection(self, -1)
+        connection = Connection(self, -1, port=port)
         if not self.silent:
             self.time.after(2 * LATENCY_NS, partial(self._accept, connection, connected))
         return connection
@@ -149,6 +155,8 @@ class VirtualServer:
         if not self.refuses:
             self.connections += 1
             number = connection.number = self.connections
+            connection.seq = NEAR_THE_END + number
+            self.tap(connection.port, connection.seq - 1, b"", opens=True)
             self._received[number], self._on_connection[number] = bytearray(), 0
         connected(connection)
         if not self.refuses and not self.accepts(number):
@@ -218,7 +226,9 @@ class VirtualServer:
         from fakes.virtual_loop import VirtualLoop
 
         def build(job: Job, outbox: Outbox, counters: Counters) -> Transport:
-            if name == "wire":
+            if TRANSPORTS[name] is RingTransport:
+                return RingTransport(job, outbox, counters, self, VirtualRing(self, self.room))
+            if name != "httpx":
                 return EpollTransport(job, outbox, counters, self)
             return HttpxTransport(job, outbox, counters, self, lambda: VirtualLoop(self))
 
@@ -260,6 +270,13 @@ class VirtualPoller:
         self._news: dict[int, None] = {}  # in the order in which they came
         self._real = select.poll()
         self._patience_ms = 0  # while the pipe to a thread is full: that one works in real time
+
+    def fileno(self) -> int:
+        return -1
+
+    def pending(self) -> bool:
+        """Whether a poll would find something, or may."""
+        return bool(self._news or self._real.poll(0))
 
     def register(self, fd: int, events: int) -> None:
         """Watch a file."""
@@ -321,14 +338,17 @@ class VirtualSocket:
         self.server, self.poller = server, poller
         self.fd = next(poller.fds)
         self.connection: Connection | None = None
-        self.stamped = False
+        self.stamped, self.port, self.least_bytes = False, 0, 1  # the last: that are reported (SO_RCVLOWAT)
         poller.sockets[self.fd] = self
 
     def fileno(self) -> int:
         return self.fd
 
+    def bind(self, address: Any) -> None:
+        self.port = address[1]
+
     def connect_ex(self, address: Any) -> int:
-        self.connection = self.server.connect(lambda _: self.poller.tell(self.fd))
+        self.connection = self.server.connect(lambda _: self.poller.tell(self.fd), self.port)
         self.connection.on_change = lambda: self.poller.tell(self.fd)
         return errno.EINPROGRESS
 
@@ -340,7 +360,7 @@ class VirtualSocket:
             return _BROKEN | _WRITE
         if not connection.connected:
             return 0
-        found = _WRITE | (_READ if connection.unread else 0)
+        found = _WRITE | (_READ if connection.unread_bytes >= self.least_bytes else 0)
         return found | (_BROKEN if connection.broken else _ENDED if connection.ended else 0)
 
     def send(self, data: Any) -> int:
@@ -365,6 +385,13 @@ class VirtualSocket:
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         self.stamped |= (level, option) == (socket.SOL_SOCKET, SO_TIMESTAMPNS)
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT):
+            self.least_bytes = value
+            self.poller.tell(self.fd)
+
+    def shutdown(self, how: int) -> None:
+        if self.connection is not None:
+            self.connection.closed = True
 
     def close(self) -> None:
         del self.poller.sockets[self.fd]

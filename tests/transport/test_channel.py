@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -52,6 +53,20 @@ def test_last_words_come_after_what_had_finished() -> None:
     assert drained(inbox) == [capture(0), CaptureFault("RuntimeError: no")]
 
 
+def test_all_that_waits_is_given_its_bytes_once_and_in_its_order() -> None:
+    outbox, inbox = pair()
+    given: list[int] = []
+    for i in range(4):
+        outbox.put(capture(i), 10, partial(given.append, i), at_once=i == 2)
+    assert (given, outbox.waiting_bytes) == ([2], 40)
+    outbox.fill()
+    outbox.fill()
+    assert (given, outbox.waiting_bytes) == ([2, 0, 1, 3], 40)
+    outbox.finish(HEALTH)
+    assert given == [2, 0, 1, 3]
+    assert drained(inbox) == [*map(capture, range(4)), HEALTH]
+
+
 def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
     outbox, inbox = pair()
     bare = Capture(index=0, slot=0, intended_ns=1, sent_ns=2, end_ns=3)
@@ -62,7 +77,8 @@ def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
         seen_ns=int64s([11, 12]),
         kernel=b"k" * 16 + b"K" * 16,
     )
-    outbox.put(bare, [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12])
+    reads = [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12]
+    outbox.put(bare, 8, partial(bare.fill, reads))
     assert (bare.raw, outbox.waiting_bytes, outbox.most_bytes) == (b"", 8, 8)
     assert outbox.flush_some()
     assert outbox.waiting_bytes == 0

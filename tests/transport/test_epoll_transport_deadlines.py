@@ -26,6 +26,8 @@ from loadgen.protocol.openai import Chat, Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 
+pytestmark = pytest.mark.usefixtures("epoll_transports")
+
 MS = 1_000_000
 LATE_NS = 200 * MS  # of two sweeps
 both = pytest.mark.parametrize("transport", ["wire", "httpx"])

@@ -25,6 +25,8 @@ from fakes.virtual_network import VirtualServer
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 
+pytestmark = pytest.mark.usefixtures("epoll_transports")
+
 MS = 1_000_000
 SECOND = 1000 * MS
 both = pytest.mark.parametrize("transport", ["wire", "httpx"])

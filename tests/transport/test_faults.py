@@ -51,6 +51,8 @@ from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 from loadgen.validity.evidence import RunEvidence
 
+pytestmark = pytest.mark.usefixtures("epoll_transports")
+
 FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
 OF_CONNECTIONS = [fault for fault in FAULTS if re.match("closed|reset|half-closed", fault.name)]
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"

@@ -31,6 +31,8 @@ from loadgen.endpoint.discovery import ServerAddress
 from loadgen.transport.connection import SO_TIMESTAMPNS
 from loadgen.transport.failure import FailureKind
 
+pytestmark = pytest.mark.usefixtures("epoll_transports")
+
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
 

@@ -34,6 +34,8 @@ from loadgen.protocol.openai import Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 
+pytestmark = pytest.mark.usefixtures("epoll_transports")
+
 MS = 1_000_000
 SECOND = 1000 * MS
 TRANSPORTS = ("wire", "httpx")

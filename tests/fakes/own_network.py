@@ -1,0 +1,42 @@
+"""A network of a test's own: threads in network namespaces, whose links harm no one else."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+
+import pytest
+
+_CLONE_NEWNET = 0x40000000
+
+
+def ip(arguments: str) -> None:
+    """Run `ip` in this thread's namespace; skips the test where it refuses."""
+    if shutil.which("ip") is None:
+        pytest.skip("no ip command")
+    done = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"ip {arguments}: {done.stderr.strip()}")
+
+
+def inside(body: Callable[[], None]) -> None:
+    """Run something in a thread that has a namespace of its own, with a loopback, and end with it."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            if ctypes.CDLL(None).unshare(_CLONE_NEWNET):
+                pytest.skip("no network namespaces here")
+            ip("link set lo up")
+            body()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]

@@ -1,0 +1,199 @@
+"""Real sockets, TLS and plain, and a client that sleeps: what the ring gives, and what epoll alone does."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import trustme
+
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    Answer,
+    Asked,
+    Driven,
+    Driver,
+    End,
+    ScriptedServer,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    records,
+    stream,
+    token,
+)
+from loadgen.transport import ring_transport
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.job import Limits, Target
+from loadgen.transport.packet_ring import refusal
+
+REFUSAL = refusal()
+needs_ring = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL or "a ring can be had")
+pytestmark = [pytest.mark.realtime, needs_ring]
+MS = 1_000_000
+GAP_S, TOKENS = 0.004, 40
+STALLED_S = 0.05
+CHANNELS = ["plain", "TLS 1.2", "TLS 1.3"]
+Serve = Callable[[Callable[[Asked], Answer], str], tuple[ScriptedServer, Callable[[], Target]]]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def serve(authority: trustme.CA) -> Serve:
+    """A server over a channel, and where a job finds it."""
+
+    def made(script: Callable[[Asked], Answer], channel: str) -> tuple[ScriptedServer, Callable[[], Target]]:
+        if channel == "plain":
+            server = ScriptedServer(script)
+            return server, server.target
+        serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+        version = ssl.TLSVersion.TLSv1_2 if channel == "TLS 1.2" else ssl.TLSVersion.TLSv1_3
+        serving.minimum_version = serving.maximum_version = version
+        authority.issue_cert("localhost").configure_cert(serving)
+        authority.configure_trust(trusting)
+        server = ScriptedServer(script, tls=serving)
+        return server, lambda: server.target(trusting, "localhost")
+
+    return made
+
+
+def sleepy(first: int) -> Callable[[int], bytes]:
+    """Bodies that take long to make, from one on: they are made while streams go on."""
+
+    def body(index: int) -> bytes:
+        if index >= first:
+            time.sleep(STALLED_S)
+        return b'{"stream":true,"prompt":"hello"}'
+
+    return body
+
+
+def gaps_ns(driven: Driven) -> np.ndarray:
+    """The least gap between two tokens of each request."""
+    return np.array([np.diff(record.arrival_ns).min() for record in records(driven)])
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_tokens_are_apart_as_they_were_sent_though_the_client_sleeps(serve: Serve, channel: str) -> None:
+    found = {}
+    for transport in ("wire", "ring"):
+        server, target = serve(lambda _: stream(TOKENS, GAP_S), channel)
+        with server:
+            found[transport] = drive(job_of(target(), 6, 2, body=sleepy(2)), transport)
+        assert kinds(found[transport]) == [None] * 6
+        assert [record.output_tokens for record in records(found[transport])] == [TOKENS] * 6
+    assert (gaps_ns(found["wire"])[:2] == 0).all()
+    assert (gaps_ns(found["ring"]) > GAP_S * 1e9 / 2).all()
+    assert all(capture.segments for capture in found["ring"].captures)
+    assert found["ring"].health.fallen_back == 0
+    for capture in found["ring"].captures:
+        assert (capture.kernel_ns() <= capture.user_ns()).all()
+        assert (np.diff(capture.kernel_ns()) >= 0).all()
+        assert capture.sent_ns <= capture.kernel_ns()[0]
+        assert capture.read_ends()[-1] == len(capture.raw)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+def test_a_cut_answer_keeps_every_instant(serve: Serve, channel: str, end: End) -> None:
+    cut: list[bytes | float] = [HEAD, *(part for _ in range(9) for part in (GAP_S, chunk(token())))]
+    server, target = serve(
+        lambda asked: stream(5, GAP_S) if asked.number else Answer([*cut, 0.1], end), channel
+    )
+    with server:
+        driven = drive(job_of(target(), 3, 1, body=sleepy(1)), "ring")
+    assert kinds(driven) == [FailureKind.TRUNCATED, None, None]
+    assert [len(record.arrival_ns) for record in records(driven)] == [9, 5, 5]
+    assert (gaps_ns(driven) > GAP_S * 1e9 / 2).all()
+    assert driven.health.fallen_back == 0
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_timeout_keeps_all_that_had_come(serve: Serve, channel: str) -> None:
+    server, target = serve(lambda _: stream(1000, GAP_S), channel)
+    with server:
+        driven = drive(job_of(target(), 2, 2, limits=Limits(request_timeout_ns=400 * MS)), "ring")
+    assert kinds(driven) == [FailureKind.TIMEOUT] * 2
+    for capture, record in zip(driven.captures, records(driven), strict=True):
+        assert capture.segments
+        assert capture.end_ns - record.arrival_ns[-1] < 100 * MS
+    assert (gaps_ns(driven) > GAP_S * 1e9 / 2).all()
+
+
+@pytest.mark.parametrize("unread", [2, 3], ids=["with session tickets", "in mid-stream"])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_stop_keeps_all_that_had_come(serve: Serve, channel: str, unread: int) -> None:
+    drivers: list[Driver] = []
+    stopped_ns: list[int] = []
+
+    def stopping(index: int) -> bytes:
+        if index == unread:
+            time.sleep(0.2)
+            stopped_ns.append(time.monotonic_ns())
+            drivers[0].inbox.stop()
+        return b"{}"
+
+    server, target = serve(lambda _: stream(1000, GAP_S), channel)
+    with server:
+        drivers.append(Driver(job_of(target(), 4, 2, body=stopping), "ring"))
+        driven = drivers[0].run()
+    assert kinds(driven) == [FailureKind.CANCELLED] * 2
+    for capture, record in zip(driven.captures, records(driven), strict=True):
+        assert capture.segments
+        assert record.arrival_ns[-1] > stopped_ns[0] - 60 * MS
+    assert (gaps_ns(driven) > GAP_S * 1e9 / 2).all()
+
+
+@pytest.mark.parametrize("channel", CHANNELS[1:])
+def test_records_that_came_in_one_segment_share_its_instant(serve: Serve, channel: str) -> None:
+    texts = [chunk(event) for event in events(3)]
+    server, target = serve(lambda _: Answer([HEAD, 0.02, b"".join(texts), 0.02, LAST]), channel)
+    with server:
+        driven = drive(job_of(target(), 8, 2), "ring")
+    assert kinds(driven) == [None] * 8
+    for capture, record in zip(driven.captures, records(driven), strict=True):
+        assert capture.segments
+        assert len({*record.arrival_ns.tolist()}) == 1
+        assert len(capture.read_ends()) == 3
+
+
+@pytest.mark.parametrize("channel", CHANNELS[1:])
+def test_a_record_over_many_segments_arrives_with_its_last_one(serve: Serve, channel: str) -> None:
+    big = chunk(b": " + b"x" * 100_000 + b"\n\n")
+    texts = [chunk(event) for event in events(3)]
+    server, target = serve(lambda _: Answer([HEAD, big, *texts, LAST]), channel)
+    with server:
+        driven = drive(job_of(target(), 8, 2), "ring")
+    assert kinds(driven) == [None] * 8
+    assert driven.health.fallen_back == 0
+    for capture in driven.captures:
+        assert capture.raw == HEAD + big + b"".join(texts) + LAST
+        assert (np.diff(capture.kernel_ns()) >= 0).all()
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_what_falls_back_has_the_sockets_timestamps(
+    serve: Serve, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_transport, "in_order", lambda *_: None)
+    server, target = serve(lambda _: stream(10, GAP_S), channel)
+    with server:
+        driven = drive(job_of(target(), 6, 2), "ring")
+    assert kinds(driven) == [None] * 6
+    assert driven.health.fallen_back == 6
+    for capture in driven.captures:
+        assert not capture.segments
+        kernel_ns = capture.kernel_ns()
+        assert (kernel_ns <= capture.user_ns()).all()
+        assert (np.diff(kernel_ns) >= 0).all()
+        assert capture.sent_ns < kernel_ns[0] <= kernel_ns[-1] <= capture.end_ns

@@ -1,0 +1,163 @@
+"""The ring on other machines: without a privilege, without a ring, and over links that are not loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.own_network import inside, ip
+from fakes.scripted_server import Driven, ScriptedServer, drive, job_of, kinds, stream
+from loadgen.transport import capture_process
+from loadgen.transport.packet_ring import refusal
+
+REFUSAL = refusal()
+needs_ring = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL or "a ring can be had")
+
+
+@needs_ring
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_capturing_process_has_no_privilege_left() -> None:
+    with ScriptedServer(lambda _: stream(10, 0.01)) as server:
+        run = capture_process.start(job_of(server.target(), 20, 2), "ring")
+        seen: set[str] = set()
+        segments = 0
+        for capture in run.captures():
+            if run.pid and run.counters.sent and run.health is None:
+                with suppress(OSError):
+                    seen.update(Path(f"/proc/{run.pid}/status").read_text().splitlines())
+            segments += capture is not None and capture.segments
+    assert run.died == ""
+    assert segments == 20
+    assert {line for line in seen if line.startswith(("CapEff", "CapPrm"))} == {
+        f"{name}:\t{0:016x}" for name in ("CapEff", "CapPrm")
+    }
+
+
+# Where there is no ring.
+
+
+def refusing(error: OSError) -> type[socket.socket]:
+    class Refusing(socket.socket):
+        def __init__(self, family: int = -1, *rest: Any, **named: Any) -> None:
+            if family == socket.AF_PACKET:
+                raise error
+            super().__init__(family, *rest, **named)
+
+    return Refusing
+
+
+def fallen(monkeypatch: pytest.MonkeyPatch, error: OSError) -> Driven:
+    monkeypatch.setattr(socket, "socket", refusing(error))
+    with ScriptedServer(lambda _: stream(5, 0.001)) as server:
+        return drive(job_of(server.target(), 6, 2), "ring")
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_PACKET"), reason="packet sockets are Linux's")
+@pytest.mark.parametrize(
+    ("error", "why", "grant"),
+    [
+        (PermissionError(1, "Operation not permitted"), "Operation not permitted", "CAP_NET_RAW"),
+        (
+            OSError(97, "Address family not supported by protocol"),
+            "Address family not supported",
+            "available",
+        ),
+    ],
+)
+def test_without_a_ring_a_run_is_whole_and_says_why(
+    error: OSError, why: str, grant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = fallen(monkeypatch, error)
+    assert kinds(driven) == [None] * 6
+    assert not any(capture.segments for capture in driven.captures)
+    assert why in driven.health.instead
+    assert "sockets" in driven.health.instead
+    assert (driven.health.segments, driven.health.fallen_back) == (0, 0)
+    assert grant in refusal.__wrapped__()
+
+
+# Other links.
+
+
+@needs_ring
+def test_links_that_come_and_go_do_not_disturb_a_run() -> None:
+    def body() -> None:
+        with ScriptedServer(lambda _: stream(10, 0.005)) as server:
+            found: list[Driven] = []
+            ip("link add name other type bridge")
+            running = threading.Thread(
+                target=lambda: found.append(drive(job_of(server.target(), 60, 6), "ring"))
+            )
+            running.start()
+            while running.is_alive():
+                ip("link set other up")
+                ip("link del other")
+                ip("link add name other type bridge")
+            running.join()
+        assert kinds(found[0]) == [None] * 60
+        assert all(capture.segments for capture in found[0].captures)
+
+    inside(body)
+
+
+@needs_ring
+@pytest.mark.parametrize("vlan", [False, True], ids=["veth", "VLAN"])
+def test_arrivals_over_another_link_are_segments_too(vlan: bool) -> None:
+    ours, theirs = ("near.5", "far.5") if vlan else ("near", "far")
+    whose, where, made, over = [0], threading.Event(), threading.Event(), threading.Event()
+    serving: list[ScriptedServer] = []
+    up = threading.Event()
+
+    def link(name: str, address: str) -> None:
+        below = name.partition(".")[0]
+        ip(f"link set {below} up")
+        if vlan:
+            ip(f"link add link {below} name {name} type vlan id 5")
+            ip(f"link set {name} up")
+        ip(f"addr add {address}/24 dev {name}")
+
+    def server_side() -> None:
+        whose[0] = threading.get_native_id()
+        where.set()
+        made.wait(10)
+        link(theirs, "10.77.0.2")
+        with ScriptedServer(lambda _: stream(10, 0.002), host="10.77.0.2") as server:
+            serving.append(server)
+            up.set()
+            over.wait(20)
+
+    def client_side() -> None:
+        where.wait(10)
+        ip("link add name near type veth peer name far")
+        ip(f"link set far netns {whose[0]}")
+        link(ours, "10.77.0.1")
+        made.set()
+        assert up.wait(10)
+        try:
+            driven = drive(job_of(serving[0].target(), 12, 3), "ring")
+        finally:
+            over.set()
+        assert kinds(driven) == [None] * 12
+        assert all(capture.segments for capture in driven.captures)
+        assert driven.health.segments >= 12 * 14
+
+    other = threading.Thread(target=suppressed, args=(server_side,))
+    other.start()
+    try:
+        inside(client_side)
+    finally:
+        made.set()
+        over.set()
+        other.join()
+
+
+def suppressed(side: Any) -> None:
+    """A side whose skip or failure shows in the other one."""
+    with suppress(BaseException):
+        inside(side)
