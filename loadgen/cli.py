@@ -11,10 +11,10 @@ from typing import NoReturn
 
 from loadgen import __version__
 from loadgen.errors import ExitCode, LoadgenError, UsageError
-from loadgen.importing import importing
 from loadgen.protocol.printable import plain
 from loadgen.results.printing import flushed, printed, warnings_printed
 from loadgen.session import signals
+from loadgen.session.importing import importing
 from loadgen.workload.bounds import shown
 
 _HELP = f"""\

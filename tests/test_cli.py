@@ -67,6 +67,8 @@ USAGE = [
     ("--http2", "--http2 goes with --transport httpx"),
     ("--http2 --transport httpx --base-url {url}", "https"),
     ("--transport carrier-pigeon", "--transport"),
+    ("--base-url unix:/run/vllm.sock", "a Unix socket has no TCP to measure"),
+    ("--base-url http+unix://%2Frun%2Fvllm", "a Unix socket has no TCP to measure"),
     ("--base-url localhost:8000", "write it like http://localhost:8000"),
     ("--base-url http://", "write it like http://localhost:8000"),
     ("--base-url http://[::1", "write it like http://localhost:8000"),

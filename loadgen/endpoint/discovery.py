@@ -56,6 +56,10 @@ class ServerAddress(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.base_url)
+            if "unix" in parts.scheme.split("+"):
+                raise UsageError(
+                    "--base-url: a Unix socket has no TCP to measure: have the server listen on a port"
+                )
             if parts.query or parts.fragment:
                 raise UsageError(
                     "--base-url: leave out what follows the ? or #; a key goes into --api-key-env or --header"

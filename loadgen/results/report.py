@@ -184,15 +184,22 @@ def _load(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     health, client = result.metrics.health, result.facts.client
-    if health.unstamped_reads < health.reads:
+    if client.segments:
+        clock = "a kernel timestamp for each TCP segment"
+        if client.fallen_back:
+            clock += (
+                f"; {client.fallen_back} requests timed by reads ({client.dropped_segments} segments lost)"
+            )
+    elif health.unstamped_reads < health.reads:
         lag = f"read lag {health.lag_mean_ms:.2f} ms mean, {health.lag_max_ms:.2f} ms max"
         clock = f"kernel timestamps; {lag}"
         if health.unstamped_reads:
             clock += f"; {health.unstamped_reads} of {health.reads} reads have the client's own timestamp"
     else:
         clock = "user-space timestamps (the kernel gives none): the client's delay is in every figure"
+    why = f" ({client.why})" if client.why else ""
     coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
-    yield f"client: {client.transport}, {clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
+    yield f"client: {client.transport}{why}, {clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
 
 
 def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from loadgen.endpoint.scraper import MetricsScraper
-from loadgen.importing import importing
+from loadgen.session.importing import importing
 from loadgen.telemetry.sampler import Sampler
 
 

@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
-from loadgen.importing import importing
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.session import embedded_engine, signals
 from loadgen.session.credentials import Credentials, credentials
+from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
-from loadgen.session.session import Session, transport
+from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
+from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
@@ -126,7 +127,7 @@ def _session(
     options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
 ) -> Session:
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
-    access = replace(access, plain=transport(options) != "httpx")
+    access = replace(access, plain=(options.transport or DEFAULT_TRANSPORT) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
     served = ServerProbe(access, tls).ask(model, wait_s)

@@ -6,6 +6,7 @@ What only results need is imported once there are some.
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.errors import ExitCode, UsageError
 from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
-from loadgen.session import progress, signals
+from loadgen.session import progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.options import Options
@@ -30,6 +31,8 @@ from loadgen.workload.profile import Profile
 if TYPE_CHECKING:
     from loadgen.results.run_directory import Result
     from loadgen_servers.process.embedded import Embedded
+
+_LOG = logging.getLogger(__name__)
 
 
 def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
@@ -127,6 +130,8 @@ def check(options: Options) -> None:
     run_metadata.parse_metadata(options.metadata)
     result_block.layout(options.layout)
     roofline_flags(options).check()
+    if instead := transport_choice.check(options.transport):
+        _LOG.warning("%s", instead)
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from loadgen.importing import importing
 from loadgen.session import embedded_engine
+from loadgen.session.importing import importing
 from loadgen.session.options import parse
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from loadgen.errors import UsageError
-from loadgen.importing import importing
 from loadgen.roofline import preset
+from loadgen.session.importing import importing
 from loadgen.session.options import Options
 from loadgen.workload.paths import place
 from loadgen_servers.process.embedded import Embedded, EngineFailed

@@ -31,13 +31,17 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
     """The facts with what the measured run itself adds to those known before."""
     health = outcome.health
     client = Client(
-        transport=known.client.transport,
+        transport="wire" if health.instead else known.client.transport,
+        why=health.instead or known.client.why,
         cpu_s=health.cpu_ns / 1e9,
         wall_s=(health.ended_ns - health.started_ns) / 1e9,
         clock_step_ms=health.clock_step_ns / 1e6,
         late_bodies=health.late_bodies,
         backlog_bytes=health.backlog_bytes,
         stopped_s=health.stopped_ns / 1e9,
+        segments=health.segments,
+        dropped_segments=health.dropped_segments,
+        fallen_back=health.fallen_back,
     )
     return Facts.of(known).learned(
         {

@@ -81,7 +81,7 @@ class BenchOptions(WorkloadOptions, total=False):
     preset: str  # timing of the embedded engine, which answers where there is no base_url
     # the run
     seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
-    transport: Literal["wire", "httpx"]
+    transport: Literal["auto", "wire", "ring", "httpx"]
     http2: bool
     request_id_prefix: str
     observe: bool

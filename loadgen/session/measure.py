@@ -26,7 +26,7 @@ from loadgen.transport.capture_process import CaptureRun, start
 from loadgen.transport.job import Health, Job, Limits, Target
 from loadgen.workload.plan import Plan
 
-_SPARE_FILES = 64
+_SPARE_FILES, _HELD_FILES = 64, 512
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
@@ -38,6 +38,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
 
     target: Target
     transport: str = "wire"
+    why_transport: str = ""  # where it was not asked for
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
@@ -127,7 +128,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     """
     rules, journal = watch.rules, watch.journal
     job = _job(plan, options, rules)
-    _allow_files(job)
+    _allow_files(job, options.transport)
     planned = (plan.prompts.input_lens, plan.prompts.output_lens)
     decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
     run = start(job, options.transport)
@@ -186,11 +187,13 @@ def _answer_bytes(plan: Plan) -> int:
     return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
 
 
-def _allow_files(job: Job) -> None:
+def _allow_files(job: Job, transport: str) -> None:
     """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
-    need = job.most_slots + used + _SPARE_FILES
+    # A ring holds the ports of connections that ended for a while.
+    held = job.most_slots // 2 + _HELD_FILES if transport == "ring" else 0
+    need = job.most_slots + used + _SPARE_FILES + held
     if soft == resource.RLIM_INFINITY or soft >= need:
         return
     limit = need if hard == resource.RLIM_INFINITY else min(need, hard)

@@ -262,8 +262,9 @@ def _request_flags(group: Group) -> None:
 
 def _run_flags(group: Group) -> None:
     add = group.add_argument
-    add("--transport", choices=("wire", "httpx"),
-        help="wire: kernel timestamps (default); httpx: proxies, HTTP/2")
+    add("--transport", choices=("auto", "ring", "wire", "httpx"),
+        help="ring: a kernel timestamp for each TCP segment; wire: for each read; httpx: proxies, HTTP/2; "
+        "auto (default): ring where it is allowed and tokens may be read late, else wire")
     add("--http2", action="store_true", help="with --transport httpx")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")

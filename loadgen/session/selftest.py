@@ -30,9 +30,9 @@ from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.progress import Display
+from loadgen.session.transport_choice import runnable
 from loadgen.spelling import Parser, arguments
 from loadgen.telemetry.environment import describe
-from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.transport.job import Health
 from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
@@ -356,7 +356,11 @@ def _cell(error: Error, us: float) -> str:
 def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
     options = arguments(_parser(), argv)
-    transports = tuple(TRANSPORTS) if options.transport == "both" else (options.transport,)
+    transports, why_not = runnable()
+    if options.transport in transports:
+        transports = (options.transport,)
+    elif why_not and options.transport != "httpx":
+        printed(f"ring is not measured: {why_not}", sys.stdout)
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
     lines, well = _modes(transports)
@@ -382,7 +386,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="between messages (default 20)")
     add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="default 1")
     add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
-    add("--transport", choices=(*TRANSPORTS, "both"), default="both")
+    add(
+        "--transport",
+        choices=("ring", "wire", "httpx", "all", "both"),
+        default="all",
+        help="all (default): each that runs here; both is its earlier name",
+    )
     add("--seconds", type=_POSITIVE, default=14.0, metavar="S", help="for all of it (default 14)")
     add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
     return parser

@@ -22,14 +22,14 @@ from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.importing import importing
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import progress, signals
+from loadgen.session import progress, signals, transport_choice
 from loadgen.session.alongside import devices, import_results, sampled
 from loadgen.session.asked_settings import roofline_flags
+from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
@@ -38,7 +38,6 @@ from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
 from loadgen.telemetry.sampler import Sampler
-from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.transport.job import Target
 from loadgen.validity.run_metadata import Client, LateFacts, Server, StartFacts
 from loadgen.workload import plan
@@ -269,11 +268,13 @@ class Session(msgspec.Struct, frozen=True):
 
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
-        options = self.options
+        options, target = self.options, self._target(made)
         prefix = options.request_id_prefix
+        chosen = transport_choice.choose(options.transport, target, made.streams)
         return TransportOptions(
-            target=self._target(made),
-            transport=transport(options),
+            target=target,
+            transport=chosen.name,
+            why_transport=chosen.why,
             http2=options.http2,
             request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
             keep_text=options.save_detailed,
@@ -326,7 +327,7 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=Client(transport=options.transport),
+            client=Client(transport=options.transport, why=options.why_transport),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
             notes=made.notes,
@@ -364,11 +365,3 @@ class Session(msgspec.Struct, frozen=True):
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
-
-
-def transport(options: Options) -> str:
-    """The transport asked for, or the one that fits the platform; raises UsageError."""
-    chosen = options.transport or DEFAULT_TRANSPORT
-    if chosen == "wire" and DEFAULT_TRANSPORT != "wire":
-        raise UsageError("--transport wire needs Linux (epoll): use --transport httpx here")
-    return chosen

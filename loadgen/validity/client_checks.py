@@ -128,6 +128,23 @@ def unstamped(run: RunEvidence) -> Evidence | None:
 
 
 @note(
+    "ring-incomplete",
+    "the packet ring did not show every segment of some requests, as it had no room or did not see the "
+    "connection: those have the timestamps of their sockets' reads (reads-late shows what that costs)",
+    "leave the client a core, or spread the load over several clients",
+)
+def ring_incomplete(run: RunEvidence) -> Evidence | None:
+    """Some requests are timed by reads although there was a packet ring."""
+    client = run.facts.client
+    if not client.fallen_back:
+        return None
+    return (
+        f"{client.fallen_back} of {run.metrics.requests} requests are timed by reads: the packet ring lost "
+        f"{client.dropped_segments} of {client.segments + client.dropped_segments} segments"
+    )
+
+
+@note(
     "late-bodies",
     f"more than {percent(LATE_BODIES)} of the request bodies were not built when due; concurrency-not-held "
     "and sends-late show what it cost",

@@ -63,6 +63,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     client.messages_together,
     client.unstamped,
     client.busy_loop,
+    client.ring_incomplete,
     client.late_bodies,
     client.headroom,
     load.thin_percentiles,

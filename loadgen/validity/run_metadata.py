@@ -57,12 +57,16 @@ class Client(BaseModel, extra="forbid", frozen=True):
     """What the capturing process reports of itself."""
 
     transport: str
+    why: str = ""  # this transport, where it was not asked for
     cpu_s: float = 0.0
     wall_s: float = 0.0
     clock_step_ms: float = 0.0
     late_bodies: int = 0
     backlog_bytes: int = 0
     stopped_s: float = 0.0  # the longest time it did not run at all: suspended, or its container paused
+    segments: int = 0  # TCP segments that a packet ring timed
+    dropped_segments: int = 0  # that the ring had no room for
+    fallen_back: int = 0  # requests timed by their sockets' reads although there was a ring
 
 
 class LateFacts(TypedDict, total=False):

@@ -30,6 +30,7 @@ from loadgen.workload.prompts import (
 from loadgen.workload.vllm_prompts import text_prompts
 from loadgen.workload.vocabulary import find_vocabulary
 
+_USUAL_S = 5  # of a request
 _SEED_BITS = 32
 # Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
 _APIS: dict[str, Callable[[], Dialect]] = {
@@ -87,6 +88,13 @@ class Plan(msgspec.Struct, frozen=True):
     def total(self) -> int | None:
         """How many requests there will be; None where only the time for sending decides."""
         return None if self.profile.duration is not None and self.offsets_ns is None else len(self)
+
+    @property
+    def streams(self) -> int:
+        """About how many requests are under way at once, as far as the plan decides that."""
+        profile = self.profile
+        at_once = len(self) if profile.request_rate == math.inf else int(profile.request_rate * _USUAL_S)
+        return min(profile.max_concurrency or len(self), len(self), max(at_once, 1))
 
     @property
     def longest(self) -> int:

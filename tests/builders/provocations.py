@@ -36,6 +36,7 @@ from loadgen.metrics.record import Records
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe
+from loadgen.transport.source_ports import SourcePorts
 from loadgen.validity import calibration, client_checks
 from loadgen.validity.calibration import Calibration, Error
 from loadgen.validity.run_facts import Facts
@@ -301,6 +302,12 @@ def slow_drawing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TokenIds, "prompt", prompt)
 
 
+def scattered(patch: pytest.MonkeyPatch) -> None:
+    """A ring that half of the connections get no source port for."""
+    taken, number = SourcePorts.take, count()
+    patch.setattr(SourcePorts, "take", lambda ports: taken(ports) if next(number) % 2 else None)
+
+
 def remember(capacity_per_s: float) -> None:
     """A self-test that found this client so fast."""
     error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
@@ -318,7 +325,7 @@ def remember(capacity_per_s: float) -> None:
         capacity_streams=4,
         cpu_us_per_token=10,
     )
-    assert calibration.remember([known])
+    assert calibration.remember([known, known.model_copy(update={"transport": "ring"})])
 
 
 @dataclass(frozen=True)

@@ -358,5 +358,6 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     assert f"self-test at 4 streams × {1000 / pace_ms:g} tok/s:\n" in told
     assert "client error P99" in told
     (directory,) = (tmp_path / "runs").iterdir()
-    stored = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]["calibration"]
-    assert (stored["streams"], stored["transport"], stored["interval_ms"]) == (4, "wire", pace_ms)
+    own = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
+    stored, used = own["calibration"], own["client"]["transport"]
+    assert (stored["streams"], stored["transport"], stored["interval_ms"]) == (4, used, pace_ms)

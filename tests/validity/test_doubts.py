@@ -195,13 +195,14 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "unsettled": (run(window=observed(settled=False)), "still changed", set()),
-    "messages-together": (
-        run(shared(0.1)),
-        "18.2 % of messages coalesced into a read",
-        set(),
-    ),
+    "messages-together": (run(shared(0.1)), "18.2 % of messages coalesced into a read", set()),
     "unstamped": (run(changed(closed(), unstamped_reads=9)), "2880 of 4160 reads", set()),
     "busy-loop": (run(client=client(cpu_s=9.0)), "0.90 of a core busy", set()),
+    "ring-incomplete": (
+        run(client=client(transport="ring", segments=90, dropped_segments=10, fallen_back=3)),
+        "requests are timed by reads: the packet ring lost 10 of 100 segments",
+        set(),
+    ),
     "late-bodies": (run(client=client(late_bodies=9)), "9 request bodies were not built", set()),
     "headroom": (
         run(calibration=measured(800)),

@@ -222,9 +222,9 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
     )(_differ(lambda run: run.told_by, "measured by {}")),
     marked(
         "transport",
-        "one run used wire, the other httpx, which adds the client's own delay",
+        "one run used httpx, which adds the client's own delay, the other ring or wire, which do not",
         "use the same --transport",
-    )(_differ(_ours(lambda facts: facts.client.transport), "{}")),
+    )(_differ(_ours(lambda facts: "httpx" if facts.client.transport == "httpx" else "wire or ring"), "{}")),
     marked(
         "stream",
         "one run was not streamed: its server sent no single tokens",

@@ -1,0 +1,88 @@
+"""Transport choice: how requests are sent and arrivals timed where `--transport` leaves it open, and why."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.protocol.address import is_loopback
+from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
+from loadgen.transport.job import Target
+from loadgen.transport.packet_ring import refusal
+
+_AUTO = "auto"
+_MANY = 64  # streams, from which on reading every token costs more than a ring does
+_PROXIES = ("all_proxy", "http_proxy", "https_proxy")
+
+
+class TransportChoice(msgspec.Struct, frozen=True):
+    """A transport of `TRANSPORTS`, and why it is this one; "" where it was asked for."""
+
+    name: str
+    why: str = ""
+
+
+def check(asked: str | None) -> str:
+    """What is used instead of a transport that was asked for, and what to grant; "" where it can be had.
+
+    Raises UsageError where the platform has none.
+    """
+    if asked in ("wire", "ring") and DEFAULT_TRANSPORT != "wire":
+        raise UsageError(f"--transport {asked} needs Linux: use --transport httpx here")
+    why = refusal() if asked == "ring" else ""
+    return why and f"--transport ring: {why}: wire is used instead"
+
+
+def runnable() -> tuple[tuple[str, ...], str]:
+    """The transports that run on this machine, and why the ring does not; "" where it does."""
+    why_not = refusal()
+    return tuple(name for name in TRANSPORTS if not (why_not and name == "ring")), why_not
+
+
+def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
+    """The transport for about so many streams; raises UsageError for a ring where a proxy stands between."""
+    check(asked)
+    if asked not in (None, _AUTO, "ring"):
+        return TransportChoice(asked)
+    if DEFAULT_TRANSPORT != "wire":
+        return TransportChoice(DEFAULT_TRANSPORT, "no other transport than httpx runs here")
+    why_not = refusal() or _proxy(target)
+    if asked == "ring" and (proxy := _proxy(target)):
+        raise UsageError(f"--transport ring: {proxy}: add the host to NO_PROXY, or use --transport httpx")
+    if why_not:
+        return TransportChoice("wire", f"not ring: {why_not}")
+    if asked == "ring":
+        return TransportChoice("ring")
+    if _shares_machine(target):
+        return TransportChoice("ring", "client and server share this machine")
+    if streams >= _MANY:
+        return TransportChoice("ring", f"{streams} streams")
+    return TransportChoice("wire", "few streams, and a server on another machine")
+
+
+def _shares_machine(target: Target) -> bool:
+    """Whether the server's address is one of this machine's: then a route to it begins with the same one."""
+    family, address = target.address
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as unsent:
+            unsent.connect(address)
+            return bool(unsent.getsockname()[0] == address[0])
+    except OSError:
+        return False
+
+
+def _proxy(target: Target) -> str:
+    """Which proxy of the environment applies to the target, in words; "" where none does."""
+    named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
+    if not named or is_loopback(target.host):
+        return ""
+    from urllib.request import getproxies, proxy_bypass  # takes 30 ms, and is rarely asked
+
+    proxies = getproxies()
+    for scheme in (target.scheme, "all"):
+        if scheme in proxies and not proxy_bypass(target.host):
+            return f"{scheme}_proxy applies to {target.host}, and a ring sees the server's own packets"
+    return ""

@@ -1,0 +1,80 @@
+"""Which transport a run gets: what was asked for, what is allowed, and what the load calls for."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.scripted_server import target_of
+from loadgen.errors import UsageError
+from loadgen.session import transport_choice
+from loadgen.session.transport_choice import TransportChoice, check, choose, runnable
+from loadgen.transport.job import Target
+
+HERE, AWAY = target_of("127.0.0.1", 8000), target_of("192.0.2.1", 8000)
+FORBIDDEN = "packet sockets need CAP_NET_RAW"
+SHARED = "client and server share this machine"
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_choice, "refusal", lambda: "")
+    monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "wire")
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "streams", "chosen"),
+    [
+        (None, HERE, 1, TransportChoice("ring", SHARED)),
+        ("auto", HERE, 1, TransportChoice("ring", SHARED)),
+        ("auto", AWAY, 64, TransportChoice("ring", "64 streams")),
+        ("auto", AWAY, 63, TransportChoice("wire", "few streams, and a server on another machine")),
+        ("ring", AWAY, 1, TransportChoice("ring")),
+        ("wire", HERE, 1024, TransportChoice("wire")),
+        ("httpx", HERE, 1024, TransportChoice("httpx")),
+    ],
+)
+def test_a_ring_is_taken_where_tokens_may_be_read_late(
+    asked: str | None, target: Target, streams: int, chosen: TransportChoice
+) -> None:
+    assert choose(asked, target, streams) == chosen
+    assert check(asked) == ""
+
+
+@pytest.mark.parametrize("asked", [None, "auto", "ring"])
+def test_without_privilege_wire_is_used_and_the_reason_given(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_choice, "refusal", lambda: FORBIDDEN)
+    assert choose(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
+    told = f"--transport ring: {FORBIDDEN}: wire is used instead"
+    assert check(asked) == (told if asked == "ring" else "")
+    assert runnable() == (("wire", "httpx"), FORBIDDEN)
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+def test_a_proxy_in_between_refuses_a_ring_by_name(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "http://proxy:3128")
+    name = variable.lower()
+    why = f"{name} applies to 192.0.2.1, and a ring sees the server's own packets"
+    with pytest.raises(UsageError, match=name):
+        choose("ring", AWAY, 64)
+    assert choose(None, AWAY, 64) == TransportChoice("wire", f"not ring: {why}")
+    assert choose("ring", HERE, 64) == TransportChoice("ring")  # no proxy stands before this machine
+    monkeypatch.setenv("NO_PROXY", "192.0.2.1")
+    assert choose("ring", AWAY, 64) == TransportChoice("ring")
+
+
+@pytest.mark.parametrize("asked", ["wire", "ring"])
+def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "httpx")
+    assert choose(None, HERE, 64).name == "httpx"
+    with pytest.raises(UsageError, match=f"--transport {asked} needs Linux"):
+        choose(asked, HERE, 64)
+
+
+def test_a_server_at_an_address_of_this_machine_shares_it() -> None:
+    shares = [transport_choice._shares_machine(target) for target in (HERE, AWAY)]
+    assert shares == [True, False]
+    unroutable = replace(AWAY, address=(HERE.address[0], ("255.255.255.255", 80)))
+    assert not transport_choice._shares_machine(unroutable)
