@@ -26,7 +26,7 @@ ORDER = {
     BENCHMARKS: [
         "harness/process", "harness/page", "harness/truth",
         "clients/adapters",
-        "bars/trials", "bars/streams", "bars/local", "bars/install",
+        "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/install",
         "simulated/populations",
         "comparing", "kills", "memory", "pictures", "run",
     ],

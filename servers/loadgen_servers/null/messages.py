@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from loadgen_servers import http_server
 
-# The placeholder of a send time: right-aligned in spaces, which JSON allows, so that lengths do not vary.
+# The placeholder of a send time, right-aligned in spaces so that lengths do not vary.
 _SENT = b"%19d"
 _SENT_WIDTH = 19
 
@@ -47,9 +47,9 @@ class Messages:
         object.__setattr__(self, "last", self.token(1, last=True))
 
     def token(self, tokens: int, last: bool = False) -> Write:
-        """A message of some tokens, the last one with a finish reason."""
-        choice = self.choice % (b" token" * tokens, b'"length"' if last else b"null")
-        sized = self.event(b'[%s],"sent_ns":%s' % (choice, b"9" * _SENT_WIDTH))
+        """A message of some tokens, the last one with a finish reason; its text ends in its send time."""
+        text = b" token" * (tokens - 1) + b" " + b"9" * _SENT_WIDTH
+        sized = self.event(b"[%s]" % (self.choice % (text, b'"length"' if last else b"null")))
         return Write(sized.replace(b"9" * _SENT_WIDTH, _SENT), 1)
 
     def usage(self, prompt_tokens: int, tokens: int) -> bytes:

@@ -2,7 +2,7 @@
 
 It does no work, so any difference between a client's figures and the log is the client's error. The log
 has, per request, the kernel's receive timestamp and, for each message with a token, CLOCK_MONOTONIC right
-before the write that completes it; the message itself carries the same as `sent_ns`.
+before the write that completes it; the same is the end of the message's text.
 """
 
 from __future__ import annotations

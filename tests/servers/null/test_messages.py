@@ -69,7 +69,7 @@ def test_the_client_sees_each_message_when_it_was_complete(
     assert record.tokens.tolist() == tokens
     assert record.arrival_ns.tolist() == logged
     assert (len(sent), record.shared_reads) == (writes, shared)
-    said = re.findall(rb'"sent_ns": *(\d+)}', b"".join(reads))
+    said = re.findall(rb'"(?:text|content)":"[^"]* (\d+)"', b"".join(reads))
     assert [int(digits) for digits in said] == logged
 
 

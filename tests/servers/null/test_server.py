@@ -102,7 +102,7 @@ def test_the_log_is_true_of_every_shape_and_each_message_says_the_same(
     for capture in driven.captures:
         record, wrote_ns = Decoder(DIALECTS["completions"], True).decode(capture), rows[f"r{capture.index}"]
         assert (record.failure, record.output_tokens, len(record.arrival_ns)) == (None, 9, messages)
-        assert [int(said) for said in re.findall(rb'"sent_ns": *(\d+)', capture.raw)] == wrote_ns
+        assert [int(said) for said in re.findall(rb'"text":"[^"]* (\d+)"', capture.raw)] == wrote_ns
         late_ns = record.arrival_ns - np.array(wrote_ns)
         assert late_ns.min() > -MS // 10
         if "stall" in words:
