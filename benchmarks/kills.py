@@ -109,8 +109,8 @@ def main() -> int:
     draw = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as place:
         log = Path(place) / "log"
-        with null_server(log, ttft_ms=100, interval_ms=10) as base_url:
-            kills = [killed(base_url, Path(place) / "runs", n, draw) for n in range(args.kills)]
+        with null_server(log, ttft_ms=100, interval_ms=10) as server:
+            kills = [killed(server.base_url, Path(place) / "runs", n, draw) for n in range(args.kills)]
         rows = [msgspec.json.decode(line, type=Logged) for line in log.read_bytes().splitlines()]
     print("| killed | runs | read from the journal | finished > 1 s before | of these lost | kept in all |")
     print("| --- | --- | --- | --- | --- | --- |")

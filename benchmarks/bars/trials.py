@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from benchmarks.clients.adapters import Client, Load, Reported
 from benchmarks.harness import truth
 from benchmarks.harness.page import markdown, spread
 from benchmarks.harness.process import CouldNotRun, other_processes_cpu_s, run
+
+_LOOP = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Trial:
     truth: truth.Truth
     reported: Reported | None
     disturbance: float  # CPU that neither client nor server used meanwhile, in cores
+    server_cpu_s: float = 0.0  # the kernel's work for both is in this and in the client's
 
     @property
     def ttft_error(self) -> float:
@@ -68,15 +74,30 @@ def trial(client: Client, load: Load) -> Trial:
         out = Path(name)
         log = out / "truth.jsonl"
         begin_s, others_s = time.monotonic(), other_processes_cpu_s()
-        with truth.null_server(log, load.ttft_ms, load.interval_ms) as base_url:
-            cost = run(client.command(load, base_url, out))
+        with truth.null_server(log, load.ttft_ms, load.interval_ms) as server, _beside(load):
+            cost = run(client.command(load, server.base_url, out))
         disturbance = (other_processes_cpu_s() - others_s) / (time.monotonic() - begin_s)
         true = truth.read(log)
         if true.requests != load.requests:
             raise CouldNotRun(f"the server answered {true.requests} requests of {load.requests}")
         reported = client.reported(out)
     first_s = (true.first_ns - cost.spawned_ns) / 1e9
-    return Trial(cost.cpu_s, cost.wall_s, first_s, true, reported, max(0.0, disturbance))
+    return Trial(cost.cpu_s, cost.wall_s, first_s, true, reported, max(0.0, disturbance), server.cpu_s)
+
+
+@contextmanager
+def _beside(load: Load) -> Iterator[None]:
+    """A loop that never rests on one core, of the same priority as everyone, where the load has one."""
+    if not load.busy_core:
+        yield
+        return
+    core = str(max(os.sched_getaffinity(0)))
+    loop = subprocess.Popen([sys.executable, "-c", _LOOP, core])
+    try:
+        yield
+    finally:
+        loop.kill()
+        loop.wait()
 
 
 def interleaved(load: Load, clients: Sequence[Client], repeats: int) -> Trials:

@@ -34,13 +34,15 @@ class Load:
     interval_ms: float
     ttft_ms: float
     input_tokens: int = 64
+    busy_core: bool = False  # next to it, a loop that never rests on one of the cores
 
     @property
     def words(self) -> str:
         pace = f"one token per {self.interval_ms:g} ms" if self.interval_ms else "without pacing"
         streams = f"{self.streams} streams" if self.streams > 1 else "one stream"
         sizes = f"{self.requests} requests of {self.input_tokens} in / {self.output_tokens} out"
-        return f"{streams}, {pace}, {sizes}"
+        loop = ", a busy loop on one core" if self.busy_core else ""
+        return f"{streams}, {pace}, {sizes}{loop}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Ours:
     """This checkout."""
 
     name: str = "loadgen"
-    transport: str = "wire"
+    transport: str = "auto"
 
     def command(self, load: Load, base_url: str, out: Path) -> Command:
         argv = [sys.executable, "-m", "loadgen", "bench", "--base-url", base_url, "--model", "null"]
@@ -148,6 +150,8 @@ class Installed:
 
     ours: Ours
     portable: Ours
+    wire: Ours
+    ring: Ours
     floor: Floor | None = None
     rust: tuple[Rust, ...] = ()  # the first as its users run it: the bars compare with this one
     vllm: Vllm | None = None
@@ -186,6 +190,8 @@ def find(paths: Paths, scratch: Path) -> Installed:
     return Installed(
         ours=Ours(),
         portable=Ours("loadgen --transport httpx", "httpx"),
+        wire=Ours("loadgen --transport wire", "wire"),
+        ring=Ours("loadgen --transport ring", "ring"),
         floor=Floor(binary) if binary is not None else None,
         rust=rust,
         vllm=vllm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -41,9 +42,17 @@ class Truth:
     mean_streams: float  # over the time from the first arrival to the last write
 
 
+@dataclass
+class NullServer:
+    """A null server that runs, and once it has ended the CPU seconds that it used."""
+
+    base_url: str
+    cpu_s: float = 0.0
+
+
 @contextmanager
-def null_server(log: Path, ttft_ms: float, interval_ms: float) -> Iterator[str]:
-    """A null server's base URL; the log is written when the context ends. Raises CouldNotRun."""
+def null_server(log: Path, ttft_ms: float, interval_ms: float) -> Iterator[NullServer]:
+    """A null server; the log is written when the context ends. Raises CouldNotRun."""
     argv = [sys.executable, "-m", "loadgen_servers.null", "--log", str(log)]
     argv += ["--ttft-ms", str(ttft_ms), "--interval-ms", str(interval_ms)]
     server = subprocess.Popen(argv, env={**os.environ, **checkout_env()}, stdout=subprocess.PIPE)
@@ -53,9 +62,13 @@ def null_server(log: Path, ttft_ms: float, interval_ms: float) -> Iterator[str]:
             line = pipe.readline()
             if not line:
                 raise CouldNotRun("the null server did not start")
-            yield str(json.loads(line)["base_url"])
+            running = NullServer(str(json.loads(line)["base_url"]))
+            yield running
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             server.send_signal(signal.SIGTERM)
             server.wait(_STOP_S)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            running.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     finally:
         server.kill()
         server.wait()
