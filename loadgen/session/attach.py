@@ -12,7 +12,7 @@ from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, signals
+from loadgen.session import embedded_engine, signals, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -21,7 +21,6 @@ from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
-from loadgen.transport.capture_process import DEFAULT_TRANSPORT
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
@@ -127,7 +126,7 @@ def _session(
     options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
 ) -> Session:
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
-    access = replace(access, plain=(options.transport or DEFAULT_TRANSPORT) != "httpx")
+    access = replace(access, plain=transport_choice.likely(options.transport) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
     served = ServerProbe(access, tls).ask(model, wait_s)

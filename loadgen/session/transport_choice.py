@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 
 import msgspec
 
@@ -11,7 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.address import is_loopback
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.job import Target
-from loadgen.transport.packet_ring import refusal
+from loadgen.transport.packet_ring import local_address, refusal
 
 _AUTO = "auto"
 _MANY = 64  # streams, from which on reading every token costs more than a ring does
@@ -36,6 +35,11 @@ def check(asked: str | None) -> str:
     return why and f"--transport ring: {why}: wire is used instead"
 
 
+def likely(asked: str | None) -> str:
+    """The transport that was asked for, or else the platform's usual one."""
+    return DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked
+
+
 def runnable() -> tuple[tuple[str, ...], str]:
     """The transports that run on this machine, and why the ring does not; "" where it does."""
     why_not = refusal()
@@ -43,16 +47,16 @@ def runnable() -> tuple[tuple[str, ...], str]:
 
 
 def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
-    """The transport for about so many streams; raises UsageError for a ring where a proxy stands between."""
+    """The transport for about N streams; raises UsageError for a ring where a proxy is in between."""
     check(asked)
     if asked not in (None, _AUTO, "ring"):
         return TransportChoice(asked)
     if DEFAULT_TRANSPORT != "wire":
         return TransportChoice(DEFAULT_TRANSPORT, "no other transport than httpx runs here")
-    why_not = refusal() or _proxy(target)
-    if asked == "ring" and (proxy := _proxy(target)):
+    proxy = _proxy(target)
+    if asked == "ring" and proxy:
         raise UsageError(f"--transport ring: {proxy}: add the host to NO_PROXY, or use --transport httpx")
-    if why_not:
+    if why_not := refusal() or proxy:
         return TransportChoice("wire", f"not ring: {why_not}")
     if asked == "ring":
         return TransportChoice("ring")
@@ -67,9 +71,7 @@ def _shares_machine(target: Target) -> bool:
     """Whether the server's address is one of this machine's: then a route to it begins with the same one."""
     family, address = target.address
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as unsent:
-            unsent.connect(address)
-            return bool(unsent.getsockname()[0] == address[0])
+        return local_address(family, address)[0] == address[0]
     except OSError:
         return False
 

@@ -40,7 +40,7 @@ READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all t
 _RECORD_BYTES = 16384
 MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
 _NOTHING = memoryview(b"")
-_TIMESPEC = struct.Struct("qq")
+TIMESPEC = struct.Struct("qq")
 
 
 class State(Enum):
@@ -128,7 +128,7 @@ class ReadBuffer:
 
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
         """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
-        seconds, nanoseconds = _TIMESPEC.unpack(self.got[-2])
+        seconds, nanoseconds = TIMESPEC.unpack(self.got[-2])
         seen_ns = int(self.got[-1])
         arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
         return arrival_ns if seconds and sent_ns <= arrival_ns <= seen_ns else seen_ns

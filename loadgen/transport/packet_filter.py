@@ -142,12 +142,13 @@ def _among(out: _Program, ports: Sequence[range]) -> None:
     if not ports:
         out.add(_RETURN, _DROP)
     elif len(ports) > 1:
-        middle, right = len(ports) // 2, f"from {ports[len(ports) // 2].start}"
-        out.jump(_IF_AT_LEAST, ports[middle].start, otherwise=f"below {ports[middle].start}")
-        out.go(right)
-        out.label(f"below {ports[middle].start}")
+        middle = len(ports) // 2
+        start = ports[middle].start
+        out.jump(_IF_AT_LEAST, start, otherwise=f"below {start}")
+        out.go(f"from {start}")
+        out.label(f"below {start}")
         _among(out, ports[:middle])
-        out.label(right)
+        out.label(f"from {start}")
         _among(out, ports[middle:])
     else:
         out.jump(_IF_AT_LEAST, ports[0].start, otherwise=f"not {ports[0]}")

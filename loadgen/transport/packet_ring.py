@@ -89,6 +89,14 @@ def frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
     return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": frame_bytes})
 
 
+def local_address(family: int, server: Address) -> Address:
+    """Our end's address of a connection to a server; raises OSError where no route leads to it."""
+    with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
+        unsent.connect(server)
+        address: Address = unsent.getsockname()
+        return address
+
+
 class PacketRing:
     """A ring for the segments of some connections to servers; no other packet is ever in it.
 
@@ -99,9 +107,7 @@ class PacketRing:
         self.family, self.servers = family, [(str(host), int(port)) for host, port, *_ in servers]
         if any(host.startswith("::ffff:") for host, _ in self.servers):
             raise OSError(f"{self.servers[0][0]} is an IPv4 address in IPv6's form")
-        with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
-            unsent.connect(servers[0])
-            self.local: Address = unsent.getsockname()
+        self.local = local_address(family, servers[0])
         self.headers = HEADERS[socket.AddressFamily(family)]
         self.bound = False
         frame_bytes = 128 if self.headers.marked + _DATA <= 128 else 256

@@ -23,8 +23,8 @@ from loadgen.transport.source_ports import SourcePorts
 
 _WAITING_BYTES = 64 << 20  # unread in all sockets together, about
 _LEAST_READ, _MOST_READ = 4096, 1 << 18  # bytes that wait in one before it is read
-# With so many segments per second they are taken some at a time, with a rest between that delays the sight of
-# a response's end, and nothing else.
+# From N segments per second on they are taken some at a time, with a rest between that delays the sight of a
+# response's end, and nothing else.
 _RESTS_S = ((16000, 0.001), (4000, 0.0005))
 _SHORT_REST_S = 0.00005  # until a socket has the bytes of a segment that was seen
 _LEARN_NS = 100_000_000

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import socket
-import struct
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.transport.connection import SO_TIMESTAMPNS
+from loadgen.arrays import Int64
+from loadgen.transport.capture import A_READ
+from loadgen.transport.connection import SO_TIMESTAMPNS, TIMESPEC
 from loadgen.transport.network import Received, Socket
 from loadgen.transport.segments import Rows
 
 ANCILLARY_BYTES = 64
 _RECORD_HEAD = 5  # bytes of a TLS record's header: type, version, length
 _RECORD_TYPES, _LONGEST_RECORD = range(20, 25), (1 << 14) + 2048
-_TIMESPEC = struct.Struct("qq")
 _SECOND_NS = 1_000_000_000
 
 
@@ -137,7 +138,7 @@ class SealedSocket(RingSocket):
                 rest, self._buffer = bytes(self._buffer), bytearray()
                 return rest, ancillary, flags, address
             if ancillary:
-                seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+                seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
                 self._stamp_ns = seconds * _SECOND_NS + nanoseconds
             self._buffer += data
             if not (length := self._record()):
@@ -147,7 +148,7 @@ class SealedSocket(RingSocket):
         self.opened_bytes += length
         if self._record():
             self.poller.hint(self)
-        place = _TIMESPEC.pack(-self.opened_bytes, self._stamp_ns)
+        place = TIMESPEC.pack(-self.opened_bytes, self._stamp_ns)
         return record, [(socket.SOL_SOCKET, SO_TIMESTAMPNS, place)], flags, address
 
     def holds_more(self) -> bool:
@@ -163,3 +164,18 @@ class SealedSocket(RingSocket):
         if buffer[0] not in _RECORD_TYPES or length > _LONGEST_RECORD:
             return len(buffer)
         return _RECORD_HEAD + length if len(buffer) >= _RECORD_HEAD + length else 0
+
+
+def places(got: Sequence[Any]) -> Int64:
+    """Where in their connection the records end that a SealedSocket gave, int64[reads]."""
+    return -np.frombuffer(b"".join(got[1::A_READ]), np.int64)[::2]
+
+
+def unplaced(got: Sequence[Any]) -> list[Any]:
+    """Those reads with the sockets' timestamps where they have their places."""
+    stamped = list(got)
+    for i in range(1, len(stamped), A_READ):
+        place, stamp_ns = TIMESPEC.unpack(stamped[i])
+        if place < 0:
+            stamped[i] = TIMESPEC.pack(*divmod(stamp_ns, _SECOND_NS))
+    return stamped

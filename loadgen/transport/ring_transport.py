@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import struct
 from functools import partial
 from typing import Any
 
@@ -25,14 +24,12 @@ from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.packet_ring import PacketRing, SegmentSource
 from loadgen.transport.ring_network import SEQUENCE, RingNetwork, RingPoller
-from loadgen.transport.ring_sockets import ANCILLARY_BYTES, RingSocket, SealedSocket
+from loadgen.transport.ring_sockets import ANCILLARY_BYTES, RingSocket, SealedSocket, places, unplaced
 from loadgen.transport.segments import Rows, in_order, payload
 from loadgen.transport.source_ports import SourcePorts
 
 _SPARE_FILES = 128
 _ROUNDS = 8  # in which every socket is read, within --stall-timeout
-_TIMESPEC = struct.Struct("qq")
-_SECOND_NS = 1_000_000_000
 
 
 class RingTransport(EpollTransport):
@@ -121,13 +118,12 @@ class RingTransport(EpollTransport):
         sealed = isinstance(sock, SealedSocket)
         if found is None:
             self.fallen_back += len(got) > 0
-            capture.fill(_unplaced(got) if sealed else got)
+            capture.fill(unplaced(got) if sealed else got)
             return
         ends, rows = found
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
         if sealed:  # of each record the segment that completed it
-            places = -np.frombuffer(b"".join(got[1::A_READ]), np.int64)[::2] - span[0]
-            rows = rows[ends.searchsorted(places)]
+            rows = rows[ends.searchsorted(places(got) - span[0])]
             capture.read_lengths = int64s(map(len, got[::A_READ]))
         else:
             lengths = np.minimum(ends, len(capture.raw))
@@ -212,12 +208,3 @@ class _Ring:
         self.source.close()
         self.poller.dropped += self.source.drops()
         self.ports.close()
-
-
-def _unplaced(got: list[Any]) -> list[Any]:
-    """Reads of records with the sockets' timestamps where they have their places."""
-    plain = list(got)
-    for i in range(1, len(plain), A_READ):
-        place, stamp_ns = _TIMESPEC.unpack(plain[i])
-        plain[i] = _TIMESPEC.pack(*divmod(stamp_ns, _SECOND_NS)) if place < 0 else plain[i]
-    return plain

@@ -41,7 +41,7 @@ class SourcePorts:
         self._closed = False
 
     def reserve(self, count: int) -> bool:
-        """Make `count` more ports ours; False where so many are not free, or allowed."""
+        """Make `count` more ports ours; False where not enough are free, or allowed."""
         if len(self.ports) + count > self.most_files:
             return False
         found = self._bound(count)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -33,11 +34,9 @@ from fakes.scripted_server import (
 from loadgen.transport import packet_ring
 from loadgen.transport.channel import pair
 from loadgen.transport.job import Counters
-from loadgen.transport.packet_ring import PacketRing, refusal
+from loadgen.transport.packet_ring import PacketRing
 from loadgen.transport.ring_transport import RingTransport
 
-REFUSAL = refusal()
-needs_ring = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL or "a ring can be had")
 V4, V6 = socket.AF_INET, socket.AF_INET6
 LOCAL = {V4: "127.0.0.1", V6: "::1"}
 FEW = 512  # frames: a block's worth

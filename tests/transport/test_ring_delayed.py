@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import trustme
 
+from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -31,10 +32,7 @@ from fakes.scripted_server import (
 from loadgen.transport import ring_transport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits, Target
-from loadgen.transport.packet_ring import refusal
 
-REFUSAL = refusal()
-needs_ring = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL or "a ring can be had")
 pytestmark = [pytest.mark.realtime, needs_ring]
 MS = 1_000_000
 GAP_S, TOKENS = 0.004, 40

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from fakes.own_network import inside, ip
+from fakes.rings import needs_ring
 from fakes.scripted_server import Driven, ScriptedServer, drive, job_of, kinds, stream
 from loadgen.transport import capture_process
 from loadgen.transport.packet_ring import refusal
-
-REFUSAL = refusal()
-needs_ring = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL or "a ring can be had")
 
 
 @needs_ring

@@ -1,0 +1,9 @@
+"""Where a test may have a packet ring of the kernel's."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.transport.packet_ring import refusal
+
+needs_ring = pytest.mark.skipif(bool(refusal()), reason=refusal() or "a ring can be had")
