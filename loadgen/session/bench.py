@@ -138,7 +138,7 @@ def check(options: Options) -> None:
         if not (options.base_url or "").startswith("https"):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
         if find_spec("h2") is None:
-            raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
+            raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
     if options.saves:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
