@@ -65,8 +65,9 @@ def compare(
     docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
     compare or an option is wrong.
     """
+    machine = Hardware.named(hardware, bandwidth)
     read, places = _sources(runs)
-    machine, campaign = Hardware(hardware, bandwidth), campaigns.settings(places)
+    campaign = campaigns.settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
     return Comparison(tuple(command.compared(read, ask)), read.errors)
 
@@ -139,4 +140,5 @@ def audit(
     `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
     `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
-    return Audit(audit_command.audited(_sources(runs)[0], Hardware(hardware, bandwidth), model))
+    machine = Hardware.named(hardware, bandwidth)
+    return Audit(audit_command.audited(_sources(runs)[0], machine, model))

@@ -18,6 +18,7 @@ from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.command import audited
 from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources, read
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
@@ -108,26 +109,55 @@ def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
     assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
 
 
+@pytest.mark.parametrize("verb", ["audit", "compare", "report"])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--hardware", "foo"], "--hardware foo: unknown, there are jetson-thor,"),
+        (["--hardware", "jetson-tor"], "--hardware jetson-tor: unknown, the nearest is jetson-thor; or pass"),
+        (["--hardware", "0xh100"], "--hardware 0xh100: unknown"),
         (["--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
-        (["--model-config", "nowhere.json"], "nowhere.json"),
+        (["--bandwidth", "-3"], "--bandwidth -3: give the GB/s"),
+        (["--bandwidth", "nan"], "--bandwidth nan: give the GB/s"),
+        (["--bandwidth", "fast"], "argument --bandwidth: invalid float value: 'fast'"),
+        (["--model-config", "/no/such"], "/no/such cannot be read: No such file or directory"),
         (["--hardwar", "x"], "unknown flag --hardwar, did you mean '--hardware'?"),
+        (["nowhere.md"], "nowhere.md: No such file or directory"),
     ],
 )
-def test_a_wrong_flag_is_told_before_anything_is_read(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_a_named_thing_that_does_not_exist_ends_the_command(
+    verb: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["audit", "nowhere.md", *words]) == UsageError.exit_code
-    assert said in capsys.readouterr().err
-
-
-def test_an_unknown_machine_costs_the_roofline_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", str(PAGE), "--hardware", "jetson-tor"]) == 0
+    assert cli.main([verb, str(PAGE), *words]) == UsageError.exit_code
     streams = capsys.readouterr()
-    assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in streams.err
-    assert "answers-short" in streams.out
+    assert (streams.out, said in streams.err, streams.err.count("\n")) == ("", True, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Qwen3-9B", "--model Qwen3-9B: its shape is unknown, did you mean 'Qwen3-8B'?"),
+        ("/no/such", "--model /no/such: its shape is unknown: pass --model-config"),
+    ],
+)
+def test_a_model_that_no_one_knows_ends_the_audit(
+    model: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", str(PAGE), "--model", model]) == UsageError.exit_code
+    streams = capsys.readouterr()
+    assert (streams.out, said in streams.err) == ("", True)
+
+
+def test_a_wrong_flag_is_found_before_anything_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(places: list[str]) -> Sources:
+        raise AssertionError(places)
+
+    monkeypatch.setattr(sources, "read", unread)
+    for verb in ("audit", "compare"):
+        assert cli.main([verb, str(PAGE), "--hardware", "foo"]) == UsageError.exit_code
+    assert capsys.readouterr().err.count("--hardware foo: unknown") == 2
 
 
 @pytest.mark.parametrize("words", [[], ["nowhere.md"]])
