@@ -52,11 +52,11 @@ def audit(
     they are one model.
     """
     ceilings = Ceilings(machine, model, "--model-config, or --model NAME")
-    names = (model or run.name for run in reported)
+    names = (model or run.checkpoint for run in reported)
     config_of_all = len({name if (known := models.find(name)) is None else known.key for name in names}) == 1
     audits = []
     for run, page in zip(reported, pages(reported), strict=True):
-        shape = config if config_of_all or models.named(model or run.name) is None else None
+        shape = config if config_of_all or models.named(model or run.checkpoint) is None else None
         ceiling, why = ceilings.of(run, shape)
         audits.append(RunFindings(run, _findings(AuditedRun(run, page, ceiling)), ceiling, why))
     return audits

@@ -64,7 +64,7 @@ class Ceilings:
         if run.ceiling is not None and not self.model:
             machine = machines.meant(self.machine, run.machine, run.ceiling.machine)
             return run.ceiling.model_copy(update={"machine": machine}), ""
-        key = run.name, run.machine
+        key = run.checkpoint, run.machine
         if key not in self._made:
             self._made[key] = self._computed(run, config)
         made = self._made[key]
@@ -77,10 +77,10 @@ class Ceilings:
         if machine is None:
             problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
             return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
-        name = self.model or run.name
+        name = self.model or run.checkpoint
         if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
             return f"the shape of {name} is unknown: pass {self.advice}"
-        quantization = models.suffix(run.name) if self.model and not models.suffix(self.model) else ""
+        quantization = models.suffix(run.checkpoint) if self.model and not models.suffix(self.model) else ""
         try:
             return ceiling(name, machine, quantization=quantization, config=config)
         except UsageError as error:
@@ -93,7 +93,10 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
     --hardware overrides what a run reports; a run's own weights stay.
     """
     ceilings = Ceilings(hardware.machine)
-    made = [ceilings.of(run, hardware.config if models.named(run.name) is None else None) for run in reported]
+    made = [
+        ceilings.of(run, hardware.config if models.named(run.checkpoint) is None else None)
+        for run in reported
+    ]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
     problems = [
         f"no roofline: {problem}" for problem in dict.fromkeys(problem for _, problem in made) if problem
