@@ -98,11 +98,16 @@ def _sources(
 
 
 class RunAudit(msgspec.Struct, frozen=True):
-    """One run of an audit: its name, the file or place it was read from, and what was found."""
+    """One run of an audit: its name, the file or place it was read from, and what was found.
+
+    `not_checked` has "roofline" where machine or model are unknown, "relations" where no figures depend on
+    one another.
+    """
 
     name: str
     source: str
     verdict: Verdict
+    not_checked: tuple[str, ...] = ()
 
 
 class Audit:
@@ -114,7 +119,9 @@ class Audit:
     def __init__(self, audited: Audited) -> None:
         self._audited = audited
         self.runs = tuple(
-            RunAudit(run.reported.name, run.reported.source, Verdict.of(run.level, run.findings))
+            RunAudit(
+                run.reported.name, run.reported.source, Verdict.of(run.level, run.findings), run.unchecked
+            )
             for run in audited.findings
         )
         self.messages = tuple(audited.messages)
