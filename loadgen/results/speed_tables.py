@@ -95,11 +95,13 @@ def render(rows: Sequence[SpeedRow], form: str) -> str:
 
 
 def table(rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None) -> Table:
-    """Rows in a shape; below them, unless notes are given, the formula and the settings' legend."""
+    """Rows in a shape; below them, unless notes are given, formula, answers and settings."""
     names = legend(row.setting for row in rows if row.setting)
     if notes is None:
         formulas = dict.fromkeys(row.formula for row in rows)
-        notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows) + legend_lines(names)
+        other = dict.fromkeys(f"{row.output_length}" for row in rows if row.output_length != GENERATED)
+        notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows)
+        notes += [f"{' or '.join(other)} tokens generated"] * bool(other) + legend_lines(names)
     named = {} if any(column.key == "setting" for column in shape.columns) else names
     return _table([_cells(row, named) for row in rows], shape, notes)
 

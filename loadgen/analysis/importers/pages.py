@@ -46,8 +46,8 @@ def read(text: str, path: Path) -> list[Reported]:
 def _pasted(text: str) -> Iterator[_Pasted]:
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
-    cleaned = html.unescape(_REFERENCE.sub("\ufffd", _COLOUR.sub("", text))).replace("\u00ad", "")
-    numbers, texts = _pieces(_split(cleaned))
+    cleaned = html.unescape(_REFERENCE.sub("\ufffd", uncoloured(text))).replace("\u00ad", "")
+    numbers, texts = pieces(split(cleaned))
     for line in headings.lines(texts):
         if not line.text:
             if above and above[-1]:
@@ -80,13 +80,18 @@ def _pasted(text: str) -> Iterator[_Pasted]:
         yield block
 
 
-def _split(text: str) -> list[str]:
+def uncoloured(text: str) -> str:
+    """A text without what a terminal takes as commands."""
+    return _COLOUR.sub("", text)
+
+
+def split(text: str) -> list[str]:
     """Lines as an editor counts them; what a progress bar wrote over itself is one."""
     plain = text.replace("\r\n", "\n")
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
-def _pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+def pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
     """The number and the text of each line; HTML is parted at its elements, a heading's lines are one."""
     numbers, pieces = list[int](), list[str]()
     for number, line in enumerate(lines, 1):
