@@ -21,8 +21,9 @@ _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
-  loadgen bench --profile low-load          without a server: the embedded engine (simulated)
-  loadgen bench --launch vllm --model DIR   start the server, measure it, stop it
+  loadgen bench --model NAME --profile low-load        the server on port 8000, as vLLM's client does
+  loadgen bench --launch vllm --model DIR              start the server, measure it, stop it
+  loadgen bench --preset instant --profile low-load    simulated, without a server: the embedded engine
 
 verbs:
   bench      run a workload and print the Serving Benchmark Result

@@ -129,6 +129,10 @@ def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
     run_metadata.parse_metadata(options.metadata)
     result_block.layout(options.layout)
+    if options.preset is not None and (options.base_url is not None or options.launching.wanted):
+        raise UsageError(
+            "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
+        )
     roofline_flags(options).check()
     if instead := transport_choice.check(options.transport):
         _LOG.warning("%s", instead)

@@ -189,7 +189,7 @@ class Session(msgspec.Struct, frozen=True):
                 self.local.pids()  # searching for them is cheaper while there are few connections
         during, rules = sampled(observer, sensing), self.options.stop_rules()
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        title = f"{cell}{made.profile.name or 'bench'}"
+        title = f"{self._simulated}{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
@@ -246,6 +246,11 @@ class Session(msgspec.Struct, frozen=True):
             )
         return {"fingerprint": self.fingerprints[made.path]}
 
+    @property
+    def _simulated(self) -> str:
+        """What the titles of a display begin with, where no model runs."""
+        return "SIMULATED " if self.served.engine.simulated else ""
+
     def _reset_cache(self) -> str:
         """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
@@ -287,7 +292,7 @@ class Session(msgspec.Struct, frozen=True):
         if not made.profile.warmups:
             return Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        watch = Watch(display, "warm-up", interrupts=self.interrupts)
+        watch = Watch(display, f"{self._simulated}warm-up", interrupts=self.interrupts)
         outcome = measure(warmup, options, watch)
         if outcome.signal:
             raise signals.Stopped(outcome.signal)

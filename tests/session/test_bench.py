@@ -311,11 +311,23 @@ def test_a_capturing_process_that_dies_leaves_a_partial_report(
 
 
 @pytest.mark.realtime
-def test_without_a_server_the_embedded_engine_answers_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--quiet", *LOAD]) == 0
+def test_a_simulation_is_marked_from_its_display_to_its_files(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = set()
+
+    class Shown(progress.Display):
+        def show(self, progress: progress.Shown) -> None:
+            titles.add(progress.line().partition(":")[0])
+
+    monkeypatch.setattr(progress, "display", lambda quiet: Shown())
+    assert cli.main(["bench", *LOAD, "--num-warmups", "1"]) == 0
+    assert titles == {"SIMULATED warm-up", "SIMULATED bench"}
     out = capsys.readouterr().out
     assert out.startswith("SIMULATED")
     assert "Successful requests:                     4" in out
+    stored = json.loads((run_directory() / RESULT).read_text("utf-8"))
+    assert (stored["simulated"], stored["model_id"]) == (True, "Qwen/Qwen3-8B (simulated)")
 
 
 @pytest.mark.realtime
