@@ -112,7 +112,10 @@ def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
     with signals.SIGNALS.caught(signals.stop):
-        code = main()
+        try:
+            code = main()
+        except SystemExit as ended:  # argparse has printed its help, not all of which may be written
+            code = int(ended.code or 0)
         if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)

@@ -314,10 +314,19 @@ def test_a_limit_on_the_size_of_files_costs_files_and_no_figure(tmp_path: Path) 
     assert "journal.bin" in found.err
 
 
+# What prints without a server: each to a reader that goes away, to a full disk, and to nothing.
+PRINTING = [
+    "--help", "--version", "profiles", "profiles high-load", "engine --list-presets", "campaign",
+    "campaign demo --dry-run", "report RUN", "report RUN --explain", "report RUN --markdown -",
+    "compare RUN RUN", "audit RUN",
+    *(f"{verb} --help" for verb in cli.VERBS),
+]  # fmt: skip
+
+
 @pytest.mark.realtime
 @LINUX
 @pytest.mark.parametrize(("redirected", "code"), [("| head -c 1", 0), (">/dev/full", 4), (">&-", 0)])
-@pytest.mark.parametrize("verb_", ["report RUN", "compare RUN RUN", "audit RUN", "campaign"])
+@pytest.mark.parametrize("verb_", PRINTING)
 def test_no_verb_ends_in_a_traceback_for_a_broken_output(
     verb_: str, redirected: str, code: int, tmp_path: Path
 ) -> None:
@@ -327,8 +336,9 @@ def test_no_verb_ends_in_a_traceback_for_a_broken_output(
     words = [sys.executable, "-m", "loadgen", *verb_.replace("RUN", str(tmp_path / "run")).split()]
     line = f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}'
     found = shell(line, tmp_path, words, PYTHONUNBUFFERED="")
-    assert "Traceback" not in found.err
-    assert found.code == code, found
+    assert not re.search("Traceback|Exception|Broken", found.err)
+    # argparse itself drops the part of a long help that a disk has no room for.
+    assert found.code in ((0, code) if "--help" in verb_ else (code,)), found
 
 
 @pytest.mark.realtime
