@@ -285,7 +285,8 @@ def _run_flags(group: Group) -> None:
         help="runs of each profile, with new prompts each")
     add("--selftest", action="store_true", help="first measure this client's own error at the same load")
     add("--reset-cache", action="store_true",
-        help="empty the prefix cache before each run (always done for a launched server)")
+        help="empty the prefix cache before each run (always done for a launched server; "
+        "another vLLM must run with VLLM_SERVER_DEV_MODE=1)")
     add("--fingerprint", action="store_true",
         help="record the answers to a few greedy prompts, to see whether a fast checkpoint still answers")
     add("--no-observe", dest="observe", action="store_false",
