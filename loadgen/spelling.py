@@ -15,6 +15,7 @@ _SHORTEST_WORD = 3  # letters of a word in it
 # Names of ours, and the words of other clients and of habit for them, with dashes.
 _SYNONYMS = {
     "base-url": "url uri target server address",
+    "duration": "max-seconds benchmark-duration seconds",
     "explain": "verbose debug",
     "extra-body": "extra extra-inputs",
     "hardware": "gpu",
@@ -32,10 +33,14 @@ _SYNONYMS = {
     "result-dir": "output-dir",
     "result-filename": "output-file",
     "run-dir": "artifact-dir",
+    "seconds": "duration benchmark-duration max-seconds",  # of a self-test
     "seed": "random-seed",
-    "duration": "max-seconds",
+    "streams": "max-concurrency concurrency",
 }
-_MEANINGS = {word: name for name, words in _SYNONYMS.items() for word in words.split()}
+_MEANINGS: dict[str, list[str]] = {}
+for _name, _words in _SYNONYMS.items():
+    for _word in _words.split():
+        _MEANINGS.setdefault(_word, []).append(_name)
 
 
 def nearest(word: str, names: Collection[str]) -> str:
@@ -52,8 +57,8 @@ def near(word: str, names: Collection[str]) -> str | None:
     """
     stem = _stem(word)
     stems = {_stem(name): name for name in reversed(list(names))}
-    meant = _MEANINGS.get(stem, "")
-    same = (stem, meant, stem.removeprefix("random-"), meant.removeprefix("random-"))
+    same = [stem, *_MEANINGS.get(stem, ())]
+    same += [one.removeprefix("random-") for one in same]
     if (known := next((stems[one] for one in same if one in stems), None)) is not None:
         return known
     if (known := next((name for one, name in stems.items() if _same_words(stem, one)), None)) is not None:
