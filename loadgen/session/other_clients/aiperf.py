@@ -13,7 +13,7 @@ _LEVEL = "one load a run: run `loadgen bench` for each, and `loadgen report RUNS
 _SEARCH = (
     "nothing is searched for: run `loadgen bench` for each load, and --goodput counts what met the limits"
 )
-_FILES = "a run is files: `loadgen export RUN_DIR` makes JSONL, CSV or Parquet of it"
+_FILES = "a run is files: `loadgen export RUN_DIR --jsonl` has its rows"
 _ONE_PROCESS = "one process sends everything; `loadgen selftest` measures its own error"
 _SAME = {
     "": "--endpoint --model --request-rate",
@@ -66,7 +66,7 @@ _RENAMED = {
     "--goodput e2el:MS": "--e2e-sla-ms",
     "--max-failures N%": "--error-rate-sla",
     "`loadgen report RUN_DIR --html`": "--plot-required",
-    "`loadgen compare RUNS --alpha A`": "--confidence-level",
+    "`loadgen compare RUNS` with --alpha A": "--confidence-level",
     "--fingerprint, which shows whether answers changed,": "--accuracy-benchmark",
 }
 _REFUSED = {
