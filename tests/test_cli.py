@@ -57,7 +57,7 @@ USAGE = [
     ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
     ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
     ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
-    ("--goodput ttft:100 --no-stream", "--no-stream"),
+    ("--goodput ttft:100 --disable-stream", "--disable-stream"),
     ("--goodput itl:5", "unknown objective 'itl'"),
     ("--goodput ttft", "write NAME:MILLISECONDS"),
     ("--goodput ttft:nan", "finite"),

@@ -22,6 +22,7 @@ from loadgen.session import progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.options import Options
+from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
@@ -151,6 +152,8 @@ def check(options: Options) -> None:
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
     roofline_flags(options).check()
+    if options.no_effect:
+        _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if instead := transport_choice.check(options.transport):
         _LOG.warning("%s", instead)
     if options.http2:
