@@ -61,7 +61,7 @@ USAGE = [
     ("--tokenizer {file} --base-url {url}", "is a file: name the directory that it is in"),
     ("--tokenizer /proc/self/fd --base-url {url}", "holds no files of a tokenizer or a model"),
     ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
-    ("--goodput ttft:100 --no-stream", "--no-stream"),
+    ("--goodput ttft:100 --disable-stream", "--disable-stream"),
     ("--goodput itl:5", "unknown objective 'itl'"),
     ("--goodput ttft", "write NAME:MILLISECONDS"),
     ("--goodput ttft:nan", "finite"),

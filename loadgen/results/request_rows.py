@@ -134,7 +134,9 @@ def _write_parquet(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet
     except ImportError:
-        raise UsageError("--parquet needs the parquet extra: pip install 'llm-loadgen[parquet]'") from None
+        raise UsageError(
+            "--parquet needs the parquet extra: in the clone, .venv/bin/pip install '.[parquet]'"
+        ) from None
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
     with parquet.ParquetWriter(file, schema) as writer:
         for batch in batches:

@@ -22,6 +22,7 @@ from loadgen.session import progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.options import Options
+from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
@@ -153,6 +154,8 @@ def check(options: Options) -> None:
         )
     roofline_flags(options).check()
     _check_tokenizer(options.tokenizer)
+    if options.no_effect:
+        _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if instead := transport_choice.check(options.transport):
         _LOG.warning("%s", instead)
     if options.http2:
@@ -161,7 +164,7 @@ def check(options: Options) -> None:
         if not (options.base_url or "").startswith("https"):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
         if find_spec("h2") is None:
-            raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
+            raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
     if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 

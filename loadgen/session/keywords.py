@@ -19,7 +19,7 @@ from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
-from loadgen.workload import profile
+from loadgen.workload import backends, profile
 from loadgen.workload.bounds import MOST_IDS, MOST_SECONDS, MOST_SEED
 from loadgen.workload.profile import Profile
 
@@ -107,13 +107,18 @@ def parsed(
     """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
     for name in given:
         if name not in BenchOptions.__annotations__:
-            raise UsageError(f"bench() has no keyword {name!r}{nearest(name, BenchOptions.__annotations__)}")
+            raise UsageError(f"bench() has no keyword {name!r}{_instead(name)}")
     if not isinstance(base_url, str | None):
         raise UsageError(f"base_url: expected `str`, got `{type(base_url).__name__}`")
     for name, value in {**given, "base_url": base_url}.items():
         if "\0" in str(value) and isinstance(value, str | Path):
             raise UsageError(f"{name}: has a zero byte")
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+    if isinstance(api := plain.get("backend"), str):
+        try:
+            plain["backend"] = backends.named(api)
+        except ValueError as error:
+            raise UsageError(f"backend: {error}") from None
     try:
         values: dict[str, Any] = dict(msgspec.convert(plain, BenchOptions))
     except msgspec.ValidationError as error:
@@ -144,6 +149,19 @@ def parsed(
         **values,
     )
     return options, _profile(workload, overrides)
+
+
+def _instead(name: str) -> str:
+    """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
+    from loadgen.session.other_clients import lookup, vllm  # only a wrong call needs them
+
+    flag = f"--{name.replace('_', '-')}"
+    if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
+        return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
+    if near_one := nearest(name, BenchOptions.__annotations__):
+        return near_one
+    reason = vllm.refusal(flag) or lookup.explained(flag)
+    return f": {reason}" if reason else ""
 
 
 def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[str, Any]) -> Profile:

@@ -224,7 +224,8 @@ class Session(msgspec.Struct, frozen=True):
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
             ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
         )
-        return Result(self._masked(followup.followed_up(facts, steps)), outcome.records)
+        facts = self._masked(followup.followed_up(facts, steps))
+        return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""

@@ -32,6 +32,7 @@ from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.results.run_place import JOURNAL
+from loadgen.results.sample_file import SAMPLES
 from loadgen.session import progress, selftest, session
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.validity.run_metadata import asked
@@ -75,7 +76,7 @@ def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.Capture
         assert len([asked for asked in server.asked if asked.head.startswith("POST")]) == 6
     out = capsys.readouterr().out
     directory = run_directory()
-    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT])
+    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT, SAMPLES])
     assert "============ Serving Benchmark Result ============" in out
     assert "Successful requests:                     4" in out
     assert "seed 7 (given)" in out
@@ -123,7 +124,7 @@ def test_the_key_is_sent_and_appears_in_no_file_nor_on_the_screen(
     assert all("X-Token: hush-hush" in head for head in sent)
     said = capsys.readouterr()
     files = [path for path in Path().rglob("*") if path.is_file()]
-    assert len(files) == 4
+    assert len(files) == 5
     for content in [path.read_bytes() for path in files] + [said.out.encode(), said.err.encode()]:
         assert b"secret" not in content
         assert b"hush" not in content
