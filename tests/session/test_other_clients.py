@@ -49,7 +49,7 @@ def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient)
 
 @pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
 def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
-    known = KNOWN | {"--html", "--csv", "--markdown", "--plot", "--alpha", "--max-loras"}
+    known = KNOWN | {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
     named = {word for _, _, words in client.rows() for word in words.replace("`", " ").split()}
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 
