@@ -46,7 +46,8 @@ USAGE = [
     ("--dataset-name sharegpt", "only random is supported"),
     ("--dataset-path x", "--dataset-path of `vllm bench serve` is not supported"),
     ("--backend openai-audio", "--backend"),
-    ("--preset none --base-url http://127.0.0.1:1", "--preset"),
+    ("--preset none --base-url http://127.0.0.1:1", "--preset is the embedded engine's timing: leave out"),
+    ("--preset instant --launch vllm --model m", "--preset is the embedded engine's timing: leave out"),
     ("--preset nonesuch", "nonesuch"),
     ("--backend openai-chat --endpoint /v1/completions --base-url {url}", "/chat/completions"),
     (

@@ -12,7 +12,8 @@ from msgspec import Meta
 
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
-from loadgen.protocol.sent_headers import check_headers
+from loadgen.protocol.sent_headers import check_headers, check_path
+from loadgen.session import which_server
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
@@ -78,7 +79,7 @@ class BenchOptions(WorkloadOptions, total=False):
     client_cert: str
     client_key: str
     ready_check_timeout_s: Seconds
-    preset: str  # timing of the embedded engine, which answers where there is no base_url
+    preset: str  # simulate a server: the embedded engine answers, with this timing
     # the run
     seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
     transport: Literal["auto", "wire", "ring", "httpx"]
@@ -130,6 +131,7 @@ def parsed(
             raise UsageError(f"max_failures: {error}") from None
     headers = values.pop("headers", {})
     check_headers(headers.items(), "headers")
+    check_path(values.get("endpoint", ""))
     if "api_key" in values:
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
@@ -137,7 +139,15 @@ def parsed(
     values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide(values["label"])
-    options = Options(base_url=base_url, overrides=overrides, headers=headers, quiet=True, **values)
+    default_url = which_server.default_url(given.keys(), launched=False) if base_url is None else None
+    options = Options(
+        base_url=base_url or default_url,
+        default_url=default_url is not None,
+        overrides=overrides,
+        headers=headers,
+        quiet=True,
+        **values,
+    )
     return options, _profile(workload, overrides)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.session import which_server
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.other_options import add_unheeded_flags, dataset, explained, refuse
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
@@ -33,6 +34,7 @@ class Options(msgspec.Struct, frozen=True):
     profiles: tuple[str, ...] = ()
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     base_url: str | None = None
+    default_url: bool = False  # no address was given, and base_url is vLLM's default
     endpoint: str | None = None
     model: str | None = None
     served_model_name: str | None = None
@@ -98,7 +100,8 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     words = joined(argv)
     refuse(words)
     values = vars(arguments(parser or bench_parser(), words, explained=explained))
-    values.pop("dataset_name")
+    given = frozenset(values)
+    values.pop("dataset_name", None)
     backend = backends.meant(
         values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
     )
@@ -123,13 +126,20 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
     if certificate is not None and base_url is None:
         raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
+    default_url = which_server.default_url(given, launch.wanted) if base_url is None else None
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     options["metadata"] = tuple(options.get("metadata", ()))
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(
-        profiles=profiles, overrides=values, base_url=base_url, headers=headers, launching=launch, **options
+        profiles=profiles,
+        overrides=values,
+        base_url=base_url or default_url,
+        default_url=default_url is not None,
+        headers=headers,
+        launching=launch,
+        **options,
     )
 
 
@@ -163,7 +173,10 @@ def bench_parser() -> argparse.ArgumentParser:
         prog="loadgen bench",
         allow_abbrev=False,
         argument_default=_UNSET,
-        description="Benchmark a server: attach with --base-url; without it, the embedded engine.",
+        description="Benchmark a server: a running one (--base-url) or one started for the run (--launch). "
+        "Without an address, flags that speak of a server (--model, --dataset-name, …) mean the one at "
+        f"{which_server.DEFAULT_URL}, as in `vllm bench serve`; with --preset, or without any such flag, "
+        "the embedded engine answers: a simulation.",
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     _target_flags(parser.add_argument_group("server"))
@@ -214,13 +227,13 @@ def _target_flags(group: Group) -> None:
         type=real(0, bounds.MOST_SECONDS),
         help="wait S seconds for the server to be ready (default 0: it must be)")
     add("--preset", metavar="NAME",
-        help="timing of the embedded engine: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
+        help="simulate a server's timing: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
 
 
 def _workload_flags(group: Group) -> None:
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
-    add("--dataset-name", default="random", type=dataset, help="only random is supported")
+    add("--dataset-name", type=dataset, help="only random is supported (default)")
     add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
     add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="output tokens")
     add("--random-range-ratio", dest="range_ratio", metavar="R", help="vary lengths by ± R, 0 to 1")
@@ -265,7 +278,8 @@ def _run_flags(group: Group) -> None:
         help="runs of each profile, with new prompts each")
     add("--selftest", action="store_true", help="first measure this client's own error at the same load")
     add("--reset-cache", action="store_true",
-        help="empty the prefix cache before each run (always done for a launched server)")
+        help="empty the prefix cache before each run (always done for a launched server; "
+        "another vLLM must run with VLLM_SERVER_DEV_MODE=1)")
     add("--fingerprint", action="store_true",
         help="record the answers to a few greedy prompts, to see whether a fast checkpoint still answers")
     add("--no-observe", dest="observe", action="store_false",

@@ -80,18 +80,21 @@ def test_flags_of_the_workload_are_keys_of_a_profile(command: str, overrides: di
         ("--host example", {"base_url": "http://example:8000"}),
         ("--port 81", {"base_url": "http://127.0.0.1:81"}),
         ("--profile a,b", {"profiles": ("a", "b")}),
-        ("--header A=b C=d=e --header F=g", {"headers": {"A": "b", "C": "d=e", "F": "g"}}),
+        ("--port 81 --header A=b C=d=e --header F=g", {
+            "base_url": "http://127.0.0.1:81", "headers": {"A": "b", "C": "d=e", "F": "g"}}),
         ("--metadata a=b c=d --metadata e=f", {"metadata": ("a=b", "c=d", "e=f")}),
         ("--disable-tqdm", {"quiet": True}),
         ("--seed 0", {"seed": 0}),
         ("--seed=-1", {"seed": -1}),
-        ("--ready-check-timeout-sec 60", {"ready_check_timeout_s": 60.0}),
+        ("--port 81 --ready-check-timeout-sec 60", {
+            "base_url": "http://127.0.0.1:81", "ready_check_timeout_s": 60.0}),
         ("--save-result --save-detailed --append-result", {
             "save_result": True, "save_detailed": True, "append_result": True}),
         ("--result-dir d --result-filename f --label l", {
             "result_dir": "d", "result_filename": "f", "label": "l"}),
         ("--request-id-prefix x-", {"request_id_prefix": "x-"}),
-        ("--transport httpx --http2 --insecure", {"transport": "httpx", "http2": True, "insecure": True}),
+        ("--port 81 --transport httpx --http2 --insecure", {
+            "base_url": "http://127.0.0.1:81", "transport": "httpx", "http2": True, "insecure": True}),
     ],
 )  # fmt: skip
 def test_other_flags_are_options(command: str, changes: dict[str, Any]) -> None:
