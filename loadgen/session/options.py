@@ -97,7 +97,7 @@ class Options(msgspec.Struct, frozen=True):
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
     """The options on this command line; raises UsageError that names what is wrong with it."""
-    words = joined(argv)
+    words = joined(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
     refuse(words)
     values = vars(arguments(parser or bench_parser(), words, explained=explained))
     given = frozenset(values)
@@ -213,7 +213,7 @@ def _target_flags(group: Group) -> None:
         help="API (default openai: completions; sglang: its own /generate)")
     add("--model", help="default: the first in /v1/models")
     add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")
-    add("--tokenizer", metavar="DIR", help="source of token ids or text prompts")
+    add("--tokenizer", metavar="DIR", help="or a name in the local hub cache: source of ids or text prompts")
     add("--vocab-size", type=whole(1, bounds.MOST_IDS), metavar="N",
         help="draw token ids below N, if neither tokenizer nor config is available")
     add("--header", nargs="+", action="extend", metavar="NAME=VALUE",

@@ -160,7 +160,7 @@ def test_a_recipe_of_2025_runs_as_it_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with Embedded(("--preset", "instant")) as server:
-        code = cli.main(["bench", *shlex.split(RECIPE), "--base-url", server.start().base_url])
+        code = cli.main(["bench", "serve", *shlex.split(RECIPE), "--base-url", server.start().base_url])
     printed = capsys.readouterr()
     assert code == 0
     assert "Successful requests:                     8" in printed.out
@@ -180,6 +180,9 @@ def test_a_recipe_of_2025_runs_as_it_is(
         ({"flush_cache": True}, "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
         ({"random_input_len": 3}, "did you mean 'input_len'?"),
         ({"concurrency": 3}, "did you mean 'max_concurrency'?"),
+        ({"endpoint_type": "openai-chat"}, "did you mean 'backend'?"),
+        ({"host": "h"}, "did you mean 'base_url'?"),
+        ({"save_result": True}, "--save-result is a flag of the command alone"),
         ({"backend": "tgi"}, "backend: tgi: TGI's own"),
     ],
 )
