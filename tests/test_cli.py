@@ -193,7 +193,7 @@ def test_verbs_help_themselves(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["bnech"], "no verb 'bnech'"),
+        (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, ladder"),
         (["profiles", "hihg-load"], "did you mean 'high-load'?"),
         (["report", "absent"], "absent is not a run directory"),
     ],
