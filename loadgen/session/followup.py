@@ -57,6 +57,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "stop_rule": outcome.rule,
             "requests": max(1, len(outcome.records) if planned is None else planned),
             "journal_error": journal_error,
+            "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
         }
     )
 

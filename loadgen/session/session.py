@@ -22,7 +22,9 @@ from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
+from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.address import is_loopback
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
@@ -195,7 +197,7 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, title, during, journal, rules, self.interrupts)
+            watch = Watch(display, title, during, journal, rules, self.interrupts, self._text_tokenizer())
             outcome = measure(made, options, watch)
             with importing():
                 from loadgen.results.run_directory import Result
@@ -269,6 +271,13 @@ class Session(msgspec.Struct, frozen=True):
         sensing.sample_idle(_IDLE_S)
         return sensing
 
+    def _text_tokenizer(self) -> TextTokenizer | None:
+        """The model's tokenizer, where it is on this machine: it counts what the server does not."""
+        subject = self.subject
+        if subject.engine.simulated:
+            return None
+        return text_tokens.find((subject.tokenizer, subject.model_root, subject.model))
+
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
 
@@ -318,7 +327,7 @@ class Session(msgspec.Struct, frozen=True):
         reset: str,
     ) -> StartFacts:
         """What is known before the first request of the run itself."""
-        local = self.local
+        local, tokenizer = self.local, self._text_tokenizer()
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = devices(sensing) if sensing is not None else {}
         environment = {**describe(), "git": git_state(), **sensed}
@@ -348,6 +357,7 @@ class Session(msgspec.Struct, frozen=True):
             cell=self.cell,
             requests=made.total or 1,
             repeated_prompts=plan.repeated_prompts(made),
+            text_tokenizer=str(tokenizer.directory) if tokenizer is not None else "",
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
             cache_reset=reset,
