@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from loadgen.protocol import engines
 from loadgen.results import run_place
 from loadgen.roofline.flags import Flags
 from loadgen.session import signals
@@ -81,6 +82,8 @@ def calibrated(facts: Facts) -> LateFacts:
 
 
 def bounded(facts: Facts, flags: Flags) -> LateFacts:
-    """What the machine could do at best, or why that is not known."""
+    """What the machine could do at best, or why that is not known; not asked of a hosted API's."""
+    if engines.by_name(facts.server.engine).hosted and flags == Flags():
+        return {}
     bound, why = run_roofline.ceiling(facts, flags)
     return {"ceiling": bound, "no_ceiling": why}
