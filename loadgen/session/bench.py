@@ -134,7 +134,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
 
 def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
-    profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
+    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         run_metadata.check(workload)
         if workload.ladder is not None and options.repeat > 1:

@@ -21,6 +21,7 @@ DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
 NOT_HERE = "neither a directory nor in the local Hugging Face cache"
 _ENDS = (".json", ".model", ".txt")  # of a tokenizer's and a model's files
 _OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
+_TOKENIZER = ("tokenizer.json", "vocab.json", *_OPAQUE)
 _LONGEST_NAME = 200  # characters of a name of the hub, which has 96
 _MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
 _MOST_IDS = 1 << 22  # the greatest id; the largest vocabulary has some 300 000
@@ -74,6 +75,15 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
         vocabulary = Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
     vocabulary = vocabulary or default_vocabulary()
     return Vocabulary(vocabulary.allowed, "; ".join([vocabulary.source, *missing]))
+
+
+def find_tokenizer(*models: str) -> Path | None:
+    """The directory of the first of these models, by path or name, that is on this machine with a tokenizer.
+
+    A name is looked up in the local Hugging Face cache; the network is never asked.
+    """
+    directories = (directory for model in models if (directory := locate(model)) is not None)
+    return next((at for at in directories if any((at / file).is_file() for file in _TOKENIZER)), None)
 
 
 def default_vocabulary() -> Vocabulary:
