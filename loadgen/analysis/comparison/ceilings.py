@@ -87,9 +87,10 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
     ceilings = Ceilings(given)
     made = [ceilings.of(run, hardware.config if models.named(run.name) is None else None) for run in reported]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
-    problems = [
-        f"no roofline: {problem}" for problem in dict.fromkeys(problem for _, problem in made) if problem
-    ]
+    reasons = [why for _, why in made]
+    if given is None:  # of a simulation on no machine it goes without saying
+        reasons = [why for run, why in zip(reported, reasons, strict=True) if not run.simulated]
+    problems = [f"no roofline: {problem}" for problem in dict.fromkeys(reasons) if problem]
     return runs, [*filter(None, [unknown]), *problems] if problems else []
 
 
