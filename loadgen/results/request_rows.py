@@ -209,7 +209,7 @@ def _to_standard_output(run: Result, form: str) -> int:
         FORMS[form](rows(run), sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        return ExitCode.UNWRITTEN  # who read it went away
+        return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb
     except OSError as error:
         raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
     return ExitCode.FIGURES
