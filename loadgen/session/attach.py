@@ -12,7 +12,7 @@ from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, signals, transport_choice
+from loadgen.session import embedded_engine, progress, signals, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -62,7 +62,7 @@ def attach(
             access, local = stack.enter_context(launched(options, asked, auth, loop))
             session = _session(options, access, local, 0.0, interrupts)
             try:
-                first_token(session, workload)
+                first_token(session, workload, progress.display(options.quiet))
             except MeasureError:
                 session.check_alive(failed=True)  # why it died explains more
                 raise
@@ -72,7 +72,8 @@ def attach(
             return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
         begun = begun or embedded_engine.begun(options, stack)
         assert begun is not None
-        url = embedded_engine.ready(begun)
+        with progress.display(options.quiet).waiting("starting the embedded engine"):
+            url = embedded_engine.ready(begun)
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
@@ -88,15 +89,19 @@ def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerA
     return ServerAddress(base_url, auth.headers, *certificates, secrets=auth.secrets, loop=loop)
 
 
-def first_token(session: Session, workload: Profile) -> None:
+def first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
     """Check that the server generates: one token, requested as the workload requests them.
 
     Raises MeasureError where none comes.
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    watch = Watch(Display(), "first token", interrupts=session.interrupts)
-    outcome = measure(asked, session.transport_options(asked), watch)
+    display = display or Display()
+    watch = Watch(display, "first token", interrupts=session.interrupts)
+    try:
+        outcome = measure(asked, session.transport_options(asked), watch)
+    finally:
+        display.close()
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
     if failures := outcome.records.failed:
@@ -129,7 +134,13 @@ def _session(
     access = replace(access, plain=transport_choice.likely(options.transport) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
-    served = ServerProbe(access, tls).ask(model, wait_s)
+    probe = ServerProbe(access, tls)
+
+    def what() -> str:
+        return f"waiting for {access.shown_url}" + (f": {probe.reason}" if probe.reason else "")
+
+    with progress.display(options.quiet).waiting(what, wait_s):
+        served = probe.ask(model, wait_s)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)
     # A --model that is a directory has its tokenizer there, as `vllm bench serve` has it.

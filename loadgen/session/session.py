@@ -83,6 +83,10 @@ class Session(msgspec.Struct, frozen=True):
         return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
 
     @property
+    def _simulated(self) -> str:
+        return "SIMULATED " if self.served.engine.simulated else ""
+
+    @property
     def context_limit(self) -> int:
         """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
@@ -101,7 +105,8 @@ class Session(msgspec.Struct, frozen=True):
         from loadgen.validity.sections import Broken, guarded
 
         broken: list[Broken] = []
-        with signals.deferred(self.interrupts) as came:
+        writing = progress.display(self.options.quiet).waiting(f"writing {directory}")
+        with signals.deferred(self.interrupts) as came, writing:
             text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
             texts = {run_directory.REPORT: text + "\n"}
             if self.local is not None and self.local.log is not None:
@@ -142,7 +147,9 @@ class Session(msgspec.Struct, frozen=True):
             return replace(self, access=replace(self.access, secrets=hidden))._run(workload, seed)
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        made = plan.make(workload, self.subject, seed)
+        display = progress.display(self.options.quiet)
+        with display.waiting("making the prompts"):
+            made = plan.make(workload, self.subject, seed)
         if 0 < (limit := self.served.max_model_len) < made.longest:
             raise MeasureError(
                 f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
@@ -151,7 +158,6 @@ class Session(msgspec.Struct, frozen=True):
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(base, workload.name or "bench", started)
-        display = progress.display(self.options.quiet)
         journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
             return self._measured(made, started, display, journal), directory
@@ -171,25 +177,23 @@ class Session(msgspec.Struct, frozen=True):
 
     def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
         options = self.transport_options(made)
-        reset = self._reset_cache()
-        sensing = self._sensing()
+        with display.waiting("emptying the server's prefix cache"):
+            reset = self._reset_cache()
+        sensing = self._sensing(display)
         warmed = self._warm_up(made, options, display)
         if self.options.selftest:
             from loadgen.session import selftest  # no other run pays for it
 
-            selftest.at_the_pace_of(made.profile, options.transport, warmed)
+            with display.waiting("self-test of this client, against a null server", forks=True):
+                selftest.at_the_pace_of(made.profile, options.transport, warmed)
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
-        observer, traces = None, self.options.launching.trace_directory
-        if self.options.observe:
-            observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-            observer.before(_REST_S if len(warmed) else 0.0, meanwhile=import_results)
-            if self.local is not None:
-                self.local.pids()  # searching for them is cheaper while there are few connections
+        traces = self.options.launching.trace_directory
+        observer = self._observer(_REST_S if len(warmed) else 0.0, display)
         during, rules = sampled(observer, sensing), self.options.stop_rules()
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        title = f"{cell}{made.profile.name or 'bench'}"
+        title = f"{self._simulated}{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
@@ -203,6 +207,9 @@ class Session(msgspec.Struct, frozen=True):
             facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
+            if trace is not None:
+                with display.waiting("until the engine has written its trace"):
+                    stack.close()
         health = outcome.health
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
@@ -213,7 +220,7 @@ class Session(msgspec.Struct, frozen=True):
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
             (
                 "the server's counters",  # once they have settled; not waited for after a signal
-                lambda _: {"window": observer.after()} if observer and not outcome.interrupted else {},
+                lambda _: _window(observer, display) if observer and not outcome.interrupted else {},
             ),
             (
                 "the sensors",
@@ -253,14 +260,26 @@ class Session(msgspec.Struct, frozen=True):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
-    def _sensing(self) -> Sampler | None:
+    def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
+        """What scrapes the server's counters, after as long a wait for an idle server."""
+        if not self.options.observe:
+            return None
+        observer = MetricsScraper(self.access, self.root.tls, self.served.model)
+        with display.waiting("settling: until the server is idle", rest_s):
+            observer.before(rest_s, meanwhile=import_results)
+        if self.local is not None:
+            self.local.pids()  # searching for them is cheaper while there are few connections
+        return observer
+
+    def _sensing(self, display: Display) -> Sampler | None:
         """The sensors of this machine, where the server is on it, and its idle power."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
         from loadgen.telemetry import discovery
 
         sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        sensing.sample_idle(_IDLE_S)
+        with display.waiting("measuring idle power", _IDLE_S):
+            sensing.sample_idle(_IDLE_S)
         return sensing
 
     def _target(self, made: Plan) -> Target:
@@ -287,7 +306,7 @@ class Session(msgspec.Struct, frozen=True):
         if not made.profile.warmups:
             return Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        watch = Watch(display, "warm-up", interrupts=self.interrupts)
+        watch = Watch(display, f"{self._simulated}warming up", interrupts=self.interrupts)
         outcome = measure(warmup, options, watch)
         if outcome.signal:
             raise signals.Stopped(outcome.signal)
@@ -365,3 +384,9 @@ class Session(msgspec.Struct, frozen=True):
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
+
+
+def _window(observer: MetricsScraper, display: Display) -> LateFacts:
+    """The server's counters over the run."""
+    with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
+        return {"window": observer.after()}
