@@ -75,10 +75,25 @@ def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.Capture
     assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT])
     assert "============ Serving Benchmark Result ============" in out
     assert "Successful requests:                     4" in out
-    assert "seed 7 (given)" in out
     assert out.endswith(f"run directory: {directory}\n")
+    assert f"\nmore: loadgen report {directory} (" in out
     assert cli.main(["report", str(directory)]) == 0
-    assert out == capsys.readouterr().out + f"run directory: {directory}\n"
+    whole_report = capsys.readouterr().out
+    assert whole_report == (directory / REPORT).read_text()
+    assert "seed 7 (given)" in whole_report
+    block = whole_report[whole_report.index("=") : whole_report.index("verdict:")]
+    assert block in out
+
+
+def test_with_explain_the_whole_report_is_printed_with_every_doubt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        assert bench(server, "--explain") == 0
+    directory = run_directory()
+    out = capsys.readouterr().out
+    assert out == (directory / REPORT).read_text() + f"run directory: {directory}\n"
+    assert "checked and not found: " in out
 
 
 def test_a_seed_that_was_not_given_is_drawn_said_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,8 +105,8 @@ def test_a_seed_that_was_not_given_is_drawn_said_and_kept(capsys: pytest.Capture
     assert bodies[0].isdisjoint(bodies[1])
     seeds = [json.loads((path / RESULT).read_text())["loadgen"]["seed"] for path in Path("runs").iterdir()]
     assert len(set(seeds)) == 2
-    out = capsys.readouterr().out
-    assert all(f"seed {seed} (drawn)" in out for seed in seeds)
+    whole_reports = "".join((path / REPORT).read_text() for path in Path("runs").iterdir())
+    assert all(f"seed {seed} (drawn)" in whole_reports for seed in seeds)
 
 
 def test_two_profiles_print_a_block_each_and_share_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -356,7 +371,7 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     assert pace_ms > 15  # the preset's step takes 20 ms, a machine that stands still longer
     told = capsys.readouterr().out
     assert f"self-test at 4 streams × {1000 / pace_ms:g} tok/s:\n" in told
-    assert "client error P99" in told
+    assert "; error P99: ITL " in told
     (directory,) = (tmp_path / "runs").iterdir()
     own = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
     stored, used = own["calibration"], own["client"]["transport"]

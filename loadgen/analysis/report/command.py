@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from loadgen.errors import UsageError
 from loadgen.results import report, result_block, run_directory
 from loadgen.results.printing import printed
+from loadgen.results.screen import Screen
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, arguments
 from loadgen.workload.paths import place
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = place(asked.places[0])
     if len(asked.places) == 1 and not forms and (not first.exists() or run_directory.is_run(first)):
-        text = report.render(run_directory.load(first), explain=asked.explain, layout=asked.layout)
+        text = report.render(run_directory.load(first), asked.explain, asked.layout, Screen.of(sys.stdout))
         printed(text, sys.stdout)
         return 0
     if asked.explain and not forms:
