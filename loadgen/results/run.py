@@ -128,10 +128,12 @@ class Run:
     def to_pandas(self) -> pandas.DataFrame:
         """The requests as a DataFrame, a row each, missing values as NA.
 
-        Raises LoadgenError without pandas: pip install 'llm-loadgen[pandas]'.
+        Raises LoadgenError without pandas: in the clone, .venv/bin/pip install '.[pandas]'.
         """
         if find_spec("pandas") is None:
-            raise UsageError("to_pandas() needs the pandas extra: pip install 'llm-loadgen[pandas]'")
+            raise UsageError(
+                "to_pandas() needs the pandas extra: in the clone, .venv/bin/pip install '.[pandas]'"
+            )
         import pandas
 
         frame = pandas.DataFrame(self.requests())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.session import embedded_engine, progress, signals, transport_choice
 from loadgen.session.credentials import Credentials, credentials
@@ -21,6 +21,7 @@ from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
+from loadgen.session.which_server import NOTHING_THERE
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
@@ -69,7 +70,10 @@ def attach(
             return session
         if options.base_url is not None:
             access = _attached(options, auth, loop)
-            return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+            try:
+                return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+            except NotReady as error:
+                raise NotReady(error.summary, NOTHING_THERE) if options.default_url else error from None
         begun = begun or embedded_engine.begun(options, stack)
         assert begun is not None
         with progress.display(options.quiet).waiting("starting the embedded engine"):
@@ -80,8 +84,6 @@ def attach(
 
 def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """The address of a server that runs already; raises UsageError."""
-    if options.preset is not None:
-        raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
     base_url = (options.base_url or "").rstrip("/")
     if (options.endpoint or "/v1").startswith("/v1"):
         base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats

@@ -27,7 +27,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import progress, signals, transport_choice
-from loadgen.session.alongside import devices, import_results, sampled
+from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -83,10 +83,6 @@ class Session(msgspec.Struct, frozen=True):
         return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
 
     @property
-    def _simulated(self) -> str:
-        return "SIMULATED " if self.served.engine.simulated else ""
-
-    @property
     def context_limit(self) -> int:
         """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
@@ -123,14 +119,14 @@ class Session(msgspec.Struct, frozen=True):
         return FinishedRun(text, tuple(errors), signal=came[0] if came else 0)
 
     def request(self, workload: Profile, seed: Seed) -> str:
-        """One request of a profile as it would be sent, secrets hidden."""
+        """The first request of a profile as it would be sent, secrets hidden."""
         made = plan.make(workload, self.subject, seed)
         body = made.body(0)
         target = self._target(made)
         shown = tuple((name, HIDDEN) for name, _ in target.headers)
-        head = replace(target, headers=shown).request_head(len(body), "0")
+        head = replace(target, headers=shown).request_head(len(body), f"{self._request_id_prefix()}0")
         hidden = self._secrets(workload)
-        shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False)
+        shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False, separators=(",", ":"))
         return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
 
     def _secrets(self, workload: Profile) -> Secrets:
@@ -220,7 +216,7 @@ class Session(msgspec.Struct, frozen=True):
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
             (
                 "the server's counters",  # once they have settled; not waited for after a signal
-                lambda _: _window(observer, display) if observer and not outcome.interrupted else {},
+                lambda _: counted(observer, display) if observer and not outcome.interrupted else {},
             ),
             (
                 "the sensors",
@@ -253,6 +249,11 @@ class Session(msgspec.Struct, frozen=True):
             )
         return {"fingerprint": self.fingerprints[made.path]}
 
+    @property
+    def _simulated(self) -> str:
+        """What the titles of a display begin with, where no model runs."""
+        return "SIMULATED " if self.served.engine.simulated else ""
+
     def _reset_cache(self) -> str:
         """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
@@ -261,12 +262,10 @@ class Session(msgspec.Struct, frozen=True):
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
-        """What scrapes the server's counters, after as long a wait for an idle server."""
         if not self.options.observe:
             return None
         observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-        with display.waiting("settling: until the server is idle", rest_s):
-            observer.before(rest_s, meanwhile=import_results)
+        settled(observer, rest_s, display)
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections
         return observer
@@ -285,17 +284,21 @@ class Session(msgspec.Struct, frozen=True):
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
 
+    def _request_id_prefix(self) -> str:
+        """Of the ids of a run: the one given, or one of its own, which tells runs apart in a server's log."""
+        given = self.options.request_id_prefix
+        return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
+
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
         options, target = self.options, self._target(made)
-        prefix = options.request_id_prefix
         chosen = transport_choice.choose(options.transport, target, made.streams)
         return TransportOptions(
             target=target,
             transport=chosen.name,
             why_transport=chosen.why,
             http2=options.http2,
-            request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
+            request_id_prefix=self._request_id_prefix(),
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,
@@ -384,9 +387,3 @@ class Session(msgspec.Struct, frozen=True):
             max_model_len=served.max_model_len,
             simulated=served.model_root if served.engine.simulated else "",
         )
-
-
-def _window(observer: MetricsScraper, display: Display) -> LateFacts:
-    """The server's counters over the run."""
-    with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
-        return {"window": observer.after()}

@@ -128,7 +128,7 @@ def test_requests_as_a_frame_need_pandas(server: ScriptedServer, monkeypatch: py
     run = small(server)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pandas", None)
-        with pytest.raises(loadgen.LoadgenError, match=r"pip install 'llm-loadgen\[pandas\]'"):
+        with pytest.raises(loadgen.LoadgenError, match=r"in the clone, .venv/bin/pip install '.\[pandas\]'"):
             run.to_pandas()
     pandas = pytest.importorskip("pandas")
     frame = run.to_pandas()
