@@ -38,7 +38,7 @@ class Cooling:
             return
         began_ns = clock.now_ns()
         end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
-        with self.display.waiting(self._words, self.wanted.at_most_s):
+        with self.display.waiting("cooling down", self.wanted.at_most_s, self._words):
             while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
                 time.sleep(poll_s)
                 hottest = self._hottest_c()
@@ -58,4 +58,4 @@ class Cooling:
         return max(heat, default=None)
 
     def _words(self) -> str:
-        return f"cooling down: {self.hottest_c:.0f} °C, to {self.wanted.to_c:g}"
+        return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"

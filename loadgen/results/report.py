@@ -270,7 +270,7 @@ def _more(result: Result, options: ReportOptions) -> Iterator[str]:
     notes = counted(len(facts.notes) + len(facts.unknown), "note")
     with_notes = "" if notes == "0 notes" else f" ({notes})"
     place = shlex.quote(options.directory)
-    yield f"more{with_notes}: loadgen report {place} (every doubt: add --explain)"
+    yield f"more{with_notes}: loadgen report {place} (doubts: --explain)"
 
 
 def _states(result: Result) -> Iterator[Mark]:

@@ -137,11 +137,10 @@ def _session(
     tls = access.tls()
     model = options.served_model_name or options.model
     probe = ServerProbe(access, tls)
-
-    def what() -> str:
-        return f"waiting for {access.shown_url}" + (f": {probe.reason}" if probe.reason else "")
-
-    with progress.display(options.quiet).waiting(what, wait_s):
+    asking = progress.display(options.quiet).waiting(
+        f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
+    )
+    with asking:
         served = probe.ask(model, wait_s)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)

@@ -37,7 +37,7 @@ from loadgen_servers.process.running import Running, free_port, start
 LOG = "server.log"
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
 _POLL_S = 0.5
-_LOG_WIDTH = 46  # of its log's last line, in a display
+_LOG_WIDTH = 120  # of its log's last line, in a display
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
 
@@ -54,10 +54,9 @@ class Startup(msgspec.Struct, frozen=True):
         """Since it was started."""
         return (clock.now_ns() - self.begin_ns) / 1e9
 
-    def words(self) -> str:
-        """What is waited for, with the last line of its log."""
-        last = "".join(f": {hide(line.strip())}" for line in self.running.tail(1))
-        return f"starting {self.launch.name}{cut(last, _LOG_WIDTH)}"
+    def last_line(self) -> str:
+        """The last line of its log; "" while there is none."""
+        return "".join(cut(hide(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
 
 
 def dry_run(options: Options, settings: ServerSettings) -> str:
@@ -169,7 +168,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     """Wait until /health is ready; raises ServerDied."""
     probe = ServerProbe(access, None)
     launch, running = startup.launch, startup.running
-    with progress.display(quiet).waiting(startup.words, launch.timeout_s):
+    with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
         while (reason := probe.poll()) is not None:
             if (code := running.exit_code()) is not None:
                 raise _death(launch.name, running, f"ended with {code} before it was ready")

@@ -142,7 +142,14 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
     run = start(job, options.transport)
     duration_s = job.duration_ns / 1e9 or None
-    progress = Progress(watch.title, plan.total, run.counters, duration_s, rules.cut_after_s)
+    progress = Progress(
+        watch.title,
+        plan.total,
+        run.counters,
+        duration_s,
+        rules.cut_after_s,
+        max_concurrency=plan.profile.max_concurrency,
+    )
     began_ns, ending = clock.now_ns(), _Ending(run)
     try:
         with watch.interrupts.caught(ending.by_signal), _no_collector(), watch.during:

@@ -38,6 +38,7 @@ class Progress:
     duration_s: float | None = None  # for which requests are sent
     cut_after_s: float | None = None  # when those still under way are cut; None: never
     ending: str = ""  # why it is about to end before its plan
+    max_concurrency: int | None = None
     begin_ns: int = field(default_factory=clock.now_ns)
     ended: int = 0
     failed: int = 0
@@ -89,7 +90,10 @@ class Progress:
     def line(self) -> str:
         """All of it in one line."""
         of = "" if self.total is None else f"/{self.total}"
-        running = max(self.counters.sent - self.counters.ended, 0)
+        # What is sent is counted at once, what has ended ten times a second.
+        running = max(self.counters.sent - max(self.counters.ended, self.ended), 0)
+        if self.max_concurrency is not None:
+            running = min(running, self.max_concurrency)
         parts = [f"{self.title}: {self.ended}{of} done", f"{running} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
@@ -129,22 +133,23 @@ class Shown(Protocol):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Something that is waited for: what it is, since when, and for how long at most."""
+    """Something that is waited for: what it is, since when, for how long at most, and how it stands."""
 
-    what: Callable[[], str]
+    what: str
     at_most_s: float | None
     begin_ns: int
+    detail: Callable[[], str] = str
 
     @property
     def share(self) -> None:
         """Unknown: the time it may take is no measure of what is done."""
 
     def line(self) -> str:
-        """What is waited for, how long it has taken, and how long it may take."""
+        """What is waited for, how long it has taken and may take, and how it stands."""
         elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
         parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
         parts += [f"at most {_duration(self.at_most_s)}"] if self.at_most_s else []
-        return " · ".join(filter(None, (self.what(), " of ".join(parts))))
+        return " · ".join(filter(None, (self.what, " of ".join(parts), self.detail())))
 
 
 class Display:
@@ -158,7 +163,11 @@ class Display:
 
     @contextmanager
     def waiting(
-        self, what: str | Callable[[], str], at_most_s: float | None = None, forks: bool = False
+        self,
+        what: str,
+        at_most_s: float | None = None,
+        detail: Callable[[], str] = str,
+        forks: bool = False,
     ) -> Iterator[None]:
         """Show meanwhile what is waited for, where that takes longer than a moment.
 
@@ -183,10 +192,14 @@ class _Visible(Display):
 
     @contextmanager
     def waiting(
-        self, what: str | Callable[[], str], at_most_s: float | None = None, forks: bool = False
+        self,
+        what: str,
+        at_most_s: float | None = None,
+        detail: Callable[[], str] = str,
+        forks: bool = False,
     ) -> Iterator[None]:
         """Show meanwhile what is waited for."""
-        wait = Wait((lambda: what) if isinstance(what, str) else what, at_most_s, clock.now_ns())
+        wait = Wait(what, at_most_s, clock.now_ns(), detail)
         over = threading.Event()
         thread = threading.Thread(target=self._repeat, args=(wait, over), name="waiting", daemon=True)
         if forks:

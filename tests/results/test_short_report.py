@@ -58,7 +58,7 @@ def test_ten_lines_at_most_say_what_a_run_without_failures_is(name: str, width: 
     assert len(lines) <= 10
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("verdict: ")
-    assert lines[-1] == "more: loadgen report runs/r (every doubt: add --explain)"
+    assert lines[-1] == "more: loadgen report runs/r (doubts: --explain)"
 
 
 def test_what_matters_of_a_run_stands_in_this_order() -> None:

@@ -82,7 +82,10 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
         lines.show(shown)
         now.at_ns += SECOND // 2
     lines.close()
-    assert stream.getvalue().splitlines() == ["smoke: 0/10 done · 0 running"] * 2
+    assert stream.getvalue().splitlines() == [
+        "smoke: 0/10 done · 0 running · 10 s",
+        "smoke: 0/10 done · 0 running · 20 s",
+    ]
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
@@ -136,19 +139,20 @@ def test_what_is_left_is_time_or_the_last_answers(
 
 
 @pytest.mark.parametrize(
-    ("at_most_s", "after_s", "line"),
+    ("at_most_s", "after_s", "detail", "line"),
     [
-        (None, 0, "settling"),
-        (3.0, 0, "settling · at most 3 s"),
-        (None, 61, "settling · 1:01"),
-        (600.0, 12, "settling · 12 s of at most 10:00"),
-        (0.0, 1, "settling · 1 s"),
+        (None, 0, "", "settling"),
+        (3.0, 0, "", "settling · at most 3 s"),
+        (None, 61, "", "settling · 1:01"),
+        (600.0, 12, "", "settling · 12 s of at most 10:00"),
+        (600.0, 12, "2 run", "settling · 12 s of at most 10:00 · 2 run"),
+        (0.0, 1, "", "settling · 1 s"),
     ],
 )
 def test_a_wait_says_for_what_and_how_long(
-    at_most_s: float | None, after_s: int, line: str, now: Clock
+    at_most_s: float | None, after_s: int, detail: str, line: str, now: Clock
 ) -> None:
-    wait = Wait(lambda: "settling", at_most_s, now())
+    wait = Wait("settling", at_most_s, now(), lambda: detail)
     now.at_ns += after_s * SECOND
     assert (wait.line(), wait.share) == (line, None)
 
@@ -162,11 +166,12 @@ class Hasty(Lines):
 @pytest.mark.realtime
 def test_a_log_has_a_line_now_and_then_while_something_is_waited_for() -> None:
     stream, counter = io.StringIO(), itertools.count()
-    with Hasty(stream).waiting(lambda: f"poll {next(counter)}", 9.0):
+    with Hasty(stream).waiting("starting", 9.0, lambda: f"poll {next(counter)}"):
         while stream.getvalue().count("\n") < 3:
             time.sleep(0.001)
     written = stream.getvalue()
-    assert [line.partition(" · ")[0] for line in written.splitlines()[:3]] == ["poll 0", "poll 1", "poll 2"]
+    last = [line.rpartition(" · ")[2] for line in written.splitlines()[:3]]
+    assert last == ["poll 0", "poll 1", "poll 2"]
     assert [thread.name for thread in threading.enumerate() if thread.name == "waiting"] == []
     assert stream.getvalue() == written
 
@@ -190,7 +195,7 @@ def test_no_thread_runs_where_something_forks() -> None:
 
 def test_a_line_of_a_log_has_80_columns_at_most(now: Clock) -> None:
     stream = io.StringIO()
-    Lines(stream).show_wait(Wait(lambda: "waiting for the server: " + "not ready yet, " * 9, 600.0, now()))
+    Lines(stream).show_wait(Wait("waiting for it: " + "not ready yet, " * 9, 600.0, now()))
     lines = stream.getvalue().splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 80
@@ -218,3 +223,13 @@ def test_only_a_terminal_that_can_erase_has_a_bar(
     monkeypatch.setattr(sys, "stderr", stream())
     monkeypatch.setenv("TERM", term)
     assert type(live.display(quiet=False)) is kind
+
+
+def test_no_more_requests_run_than_may(now: Clock) -> None:
+    shown = progress(now)
+    shown.max_concurrency = 2
+    shown.counters.publish(9, 3, 0)
+    assert shown.line() == "smoke: 0/10 done · 2 running · 0 s left"
+    shown.max_concurrency = None
+    shown.ended = 5
+    assert shown.line() == "smoke: 5/10 done · 4 running · 0 s left"

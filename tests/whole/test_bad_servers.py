@@ -96,7 +96,7 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     code = f"print({words!r}, flush=True)\ntime.sleep(0.5)\nos._exit(1)"
     assert cli.main(["bench", "--launch-command", launch_command(tmp_path, code), *LOAD]) == 1
     said = capsys.readouterr().err
-    assert re.search(r"^starting command: \{'model': 'm', 'api_key': \*", said, re.M)
+    assert re.search(r"^starting command · .*\{'model': 'm', 'api_key': \*", said, re.M)
     assert "\n  | {'model': 'm', 'api_key': ***" in said
     assert "hush" not in said
 
@@ -139,7 +139,7 @@ def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
     line = launch_command(tmp_path, HANGS)
     assert cli.main(["bench", "--launch-command", line, *LOAD, "--launch-timeout-sec", "1.5"]) == 1
     said = capsys.readouterr().err
-    assert re.search(r"^starting command: loading weights · \d s of at most 2 s$", said, re.M)
+    assert re.search(r"^starting command · \d s of at most 2 s · loading weights$", said, re.M)
 
 
 @pytest.mark.parametrize(
