@@ -147,6 +147,7 @@ class _Table:
             engine=facts.get("engine", "") or self.engine,
             machine=csv_tables.machine(facts.get("machine", ""), _whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
+            simulated=_simulated(facts),
             remarks=(*filter(None, [facts.get("note")]), *remarks),
         )
 
@@ -177,6 +178,7 @@ class _Table:
         return replace(
             run,
             figures={**values, **run.figures},
+            simulated=_simulated(facts),
             memory_bytes=memory if memory is not None else run.memory_bytes,
             remarks=(*run.remarks, *remarks),
         )
@@ -187,6 +189,11 @@ class _Table:
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
 
 
+def _simulated(facts: Mapping[str, str]) -> str:
+    """The preset of a simulation, which a row of ours does not name."""
+    return "an unnamed preset" if "SIMULATED" in facts.get("note", "") else ""
+
+
 def _is_figure(key: str) -> bool:
     return _FIGURES.fullmatch(key) is not None or key in _NUMERIC
 
@@ -194,6 +201,8 @@ def _is_figure(key: str) -> bool:
 def _load(facts: Mapping[str, str], named: str) -> Load:
     limit, length = _whole(facts.get("max_concurrency", "")), _whole(facts.get("input_length", ""))
     prompts, answer = _whole(facts.get("prompts", "")), _whole(facts.get("output_length", ""))
+    if limit is None:
+        limit = titles.concurrency(facts.get("load", "") or named)
     facts_of_it = (f"{count} {noun}" for noun, count in (("at a time", limit), ("prompts", prompts)) if count)
     return Load(
         name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
