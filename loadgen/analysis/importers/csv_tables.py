@@ -17,6 +17,7 @@ from loadgen.results.speed_formulas import FORMULAS, OUTPUT, converted
 from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
 
 TABLE, SPEEDS = "table", "speed table"
+UNNAMED = "an unnamed preset"  # of a simulation in someone's copy
 SPEED = "speed_tok_s"
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
@@ -160,5 +161,6 @@ def rung(row: SpeedRow, source: str) -> Reported:
         machine=machine(row.gpu, row.gpu_num),
         memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
         speed_formula=row.formula,
+        simulated=UNNAMED if "SIMULATED" in row.note else "",
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang, titles
+from loadgen.analysis.importers import blocks, commands, csv_tables, headings, json_fields, sglang, titles
 from loadgen.analysis.importers.blocks import PastedBlock
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
 from loadgen.analysis.run_summary import Load, Reported, short_name, simulation
@@ -26,7 +26,6 @@ _OPEN_HEADING = re.compile(r"\s*+<h[1-6]\b[^<>]{0,300}>(?:(?!</h[1-6]>).){0,300}
 _SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of ([\w./-]{1,60}))?")
 _SERVER = re.compile(r"[\s>#*]{0,20}server: ([^,]{1,60}), model (\S{1,200}?),(?:\s|$)")
 _VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVALID)\b")
-_UNNAMED = "an unnamed preset"
 _MOST_LINES = 5  # of a heading
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
@@ -50,7 +49,7 @@ class _Pasted:
         """Take what a line of our report below the block has."""
         if (verdict := _VERDICT.match(line)) is not None and not self.level:
             self.level = verdict[2]
-            self.simulated = self.simulated or _UNNAMED * bool(verdict[1])
+            self.simulated = self.simulated or csv_tables.UNNAMED * bool(verdict[1])
 
 
 def read(text: str, path: Path) -> list[Reported]:
@@ -104,7 +103,7 @@ def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     pasted = _Pasted(line, subject, commands.asked(above))
     for text in above:
         if (simulated := _SIMULATED.match(text)) is not None:
-            pasted.simulated = simulated[1] or _UNNAMED
+            pasted.simulated = simulated[1] or csv_tables.UNNAMED
         elif (server := _SERVER.match(text)) is not None:
             pasted.engine = server[1]
             pasted.asked.setdefault("model", server[2])

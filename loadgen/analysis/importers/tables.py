@@ -147,7 +147,7 @@ class _Table:
             engine=facts.get("engine", "") or self.engine,
             machine=csv_tables.machine(facts.get("machine", ""), _whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
-            simulated=_simulated(facts),
+            simulated=csv_tables.UNNAMED if "SIMULATED" in facts.get("note", "") else "",
             remarks=(*filter(None, [facts.get("note")]), *remarks),
         )
 
@@ -178,7 +178,6 @@ class _Table:
         return replace(
             run,
             figures={**values, **run.figures},
-            simulated=_simulated(facts),
             memory_bytes=memory if memory is not None else run.memory_bytes,
             remarks=(*run.remarks, *remarks),
         )
@@ -187,11 +186,6 @@ class _Table:
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")
         unit = unit.upper().replace("I", "")
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
-
-
-def _simulated(facts: Mapping[str, str]) -> str:
-    """The preset of a simulation, which a row of ours does not name."""
-    return "an unnamed preset" if "SIMULATED" in facts.get("note", "") else ""
 
 
 def _is_figure(key: str) -> bool:
