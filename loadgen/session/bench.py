@@ -22,11 +22,13 @@ from loadgen.session import progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.options import Options
+from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
+from loadgen.workload.vocabulary import NOT_HERE, located_tokenizer
 
 if TYPE_CHECKING:
     from loadgen.results.run_directory import Result
@@ -46,11 +48,28 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
         printed(dry_run(options, asked), sys.stdout)
         return 0
     seed = seeded(options)
+    if options.print_request and options.launching.wanted:
+        options = _leaving_nothing(options, stack)
     session = attach(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
         printed(session.request(profiles[0], seed), sys.stdout)
         return 0
     return _run_all(session, profiles, seed)
+
+
+def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
+    """The options with a place for a server's log that is gone when `stack` ends, unless by an error."""
+    import shutil  # few commands need them
+    import tempfile
+
+    directory = tempfile.mkdtemp(prefix="loadgen-")
+
+    def remove(error: object, *_: object) -> None:
+        if error is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    stack.push(remove)
+    return replace(options, run_dir=directory)
 
 
 def seeded(options: Options) -> Seed:
@@ -115,7 +134,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
 
 def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
-    profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
+    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         run_metadata.check(workload)
         if workload.ladder is not None and options.repeat > 1:
@@ -129,7 +148,14 @@ def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
     run_metadata.parse_metadata(options.metadata)
     result_block.layout(options.layout)
+    if options.preset is not None and (options.base_url is not None or options.launching.wanted):
+        raise UsageError(
+            "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
+        )
     roofline_flags(options).check()
+    _check_tokenizer(options.tokenizer)
+    if options.no_effect:
+        _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if instead := transport_choice.check(options.transport):
         _LOG.warning("%s", instead)
     if options.http2:
@@ -138,19 +164,39 @@ def check(options: Options) -> None:
         if not (options.base_url or "").startswith("https"):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
         if find_spec("h2") is None:
-            raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
-    if options.saves:
+            raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
+    if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
+def _check_tokenizer(tokenizer: str | None) -> None:
+    """Raise UsageError for a path without a tokenizer; a name of the hub that is not here is only noted."""
+    if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
+        return
+    if located_tokenizer(tokenizer) is None:
+        without = "prompts of token ids, the default where the API takes them, are drawn without it"
+        _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
+
+
+def _shown(run: Result, directory: Path, options: Options) -> str:
+    """What standard output is given of a run: the whole report is in its directory."""
+    from loadgen.results import report
+    from loadgen.results.screen import Screen
+
+    screen = Screen.of(sys.stdout)
+    if options.explain:
+        return report.render(run, True, options.layout, screen)
+    return report.short(run, str(directory), options.layout, screen)
+
+
 def finish(session: Session, run: Result, directory: Path) -> int:
-    """Write the files, print the report, and give the exit code; the files come first."""
+    """Write the files, print what matters of the report, and give the exit code; the files come first."""
     from loadgen.results.vllm_json import write_result
     from loadgen.validity.verdict import Level
 
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
-    lines, errors = [kept.text, f"run directory: {directory}"], list(kept.errors)
+    lines, errors = [_shown(run, directory, options), f"run directory: {directory}"], list(kept.errors)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:

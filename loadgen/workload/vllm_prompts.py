@@ -127,7 +127,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
         transformers = importlib.import_module("transformers")
     except ImportError:
         raise UsageError(
-            f"--prompt-format {prompt_format} needs the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+            f"texts ({prompt_format}) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
         ) from None
     finally:
         logging.disable(before)
