@@ -25,6 +25,9 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
+PAGES = {OUTPUT: "Qwen2 and Qwen2.5 pages", TOTAL: "Qwen3 pages"}  # that publish each as `Speed (tokens/s)`
+
+
 def converted(speed_tok_s: float, source: str, target: str, prompt_tokens: int, output_tokens: int) -> float:
     """What one formula's speed is by another: the same request, the same seconds."""
     seconds = FORMULAS[source](prompt_tokens, output_tokens, 1.0) / speed_tok_s

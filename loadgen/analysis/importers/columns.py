@@ -9,6 +9,7 @@ import msgspec
 
 from loadgen.analysis.importers import blocks, numbers
 from loadgen.analysis.importers.numbers import AmbiguousError
+from loadgen.results.speed_formulas import FORMULAS
 
 SPEED = "speed_tok_s"
 DECODE = "decode_tok_s"  # of one request: one over its time per token
@@ -67,6 +68,8 @@ def column(title: str) -> TableColumn:
     A latency without a unit is not known.
     """
     plain = " ".join(title.lower().split())
+    if "".join(plain.split()) in FORMULAS:  # a speed under its formula's name
+        return TableColumn(SPEED)
     parted = _UNIT.fullmatch(plain)
     base, unit = (
         ((parted[1] or parted[3] or "").strip(), parted[2] or parted[4] or "") if parted else (plain, "")

@@ -141,6 +141,10 @@ def rung(row: SpeedRow, source: str) -> Reported:
     """A row of a speed ladder as a run; its output throughput only where the speed's formula is known."""
     speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
     figures = {SPEED: speed}
+    if row.ttft_ms:
+        figures["mean_ttft_ms"] = float(row.ttft_ms)
+    if row.decode_tok_s:
+        figures["mean_tpot_ms"] = 1e3 / float(row.decode_tok_s)
     if row.formula in FORMULAS:
         lengths = row.input_length, row.output_length
         figures["output_throughput"] = converted(speed, row.formula, OUTPUT, *lengths)

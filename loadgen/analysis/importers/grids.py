@@ -19,6 +19,7 @@ _ELEMENT = re.compile(r"<(/?)(table|tr|th|td)\b([^<>]{0,300})>", re.IGNORECASE)
 _SPAN = re.compile(r"(row|col)span\s*=\s*[\"']?(\d{1,4})", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]{1,300}>")
 _ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
+_SPEED = re.compile(r"speed|/ ?time", re.IGNORECASE)
 _PIPE = re.compile(r"(?<!\\)\|")
 
 
@@ -173,12 +174,13 @@ def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
     return Grid(("Model", *titles) if margin else titles, filled, begin + 1, end)
 
 
-_END = re.compile(r"(?:Speed|\[)")  # what stands below our tables
+# What stands below our tables.
+_END = re.compile(r"(?:Speed|Server:|TTFT |\[|\d+ (?:or \d+ )*tokens|[\w(+]{1,20}\)?/time)")
 
 
 def _key(titles: Sequence[str]) -> int:
     """The column that every row has on its first line: the speed, else the first."""
-    return next((at for at, title in enumerate(titles) if "speed" in title.lower()), 0)
+    return next((at for at, title in enumerate(titles) if _SPEED.search(title) is not None), 0)
 
 
 def _fits(line: str, spans: Sequence[tuple[int, int]]) -> bool:

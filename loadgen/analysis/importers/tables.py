@@ -74,7 +74,8 @@ class _Table:
         self.grid, self.path, self.subject, self.engine = grid, path, subject, engine
         self.columns = [columns.column(title) for title in grid.titles]
         notes = "\n".join(below)
-        stated = [formula for formula in FORMULAS if formula in notes]
+        titled = ["".join(title.split()) for title in grid.titles]
+        stated = [each for each in FORMULAS if each in titled] or [each for each in FORMULAS if each in notes]
         self.formula = stated[0] if len(stated) == 1 else ""
         generated = _GENERATED.search(notes)
         self.output_length = int(generated[1]) if generated else GENERATED

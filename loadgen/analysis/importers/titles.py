@@ -54,6 +54,7 @@ _CONNECTING = frozenset({
 _ABOUT_STORING = frozenset({
     "dtype", "precision", "quant", "quantization", "quantized", "weight", "weights",
 })  # fmt: skip
+_AS_TRAINED = frozenset({"BF16"})  # which is no part of a name
 _OF_THE_CACHE = frozenset({
     "activation", "activations", "attention", "cache", "kv", "kvcache", "kv-cache",
 })  # fmt: skip
@@ -107,8 +108,8 @@ def concurrency(load: str) -> int | None:
 
 def with_storage(model: str, quantization: str) -> str:
     """A checkpoint's name with how its weights are stored, unless it has that already: of GGUF the kind."""
-    if not model:
-        return quantization
+    if not model or quantization.upper() in _AS_TRAINED:
+        return model or quantization
     stored = models.suffix(model).upper()
     apart = not stored or (stored == "GGUF" and quantization.upper() != stored)
     return f"{model}-{quantization}" if quantization and apart else model
@@ -234,6 +235,8 @@ def _joined(words: Sequence[str]) -> str:
     last = plain[-1:]
     if len(plain) > 1 and last[0].upper() == "GGUF":
         plain = [*plain[:-2], *last, plain[-2]] if _stores(plain[-2]) else plain
+    if len(plain) > 1 and plain[-1].upper() in _AS_TRAINED:
+        plain.pop()
     return "-".join(plain)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from builders.published_runs import PUBLISHED
 from loadgen.analysis.audit.findings import audit
@@ -66,6 +68,21 @@ def test_answers_of_another_length_are_those_of_the_speed(form: str) -> None:
     assert run.load.output_len == 128
     speed = float(row.speed_tok_s or 0)
     assert run.figures["output_throughput"] == converted(speed, TOTAL, OUTPUT, 6144, 128)
+
+
+@pytest.mark.parametrize("form", ["text", "md", "csv"])
+def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> None:
+    timed = {"ttft_ms": Decimal("12.87"), "decode_tok_s": Decimal("130.78")}
+    rows = [replace(row, **timed, formula=TOTAL, note="SIMULATED, no model ran") for row in LADDER]
+    rows = [row for row in rows if row.quantization == "FP8" and row.speed_tok_s]
+    path = tmp_path / f"ladder.{form}"
+    path.write_text(speed_tables.render(rows, form), "utf-8")
+    runs = sources.read([str(path)]).reported
+    for run, row in zip(runs, rows, strict=True):
+        assert run.figures["mean_ttft_ms"] == 12.87
+        assert run.figures["mean_tpot_ms"] == 1e3 / 130.78
+        assert (run.name, run.figures["speed_tok_s"]) == ("Qwen3-0.6B-FP8", float(row.speed_tok_s or 0))
+        assert (run.speed_formula, run.simulated) == (TOTAL, "an unnamed preset")
 
 
 @pytest.mark.parametrize(
