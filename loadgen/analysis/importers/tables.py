@@ -88,12 +88,12 @@ class _Table:
         rows = [*self._facts()]
         if not {SPEED, "input_length"} <= keys:
             return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
-        rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
-        published = [_published(speed) for _, _, speed in rungs]
+        rungs = [(row, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
+        published = [_published(speed) for _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
-            self._climbed(row, facts, (known and other) or speed)
-            for (row, facts, speed), other in zip(rungs, published, strict=True)
+            self._climbed(row, replace(other, note=speed.note) if known and other else speed)
+            for (row, speed), other in zip(rungs, published, strict=True)
         ]
 
     def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
@@ -171,7 +171,7 @@ class _Table:
             output_length=_whole(facts.get("output_length", "")) or self.output_length,
         )
 
-    def _climbed(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
+    def _climbed(self, row: Row, speed: SpeedRow) -> Reported:
         """A rung as a run, with what else its row has."""
         values, remarks = self._figures(row)
         memory = self._bytes(values.pop("memory", None))
