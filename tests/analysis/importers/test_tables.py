@@ -184,6 +184,27 @@ def test_a_table_with_a_load_column_is_a_run_a_row(page: str) -> None:
     assert [each.level for each in found] == [Level.INVALID] * 2
 
 
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        "Model,Load,Concurrency,tok/s,TTFT (ms),P99 TTFT (ms),TPOT (ms)\n"
+        "Qwen3-8B-FP8,high,8,298.07,495.44,800,22.59\nQwen3-8B-FP8,low,1,111.15,23.06,30,8.88\n",
+        "Model;Load;Concurrency;Output tok/s;TTFT (s);P99 TTFT (ms);TPOT (ms)\n"
+        "Qwen3-8B-FP8;high;8;298,07;0,49544;800,0;22,59\nQwen3-8B-FP8;low;1;111,15;0,02306;30,0;8,88\n",
+        "Model,Quantization,Scenario,Throughput (tok/s),Mean TTFT (ms),TTFT P99 (ms),TPOT (ms),Users\n"
+        "Qwen3-8B,FP8,high,298.07,495.44,800,22.59,8\nQwen3-8B,FP8,low,111.15,23.06,30,8.88,1\n",
+    ],
+)
+def test_a_sheet_is_read_as_a_table_is(sheet: str, tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    path.write_text(sheet, "utf-8")
+    runs = sources.read([str(path)]).reported
+    assert [(run.name, run.load.name, run.load.max_concurrency) for run in runs] == [
+        row[:3] for row in WANTED
+    ]
+    assert [run.figures for run in runs] == [row[3] for row in WANTED]
+
+
 def test_a_table_without_a_model_is_of_the_heading_above() -> None:
     table = (
         "| Load | tok/s | TPOT (ms) |\n|---|---|---|\n| high | 298.07 | 22.59 |\n| low | 111.15 | 8.88 |\n"
