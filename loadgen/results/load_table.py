@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.metrics.repeats import t_quantile
 from loadgen.metrics.vllm_keys import Figures, statistics, throughputs
-from loadgen.protocol.layout import counted, wrapped
+from loadgen.protocol.layout import WIDTH, counted, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import speed_tables
 from loadgen.results.run_directory import Result
@@ -114,6 +115,7 @@ FIGURES = (
     LoadFigure("failed", "failed"),
     LoadFigure("speed_tok_s", "speed tok/s"),
 )
+_SPARED = ("median_ttft_ms", "request_throughput", "mean_e2el_ms", "p99_ttft_ms")  # in a narrow table
 _SPREAD = ("output_throughput",)  # what has room for its interval on a terminal
 
 
@@ -195,9 +197,22 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
 def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
     lines = wrapped(printable(title(rows) or UNNAMED), "  ")
-    drawn = speed_tables.text(table(rows)).splitlines()
+    drawn = speed_tables.text(_fitted(table(rows))).splitlines()
     below = (line for note in (*legend(rows), *notes) for line in wrapped(printable(note), "  "))
     return "\n".join([*lines, *drawn, *below]) + "\n"
+
+
+def _fitted(whole: Table) -> Table:
+    """The table without what may be left out of it, as far as needed for its cells to stay whole."""
+    for key in _SPARED:
+        if speed_tables.natural_width(whole) <= WIDTH:
+            break
+        keep = [at for at, column in enumerate(whole.columns) if column.key != key]
+        columns = tuple(whole.columns[at] for at in keep)
+        whole = replace(
+            whole, columns=columns, body=tuple(tuple(row[at] for at in keep) for row in whole.body)
+        )
+    return whole
 
 
 def legend(rows: Sequence[LoadRow]) -> list[str]:

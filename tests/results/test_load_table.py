@@ -92,3 +92,18 @@ def test_our_own_runs_are_rows_with_their_figures() -> None:
     assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means) / 2)
     assert made.figures["failed"].mean == 0
     assert made.verdict == first.verdict.level.value
+
+
+def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
+    keys = [figure.key for figure in load_table.FIGURES if figure.key != "request_goodput"]
+    rows = [
+        row(
+            figures={key: Mean(123456.0, 12.0) for key in keys}, runs=n, input_len=1000.0 * n, verdict="VALID"
+        )
+        for n in (1, 2)
+    ]
+    lines = load_table.text(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "P50" not in " ".join(lines[:4])
+    assert "1000 / 16" in lines[5]
+    assert "median_ttft_ms" in [column.key for column in load_table.table(rows).columns]

@@ -81,7 +81,11 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
         assert "served_model_name" not in text
     out = capsys.readouterr().out
     assert {row.note for row in found} == {"SIMULATED, no model ran"}
-    assert out.startswith(f"input 1: {found[0].speed_tok_s} tok/s (SIMULATED, no model ran)\n")
+    first = found[0]
+    assert out.startswith(
+        f"input 1: TTFT {first.ttft_ms} ms, decode {first.decode_tok_s} tok/s, "
+        f"(prompt+output)/time {first.speed_tok_s} tok/s (SIMULATED, no model ran)\n"
+    )
     assert out.endswith(f"tables and runs: {place}\n")
 
 
