@@ -233,6 +233,13 @@
       return [best, least];
     }
 
+    // The point of another curve whose value holds at x: that of a share or a step until the next, else one near it.
+    held(curve, x, px, shares) {
+      if (curve.form === "steps" || shares) return curve.xs.findLastIndex((at) => at !== null && at <= x);
+      const [index, far] = this.nearest(curve, px);
+      return far <= NEAR ? index : -1;
+    }
+
     hover(px, py) {
       if (this.spans.length) {
         const ats = this.spans.flatMap(([, , , each]) => each);
@@ -260,15 +267,19 @@
         for (const [name, begin, end] of this.row(this.anchor[1]))
           rows.push([name, `${written(begin)} to ${written(end)} ${across} (${written(Number((end - begin).toPrecision(4)))} s)`]);
       } else this.curves.forEach((curve, which) => {
-        const [index, far] = which === this.anchor[0] ? [this.anchor[1], 0] : this.nearest(curve, px);
-        if (index < 0 || (far > NEAR && curve.form !== "steps" && curve.form !== "line")) return;
-        const [at, y] = [curve.xs[index], curve.ys[index]];
-        if (curve.labels.length && !curve.name) { if (far < 4) head += `, ${curve.labels[index]}`; return; }
+        if (curve.labels.length && !curve.name) {
+          const [label, far] = this.nearest(curve, px);
+          if (far < 4) head += `, ${curve.labels[label]}`;
+          return;
+        }
+        const index = which === this.anchor[0] ? this.anchor[1] : this.held(curve, x, px, shares);
+        if (index < 0 && !shares) return;
+        const [at, y] = index < 0 ? [x, 0] : [curve.xs[index], curve.ys[index]];
         const name = this.curves.length > 1 && curve.name ? curve.name : "";
         if (curve.form === "steps" && which === this.anchor[0] && !shares && index + 1 < curve.xs.length)
           head = `${written(at)} to ${written(curve.xs[index + 1])} ${across}`;
         rows.push([name, up === "requests" && y === 1 ? "1 request" : `${written(y)} ${up}`]);
-        dots += `M${this.at(this.x, curve.form === "steps" ? x : at)} ${this.at(this.y, y)}h0`;
+        dots += `M${this.at(this.x, curve.form === "steps" || shares ? x : at)} ${this.at(this.y, y)}h0`;
       });
       this.dots.setAttribute("d", dots);
       this.line(px);

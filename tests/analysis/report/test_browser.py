@@ -70,9 +70,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Decision.FASTER, marks=(EVIL,), roofline=0.6),
     )
     campaign = directory / "campaign.html"
-    campaign.write_text(html.render(document(runs, [found], (), [EVIL])), "utf-8")
+    whole = document(runs, [found], (), [EVIL])
+    campaign.write_text(html.render(whole), "utf-8")
     result = json.loads(json.dumps(run.json()))
-    return {"single": single, "campaign": campaign, "result": result, "comparison": found}
+    return {
+        "single": single,
+        "campaign": campaign,
+        "result": result,
+        "comparison": found,
+        "compared": whole.compared[0],
+    }
 
 
 RUN = made_runs.run(failed=1)
@@ -244,6 +251,23 @@ def test_every_kind_of_picture_has_values_under_the_pointer(
         page.mouse.move(0, 0)
         assert page.locator(".tip:visible").count() == 0
     assert watched.said == []
+
+
+@pytest.mark.realtime
+def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: dict[str, Any]) -> None:
+    drawn = next(panel for panel in pages["compared"].distributions if panel.key == "e2el-distribution")
+    with Watched(browser, pages["campaign"]) as page:
+        found = page.locator("#load-1-e2el-distribution")
+        found.locator("svg").scroll_into_view_if_needed()
+        box = found.locator("svg").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.4 * box["height"])
+        head, *rows = found.locator(".tip > *").all_inner_texts()
+    at_ms = float(re.findall(r"[\d.,]+", head)[0].replace(",", "")) * (1 + 1e-4)  # written in five digits
+    for row, curve in zip(rows, drawn.curves, strict=True):
+        below = curve.y[curve.x <= at_ms]
+        share = below[-1] if len(below) else 0.0
+        assert float(row.rpartition(": ")[2].removesuffix(" %")) == pytest.approx(share, rel=1e-4)
 
 
 @pytest.mark.realtime
