@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ from builders import made_runs
 from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import document
+from loadgen.analysis.report.sample_charts import measured_window
+from loadgen.results.sample_file import KeptSamples
+from loadgen.telemetry.series import SampledSeries
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -285,6 +289,27 @@ def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: di
         assert len(zoomed) > 1
         found.get_by_role("button", name="Show all of it").click()
         assert found.evaluate(ticks) == pytest.approx(before)
+
+
+@pytest.mark.realtime
+def test_samples_are_points_again_where_zoom_pulls_them_apart(browser: Browser, tmp_path: Path) -> None:
+    begin_ns, window_s = measured_window(RUN.records) or (0, 0.0)
+    at_ns = (begin_ns + np.linspace(0, window_s, 200) * 1e9).astype(np.int64)
+    series = SampledSeries("power_w", "GPU 0", at_ns, np.arange(200, dtype=np.float64))
+    run = replace(RUN, samples=KeptSamples((series,)))
+    path = tmp_path / "sampled.html"
+    from loadgen.analysis.report import html  # where there is a browser, there is jinja2
+
+    path.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
+    joined = "one => one.querySelector('[data-part=c]').getAttribute('d').toUpperCase().includes('L')"
+    with Watched(browser, path) as page:
+        found = figure(page, "power")
+        assert found.evaluate(joined)
+        found.locator("svg").focus()
+        page.keyboard.press("+")
+        assert not found.evaluate(joined)
+        page.keyboard.press("0")
+        assert found.evaluate(joined)
 
 
 @pytest.mark.realtime
