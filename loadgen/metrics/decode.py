@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -11,10 +12,12 @@ from msgspec.structs import replace
 from loadgen.arrays import Int64
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.record import UNKNOWN, Record
+from loadgen.metrics.text_tokens import needs_text
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
 from loadgen.protocol import sse, sse_fast, typical
 from loadgen.protocol.http1 import Headers, HttpBody, unframe
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
+from loadgen.protocol.sse_fast import PlainStream
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
@@ -43,6 +46,7 @@ class DecodedStream(msgspec.Struct, frozen=True):
     complete: bool  # the framing's end was seen
     done: bool  # `[DONE]` was seen
     lines: bytes | bytearray = b""  # of JSON; not kept where no message has a remark
+    plain: PlainStream | None = None  # where the texts of `messages` are in this alone
     malformed: str = ""
     fault: bytes | None = None  # as of `sse.Events`
 
@@ -51,7 +55,8 @@ class Decoder(msgspec.Struct, eq=False):
     """Decodes the captures of one run, which share a dialect and whether they were streamed.
 
     `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
-    each prompt and answer of the plan, int64[requests] each.
+    each prompt and answer of the plan, int64[requests] each. `keep_uncounted` keeps the text of answers whose
+    tokens the server did not count, for a tokenizer to count them.
     """
 
     dialect: Dialect
@@ -59,6 +64,7 @@ class Decoder(msgspec.Struct, eq=False):
     keep_text: bool = False
     hide: Hide = as_is
     planned: tuple[Int64, Int64] | None = None
+    keep_uncounted: bool = False
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -123,8 +129,8 @@ class Decoder(msgspec.Struct, eq=False):
         met = reads[1:][reads[1:] == reads[:-1]]
         if len(met):
             record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
-        if self.keep_text:
-            record.text = self.hide(_text(messages[: len(summary.kinds)]))
+        if self.keep_text or (self.keep_uncounted and needs_text(record)):
+            record.text = self._text(stream, len(summary.kinds))
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.
@@ -141,6 +147,13 @@ class Decoder(msgspec.Struct, eq=False):
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
         return None, ended
+
+    def _text(self, stream: DecodedStream, messages: int) -> str | None:
+        """The text of a stream's first messages; None where they cannot be parsed one by one."""
+        every: Sequence[Message] | None = stream.messages
+        if stream.plain is not None:
+            every = self._messages(stream.plain.lines(), len(stream.messages))
+        return None if every is None else self.hide(_text(every[:messages]))
 
     def _reason(self, reason: str) -> str:
         return line(self.hide(reason), LONGEST_REASON) if reason else ""
@@ -168,6 +181,7 @@ class Decoder(msgspec.Struct, eq=False):
             complete=True,
             done=plain.done,
             lines=lines,
+            plain=None if lines else plain,
         )
 
     def _messages(self, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
@@ -240,7 +254,7 @@ class Decoder(msgspec.Struct, eq=False):
         total = summary.usage.completion_tokens if summary.usage else None
         record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
         record.finish_reason = self._reason(summary.finish_reason)
-        if self.keep_text:
+        if self.keep_text or (self.keep_uncounted and needs_text(record)):
             record.text = self.hide(_text(messages))
         if summary.fault is not None:
             return Failure(FailureKind.IN_BAND, summary.fault), True
@@ -354,7 +368,9 @@ def _from_ms(time_ms: float | None) -> int:
 
 
 def _text(messages: Sequence[Message]) -> str:
-    return "".join(choice.content() for message in messages for choice in message.choices or ())
+    """All that was written, one choice after another."""
+    parts = [(choice.index, choice.content()) for message in messages for choice in message.choices or ()]
+    return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
 
 def _named_fault(data: bytes | None) -> str:

@@ -12,7 +12,7 @@ from loadgen.endpoint import answer_check, engine_config
 from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import compute
 from loadgen.protocol.layout import counted, cut, wrapped
-from loadgen.results import result_block, short_lines
+from loadgen.results import figure_basis, result_block, short_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
@@ -119,7 +119,8 @@ def _prompts(facts: Facts) -> str:
 
 def _requests(facts: Facts) -> str:
     profile = facts.profile
-    parts = [*(f"{name} {value}" for name, value in profile.sampling.items())]
+    unsent = {field.name for field in facts.adapted}
+    parts = [f"{name} {value}" for name, value in profile.sampling.items() if name not in unsent]
     if profile.ignore_eos and not facts.ignore_eos_refused:
         parts.append("ignore_eos")
     parts.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")
@@ -170,17 +171,7 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
-    uncounted = metrics.completed - metrics.counted_by_usage
-    if uncounted:
-        yield f"tokens: {uncounted} responses have no usage: their messages were counted instead"
-    elif metrics.completed:
-        yield "tokens: as reported by the server in usage"
-    spread = metrics.completed - metrics.exact_tokens - uncounted
-    if spread > 0 and metrics.streamed:
-        yield (
-            f"messages: in {spread} requests some carry several tokens; ITL is per message, "
-            "TPOT per token (--continuous-usage counts them one by one)"
-        )
+    yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
 
@@ -297,6 +288,7 @@ SECTIONS = (
     Section("server", _server, room=Room.ALWAYS),
     Section("launched", _launched, room=Room.ALWAYS, short=_traced),
     Section("workload", _workload),
+    Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
     Section(
         "verdict",

@@ -41,9 +41,12 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a run's figures can be believed: the worst severity among its doubts decides."""
+    """Whether a run's figures can be believed: the worst severity among its doubts decides.
 
-    status: Literal["VALID", "SUSPECT", "INVALID"]
+    UNCHECKED is of published figures alone, where there was nothing to compare them with.
+    """
+
+    status: Literal["VALID", "SUSPECT", "INVALID", "UNCHECKED"]
     doubts: tuple[Doubt, ...]  # worst first; a note changes nothing
 
     @classmethod

@@ -87,12 +87,10 @@ def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | 
     )
 
 
-def named(hardware: str | None, bandwidth_gb_per_s: float | None) -> tuple[Machine | None, str]:
-    """As `chosen`, for results that exist already: an unknown key is a message; raises UsageError."""
-    if bandwidth_gb_per_s is not None:
-        of_bandwidth(bandwidth_gb_per_s)
+def recorded(key: str) -> tuple[Machine | None, str]:
+    """The machine that results name by its key; None and a message where this table does not have it."""
     try:
-        return chosen(hardware, bandwidth_gb_per_s), ""
+        return machine(key), ""
     except UsageError as error:
         return None, f"no roofline: {error}"
 

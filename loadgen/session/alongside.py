@@ -12,13 +12,13 @@ from loadgen.telemetry.sampler import Sampler
 from loadgen.validity.run_metadata import LateFacts
 
 
-def settled(observer: MetricsScraper, most_s: float, display: Display) -> None:
-    """Scrape the server's counters once it is idle, or that long has passed.
+def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
+    """Scrape the server's counters once it is idle, or that long has passed; returns the error.
 
     What results need is imported meanwhile, as there is time for it.
     """
     with display.waiting("settling: until the server is idle", most_s):
-        observer.before(most_s, meanwhile=_import_results)
+        return observer.before(most_s, meanwhile=_import_results)
 
 
 def counted(observer: MetricsScraper, display: Display) -> LateFacts:

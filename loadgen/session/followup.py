@@ -7,10 +7,14 @@ from functools import partial
 
 import msgspec
 
-from loadgen.results import run_place
+from loadgen.endpoint.scraper import MetricsScraper
+from loadgen.protocol import engines
+from loadgen.results import run_place, sample_file
+from loadgen.results.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline.flags import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
+from loadgen.telemetry.sampler import Sampler
 from loadgen.validity import calibration, run_roofline
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
@@ -54,6 +58,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "stop_rule": outcome.rule,
             "requests": max(1, len(outcome.records) if planned is None else planned),
             "journal_error": journal_error,
+            "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
         }
     )
 
@@ -74,6 +79,13 @@ def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     return facts
 
 
+def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
+    """What is kept of the samples that were taken during the run; without them nothing is missing."""
+    readings = tuple(sensing.samples) if sensing is not None else ()
+    began_ns = observer.began_ns if observer is not None else 0
+    return guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
+
+
 def calibrated(facts: Facts) -> LateFacts:
     """How true this client was when it last measured itself on this machine."""
     digest = calibration.environment_digest(facts.environment)
@@ -81,6 +93,8 @@ def calibrated(facts: Facts) -> LateFacts:
 
 
 def bounded(facts: Facts, flags: Flags) -> LateFacts:
-    """What the machine could do at best, or why that is not known."""
+    """What the machine could do at best, or why that is not known; not asked of a hosted API's."""
+    if engines.by_name(facts.server.engine).hosted and flags == Flags():
+        return {}
     bound, why = run_roofline.ceiling(facts, flags)
     return {"ceiling": bound, "no_ceiling": why}

@@ -13,8 +13,10 @@ import msgspec
 
 from loadgen import clock
 from loadgen.errors import UsageError
+from loadgen.metrics import text_tokens
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Records
+from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
@@ -54,6 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
     cut_short: str = ""
     signal: int = 0  # which one asked the run to stop; 0: none did
     rule: str = ""  # which rule to stop ended it, in words
+    uncounted: str = ""  # why the tokens of answers without usage could not be counted
 
     @property
     def interrupted(self) -> bool:
@@ -70,6 +73,7 @@ class Watch(msgspec.Struct, frozen=True):
     journal: Journal = msgspec.field(default_factory=Journal)
     rules: StopRules = msgspec.field(default_factory=StopRules)
     interrupts: Interrupts = SIGNALS
+    tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
 
 
 @dataclass
@@ -139,7 +143,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     job = _job(plan, options, rules)
     _allow_files(job, options.transport)
     planned = (plan.prompts.input_lens, plan.prompts.output_lens)
-    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
+    counts = watch.tokenizer is not None
+    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
     run = start(job, options.transport)
     duration_s = job.duration_ns / 1e9 or None
     progress = Progress(
@@ -173,7 +178,9 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
-    return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
+    revise, uncounted = text_tokens.revision(journal.parts(), watch.tokenizer, options.keep_text)
+    records = journal.records(spill, revise)
+    return Outcome(records, health, ending.cut_short, ending.signal, rule, uncounted)
 
 
 def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:

@@ -22,11 +22,15 @@ from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
+from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.address import is_loopback
+from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import progress, signals, transport_choice
+from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
@@ -70,6 +74,8 @@ class Session(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
+    # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
+    adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     cell: Cell | None = None  # of a campaign, whose runs these are
     interrupts: Interrupts = signals.SIGNALS
 
@@ -87,6 +93,13 @@ class Session(msgspec.Struct, frozen=True):
         """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
+
+    @property
+    def adapter(self) -> Adapter:
+        """What learns how this server takes the requests of a plan."""
+        tls, title = self.root.tls, f"{self._simulated}warming up"
+        known, alive = self.adaptations, self.check_alive
+        return Adapter(self.access, tls, self.subject, known, alive, self.interrupts, title)
 
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
@@ -176,7 +189,7 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
         sensing = self._sensing(display)
-        warmed = self._warm_up(made, options, display)
+        made, warmed = self.adapter.warmed_up(made, options, display)
         if self.options.selftest:
             from loadgen.session import selftest  # no other run pays for it
 
@@ -195,7 +208,7 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, title, during, journal, rules, self.interrupts)
+            watch = Watch(display, title, during, journal, rules, self.interrupts, self._text_tokenizer())
             outcome = measure(made, options, watch)
             with importing():
                 from loadgen.results.run_directory import Result
@@ -227,7 +240,8 @@ class Session(msgspec.Struct, frozen=True):
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
             ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
         )
-        return Result(self._masked(followup.followed_up(facts, steps)), outcome.records)
+        facts = self._masked(followup.followed_up(facts, steps))
+        return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""
@@ -262,10 +276,11 @@ class Session(msgspec.Struct, frozen=True):
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
-        if not self.options.observe:
+        if not self.options.observe or self.served.engine.hosted:
             return None
         observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-        settled(observer, rest_s, display)
+        if settled(observer, rest_s, display) and self.served.engine.unproven:
+            return None  # nothing says that it should have /metrics
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections
         return observer
@@ -280,6 +295,11 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("measuring idle power", _IDLE_S):
             sensing.sample_idle(_IDLE_S)
         return sensing
+
+    def _text_tokenizer(self) -> TextTokenizer | None:
+        """The model's tokenizer, where it is on this machine: it counts what the server does not."""
+        names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
+        return None if self.subject.engine.simulated else text_tokens.find(names)
 
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
@@ -304,22 +324,6 @@ class Session(msgspec.Struct, frozen=True):
             gone=self.local.gone if self.local is not None else lambda: False,
         )
 
-    def _warm_up(self, made: Plan, options: TransportOptions, display: Display) -> Records:
-        """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
-        if not made.profile.warmups:
-            return Records.of([])
-        warmup = plan.warmup(made.profile, self.subject, made.seed)
-        watch = Watch(display, f"{self._simulated}warming up", interrupts=self.interrupts)
-        outcome = measure(warmup, options, watch)
-        if outcome.signal:
-            raise signals.Stopped(outcome.signal)
-        failures = outcome.records.failed
-        if len(failures) == len(outcome.records):
-            self.check_alive(failed=True)  # why it died explains more
-            first = failures[0]
-            raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return outcome.records
-
     def _facts(
         self,
         made: Plan,
@@ -330,7 +334,7 @@ class Session(msgspec.Struct, frozen=True):
         reset: str,
     ) -> StartFacts:
         """What is known before the first request of the run itself."""
-        local = self.local
+        local, tokenizer = self.local, self._text_tokenizer()
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = devices(sensing) if sensing is not None else {}
         environment = {**describe(), "git": git_state(), **sensed}
@@ -346,12 +350,13 @@ class Session(msgspec.Struct, frozen=True):
             prompt_format=made.prompts.format,
             ids_source=made.ids_source,
             server=self._server(made),
-            tokenizer=self.options.tokenizer,
+            tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
             client=Client(transport=options.transport, why=options.why_transport),
             environment={name: value for name, value in environment.items() if value},
-            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
+            ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
+            adapted=made.adaptation.fields,
             notes=made.notes,
             under_way=True,
             request_id_prefix=options.request_id_prefix,
@@ -360,6 +365,7 @@ class Session(msgspec.Struct, frozen=True):
             cell=self.cell,
             requests=made.total or 1,
             repeated_prompts=plan.repeated_prompts(made),
+            text_tokenizer=str(tokenizer.directory) if tokenizer is not None else "",
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
             cache_reset=reset,

@@ -95,7 +95,7 @@ def test_the_key_is_sent_and_appears_in_no_file_nor_on_the_screen(
     assert all("X-Token: hush-hush" in head for head in sent)
     said = capsys.readouterr()
     files = [path for path in Path().rglob("*") if path.is_file()]
-    assert len(files) == 4
+    assert len(files) == 5
     for content in [path.read_bytes() for path in files] + [said.out.encode(), said.err.encode()]:
         assert b"secret" not in content
         assert b"hush" not in content

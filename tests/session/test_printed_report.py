@@ -10,6 +10,7 @@ import pytest
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
+from loadgen.results.sample_file import SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]
@@ -35,7 +36,7 @@ def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.Capture
         assert len([asked for asked in server.asked if asked.head.startswith("POST")]) == 6
     out = capsys.readouterr().out
     directory = run_directory()
-    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT])
+    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT, SAMPLES])
     assert "============ Serving Benchmark Result ============" in out
     assert "Successful requests:                     4" in out
     assert out.endswith(f"run directory: {directory}\n")

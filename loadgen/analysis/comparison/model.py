@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.analysis.comparison.campaigns import CampaignSettings
 from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
+from loadgen.results.load_table import marked_name
 
 MARGIN = 0.02  # within ± 2 % two speeds are one
+ALONE = "one row under this load, nothing to compare it with: pass another run"
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True):
@@ -42,9 +43,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
     @property
     def machine(self) -> Hardware:
         """The hardware: as asked, else the campaign's."""
-        given = self.hardware
-        named = given.key is not None or given.bandwidth_gb_per_s is not None
-        return given if named else replace(given, key=self.campaign.hardware)
+        return self.hardware.or_recorded(self.campaign.hardware)
 
 
 class Decision(StrEnum):
@@ -113,6 +112,16 @@ class Line(msgspec.Struct, frozen=True):
     marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
     failures: tuple[str, ...] = ()  # cells that failed, and why
     answers: str = ""  # where those to the greedy prompts first differ from the baseline's
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the embedded engine answered any of its runs."""
+        return any(run.simulated for run in self.runs)
+
+    @property
+    def shown_name(self) -> str:
+        """The name as tables and charts have it, with a mark where no model ran."""
+        return marked_name(self.name, self.simulated)
 
 
 class ComparedLoad(msgspec.Struct, frozen=True):
