@@ -136,6 +136,21 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    ("workload", "line"),
+    [
+        ({}, "concurrency: 7.99 on average of 8; turnaround 0.20 ms mean"),
+        (
+            {"request_rate": 100.0, "max_concurrency": None},
+            "concurrency: 7.99 on average; send delay 0.20 ms mean",
+        ),
+    ],
+)
+def test_the_load_is_one_line(workload: dict[str, Any], line: str) -> None:
+    case = run(workload=workload)
+    assert list(short_lines.load(Result(case.facts, case.records), None)) == [line]
+
+
+@pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({}, "client: wire, kernel timestamps, read lag 0.05 ms mean; error P99: ITL 0.05, TTFT 0.05 ms"),
