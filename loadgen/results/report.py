@@ -298,7 +298,7 @@ SECTIONS = (
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.IF_ANY),
-    Section("load", _load, room=Room.IF_ANY),
+    Section("load", _load, room=Room.IF_ANY, short=short_lines.load),
     Section("client", _client, room=Room.IF_ANY, short=short_lines.client),
     Section("calibration", _calibration),
     Section("notes", _notes),
