@@ -15,6 +15,7 @@ from loadgen.protocol.printable import plain
 from loadgen.results.printing import flushed, printed, warnings_printed
 from loadgen.session import signals
 from loadgen.session.importing import importing
+from loadgen.spelling import nearest
 from loadgen.workload.bounds import shown
 
 _HELP = f"""\
@@ -134,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         verb, *arguments = _readable(words)
         if verb not in VERBS:
-            raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
+            raise UsageError(f"no verb {shown(verb)}{nearest(verb, VERBS)}; there are {', '.join(VERBS)}")
         with warnings_printed():
             return VERBS[verb](arguments)
     except LoadgenError as error:

@@ -56,6 +56,10 @@ USAGE = [
     ),
     ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
     ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
+    ("--tokenizer /no/such --preset instant", "--tokenizer /no/such: there is no such directory"),
+    ("--tokenizer ./no --base-url {url}", "--tokenizer ./no: there is no such directory"),
+    ("--tokenizer {file} --base-url {url}", "is a file: name the directory that it is in"),
+    ("--tokenizer /proc/self/fd --base-url {url}", "holds no files of a tokenizer or a model"),
     ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
     ("--goodput ttft:100 --disable-stream", "--disable-stream"),
     ("--goodput itl:5", "unknown objective 'itl'"),
@@ -189,7 +193,7 @@ def test_verbs_help_themselves(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["bnech"], "no verb 'bnech'"),
+        (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, ladder"),
         (["profiles", "hihg-load"], "did you mean 'high-load'?"),
         (["report", "absent"], "absent is not a run directory"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON, error_text
@@ -232,6 +233,10 @@ class Dialect(msgspec.Struct, frozen=True):
         """The other fields of every request; a table of both is merged. Sampling is spelled as in vLLM."""
         raise NotImplementedError
 
+    def limited_by(self, field: str) -> Dialect:
+        """The same API with the length of an answer under another name, where it has a choice of them."""
+        return self
+
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
         raise NotImplementedError
@@ -254,6 +259,9 @@ class _OpenAI(Dialect, frozen=True):
 
     limit_field: str
     _messages: ClassVar[msgspec.json.Decoder[Any]]
+
+    def limited_by(self, field: str) -> Dialect:
+        return replace(self, limit_field=field)
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {**sampling, "stream": stream}

@@ -94,6 +94,7 @@ def _workload(result: Result, options: ReportOptions) -> Iterator[str]:
     chosen = "given" if facts.seed_chosen else "drawn"
     yield f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
     yield f"requests: {_requests(facts)}"
+    yield from map(str, facts.adapted)
 
 
 def _launched(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -120,7 +121,8 @@ def _prompts(facts: Facts) -> str:
 
 def _requests(facts: Facts) -> str:
     profile = facts.profile
-    parts = [*(f"{name} {value}" for name, value in profile.sampling.items())]
+    unsent = {field.name for field in facts.adapted}
+    parts = [f"{name} {value}" for name, value in profile.sampling.items() if name not in unsent]
     if profile.ignore_eos and not facts.ignore_eos_refused:
         parts.append("ignore_eos")
     parts.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")

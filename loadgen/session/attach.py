@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from loadgen.endpoint import pasted_url
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
+from loadgen.endpoint.pasted_url import ApiPlace
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, signals, transport_choice
+from loadgen.session import embedded_engine, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
-from loadgen.session.measure import Watch, measure
+from loadgen.session.measure import Watch
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.session import Session
@@ -69,7 +71,9 @@ def attach(
                 raise
             return session
         if options.base_url is not None:
-            access = _attached(options, auth, loop)
+            place = pasted_url.parse(options.base_url, options.endpoint)
+            options = replace(options, endpoint=place.endpoint)
+            access = _attached(options, place, auth, loop)
             try:
                 return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
             except NotReady as error:
@@ -81,13 +85,18 @@ def attach(
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
-def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerAddress:
+def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """The address of a server that runs already; raises UsageError."""
-    base_url = (options.base_url or "").rstrip("/")
-    if (options.endpoint or "/v1").startswith("/v1"):
-        base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats
-    certificates = (options.insecure, options.ca_cert, options.client_cert, options.client_key)
-    return ServerAddress(base_url, auth.headers, *certificates, secrets=auth.secrets, loop=loop)
+    return ServerAddress(
+        place.base_url,
+        auth.headers,
+        *(options.insecure, options.ca_cert, options.client_cert, options.client_key),
+        secrets=auth.secrets,
+        loop=loop,
+        prefix=place.prefix,
+        query=place.query,
+        key_origin=auth.origin,
+    )
 
 
 def first_token(session: Session, workload: Profile) -> None:
@@ -97,10 +106,10 @@ def first_token(session: Session, workload: Profile) -> None:
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    watch = Watch(Display(), "first token", interrupts=session.interrupts)
-    outcome = measure(asked, session.transport_options(asked), watch)
-    if outcome.signal:
-        raise signals.Stopped(outcome.signal)
+    options = session.transport_options(asked)
+    outcome = session.adapter.tried(
+        asked, options, lambda: Watch(Display(), "first token", interrupts=session.interrupts)
+    )
     if failures := outcome.records.failed:
         raise MeasureError(
             f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
@@ -143,6 +152,8 @@ def _session(
         tokenizer=options.tokenizer or directory,
         vocab_size=options.vocab_size,
         endpoint=options.endpoint,
+        prefix=access.prefix,
+        query=access.query,
     )
     files: Checkpoint | None = None
     if local is not None and not served.engine.simulated and subject.model_root:

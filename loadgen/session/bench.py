@@ -28,6 +28,7 @@ from loadgen.validity import run_metadata
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
+from loadgen.workload.vocabulary import NOT_HERE, located_tokenizer
 
 if TYPE_CHECKING:
     from loadgen.results.run_directory import Result
@@ -133,7 +134,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
 
 def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
-    profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
+    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         run_metadata.check(workload)
         if workload.ladder is not None and options.repeat > 1:
@@ -152,6 +153,7 @@ def check(options: Options) -> None:
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
     roofline_flags(options).check()
+    _check_tokenizer(options.tokenizer)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if instead := transport_choice.check(options.transport):
@@ -165,6 +167,15 @@ def check(options: Options) -> None:
             raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
     if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
+
+
+def _check_tokenizer(tokenizer: str | None) -> None:
+    """Raise UsageError for a path without a tokenizer; a name of the hub that is not here is only noted."""
+    if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
+        return
+    if located_tokenizer(tokenizer) is None:
+        without = "prompts of token ids, the default where the API takes them, are drawn without it"
+        _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
 
 
 def finish(session: Session, run: Result, directory: Path) -> int:

@@ -26,9 +26,11 @@ from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
 from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.address import is_loopback
+from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import progress, signals, transport_choice
+from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import devices, import_results, sampled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
@@ -72,6 +74,8 @@ class Session(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
+    # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
+    adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     cell: Cell | None = None  # of a campaign, whose runs these are
     interrupts: Interrupts = signals.SIGNALS
 
@@ -89,6 +93,19 @@ class Session(msgspec.Struct, frozen=True):
         """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
+
+    @property
+    def adapter(self) -> Adapter:
+        """What learns how this server takes the requests of a plan."""
+        return Adapter(
+            access=self.access,
+            tls=self.root.tls,
+            subject=self.subject,
+            known=self.adaptations,
+            check_alive=self.check_alive,
+            interrupts=self.interrupts,
+            title=f"{self._simulated}warming up",
+        )
 
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
@@ -175,7 +192,7 @@ class Session(msgspec.Struct, frozen=True):
         options = self.transport_options(made)
         reset = self._reset_cache()
         sensing = self._sensing()
-        warmed = self._warm_up(made, options, display)
+        made, warmed = self.adapter.warmed_up(made, options, display)
         if self.options.selftest:
             from loadgen.session import selftest  # no other run pays for it
 
@@ -184,9 +201,11 @@ class Session(msgspec.Struct, frozen=True):
         journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
         observer, traces = None, self.options.launching.trace_directory
-        if self.options.observe:
+        if self.options.observe and not self.served.engine.hosted:
             observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-            observer.before(_REST_S if len(warmed) else 0.0, meanwhile=import_results)
+            missing = observer.before(_REST_S if len(warmed) else 0.0, meanwhile=import_results)
+            if missing and self.served.engine.unproven:
+                observer = None  # nothing says that it should have /metrics
             if self.local is not None:
                 self.local.pids()  # searching for them is cheaper while there are few connections
         during, rules = sampled(observer, sensing), self.options.stop_rules()
@@ -301,22 +320,6 @@ class Session(msgspec.Struct, frozen=True):
             gone=self.local.gone if self.local is not None else lambda: False,
         )
 
-    def _warm_up(self, made: Plan, options: TransportOptions, display: Display) -> Records:
-        """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
-        if not made.profile.warmups:
-            return Records.of([])
-        warmup = plan.warmup(made.profile, self.subject, made.seed)
-        watch = Watch(display, f"{self._simulated}warm-up", interrupts=self.interrupts)
-        outcome = measure(warmup, options, watch)
-        if outcome.signal:
-            raise signals.Stopped(outcome.signal)
-        failures = outcome.records.failed
-        if len(failures) == len(outcome.records):
-            self.check_alive(failed=True)  # why it died explains more
-            first = failures[0]
-            raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return outcome.records
-
     def _facts(
         self,
         made: Plan,
@@ -344,12 +347,13 @@ class Session(msgspec.Struct, frozen=True):
             prompt_format=made.prompts.format,
             ids_source=made.ids_source,
             server=self._server(made),
-            tokenizer=self.options.tokenizer,
+            tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
             client=Client(transport=options.transport, why=options.why_transport),
             environment={name: value for name, value in environment.items() if value},
-            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
+            ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
+            adapted=made.adaptation.fields,
             notes=made.notes,
             under_way=True,
             request_id_prefix=options.request_id_prefix,

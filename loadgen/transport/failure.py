@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from loadgen.protocol.certificates import why_untrusted
+
 
 class FailureKind(StrEnum):
     """Every way a request can fail; the detail holds what the server reported."""
@@ -29,6 +31,14 @@ class Failure(msgspec.Struct, frozen=True):
 
     kind: FailureKind
     detail: str = ""
+
+
+def unconnected(error: Exception) -> Failure:
+    """The failure of a request for which no connection could be made."""
+    untrusted = why_untrusted(error)
+    return Failure(
+        FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__
+    )
 
 
 CANCELLED = Failure(FailureKind.CANCELLED, "stopped while under way")

@@ -14,6 +14,7 @@ from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
 from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
+from loadgen.protocol.refusals import AdaptedField
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.server_settings import ServerSettings
 
@@ -121,6 +122,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     client: Client
     environment: dict[str, str]
     ignore_eos_refused: bool = False  # the engine does not accept it, so it was not sent
+    adapted: tuple[AdaptedField, ...] = ()  # what the server refused of the requests as planned
     notes: tuple[str, ...] = ()
     cut_short: str = ""  # why the run ended early
     interrupted: bool = False

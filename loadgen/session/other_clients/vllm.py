@@ -33,8 +33,8 @@ _SAME = {
     "the server itself is asked, at the paths that the engine has": "--ready-check-timeout-sec",
 }
 _DIFFERS = {
-    "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, `sglang` is "
-    "SGLang's own /generate": "--backend",
+    "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
+    "`sglang` is SGLang's own /generate": "--backend",
     "2025's name of --backend": "--endpoint-type",
     "sent with each chat request, where vLLM 0.32 renders some data sets itself": "--chat-template-kwargs",
     "`random` (and SGLang's `random-ids`); others are refused": "--dataset-name",
@@ -45,7 +45,7 @@ _DIFFERS = {
     "its vocabulary": "--tokenizer",
 }
 _NO_EFFECT = {
-    _NO_CODE: "--trust-remote-code",
+    f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
     "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
     "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
     "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "

@@ -197,7 +197,7 @@ def test_a_named_thing_that_does_not_exist_ends_the_command(
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("Qwen3-9B", "--model Qwen3-9B: its shape is unknown, did you mean 'Qwen3-8B'?"),
+        ("Qwen3-8BB", "--model Qwen3-8BB: its shape is unknown, did you mean 'Qwen3-8B'?"),
         ("/no/such", "--model /no/such: its shape is unknown: pass --model-config"),
     ],
 )
