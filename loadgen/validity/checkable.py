@@ -24,20 +24,29 @@ def _without(source: Source) -> Missing:
     return lambda _, sources: source not in sources
 
 
-# In the order in which a verdict names them. A simulation has no roofline, and needs none; one request at a
-# time waits for no other, so gauges have nothing to show; where there is no /metrics, that alone is named.
+def _lacks_roofline(run: RunEvidence, sources: Set[Source]) -> bool:
+    """A simulation needs none, and the machine of someone else's service is not known."""
+    return Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
+
+
+def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
+    """One request at a time waits for no other; where there is no /metrics, that alone is named."""
+    return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
+
+
+# In the order in which a verdict names them.
 CHECKABLE: tuple[Checkable, ...] = (
     Checkable(
         "roofline",
-        lambda run, sources: Source.ROOFLINE not in sources and not run.facts.server.simulated,
+        _lacks_roofline,
         "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
     ),
-    Checkable("server counters", _without(Source.COUNTERS), "a server with /metrics, without --no-observe"),
     Checkable(
-        "server gauges",
-        lambda run, sources: Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1,
-        "a longer run: gauges are sampled at intervals",
+        "server counters",
+        lambda run, sources: Source.COUNTERS not in sources and not run.hosted,
+        "a server with /metrics, without --no-observe",
     ),
+    Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
     Checkable("self-test", _without(Source.SELFTEST), "loadgen selftest"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )

@@ -9,6 +9,7 @@ from itertools import starmap
 import pytest
 
 from builders.made_cases import observed, run
+from loadgen.protocol import engines
 from loadgen.validity import verdict
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.checkable import CHECKABLE
@@ -153,6 +154,7 @@ def test_the_json_has_everything() -> None:
 
 
 SIMULATED = Server(url="http://h", engine="loadgen engine", model="m", simulated="h20/qwen3-8b-bf16")
+HOSTED = {"engine": engines.HOSTED.name, "simulated": ""}
 CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
 
 
@@ -168,6 +170,11 @@ CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, sta
             id="nothing but the run",
         ),
         pytest.param(run(ceiling=None, server=SIMULATED), ("repeats",), id="simulated"),
+        pytest.param(
+            run(ceiling=None, window=None, server=SIMULATED.model_copy(update=HOSTED)),
+            ("repeats",),
+            id="hosted",
+        ),
         pytest.param(run(window=observed(samples=())), ("server gauges", "repeats"), id="too few samples"),
         pytest.param(
             run(None, {"max_concurrency": 1}, window=observed(samples=())), ("repeats",), id="one at a time"
