@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -242,3 +243,15 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{sys.executable} -m loadgen bench --help | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["", *cli.VERBS])
+def test_help_fits_80_columns(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        cli.main([*([verb] if verb else []), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 80] == []

@@ -178,14 +178,25 @@ def _check_tokenizer(tokenizer: str | None) -> None:
         _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
 
 
+def _shown(run: Result, directory: Path, options: Options) -> str:
+    """What standard output is given of a run: the whole report is in its directory."""
+    from loadgen.results import report
+    from loadgen.results.screen import Screen
+
+    screen = Screen.of(sys.stdout)
+    if options.explain:
+        return report.render(run, True, options.layout, screen)
+    return report.short(run, str(directory), options.layout, screen)
+
+
 def finish(session: Session, run: Result, directory: Path) -> int:
-    """Write the files, print the report, and give the exit code; the files come first."""
+    """Write the files, print what matters of the report, and give the exit code; the files come first."""
     from loadgen.results.vllm_json import write_result
     from loadgen.validity.verdict import Level
 
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
-    lines, errors = [kept.text, f"run directory: {directory}"], list(kept.errors)
+    lines, errors = [_shown(run, directory, options), f"run directory: {directory}"], list(kept.errors)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:

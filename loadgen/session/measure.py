@@ -83,6 +83,7 @@ class _Ending:
     run: CaptureRun
     signal: int = 0
     gone: bool = False
+    stopped_by: str = ""  # the rule, in words
 
     def by_signal(self, number: int) -> None:
         if self.signal:
@@ -97,8 +98,16 @@ class _Ending:
             return
         counters = self.run.counters
         self.gone = gone()
-        if self.gone or rules.reason(elapsed_s, max(counters.sent - counters.ended, 0)):
+        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
+        if self.gone or self.stopped_by:
             self.run.stop()
+
+    @property
+    def why(self) -> str:
+        """Why it is about to end; "" while it goes on."""
+        if self.signal:
+            return f"{signals.reason(self.signal)}; what is under way is cut (again: at once)"
+        return "the server has ended" if self.gone else self.stopped_by
 
     @property
     def cut_short(self) -> str:
@@ -137,7 +146,15 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     counts = watch.tokenizer is not None
     decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
     run = start(job, options.transport)
-    progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
+    duration_s = job.duration_ns / 1e9 or None
+    progress = Progress(
+        watch.title,
+        plan.total,
+        run.counters,
+        duration_s,
+        rules.cut_after_s,
+        max_concurrency=plan.profile.max_concurrency,
+    )
     began_ns, ending = clock.now_ns(), _Ending(run)
     try:
         with watch.interrupts.caught(ending.by_signal), _no_collector(), watch.during:
@@ -145,6 +162,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
             for capture in run.captures():
                 if capture is None:
                     journal.write()
+                    progress.ending = ending.why
                     watch.display.show(progress)
                     watch.interrupts.poll()
                     ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)

@@ -171,6 +171,7 @@ def bench_parser() -> argparse.ArgumentParser:
     """The parser of `loadgen bench`; what is not given is absent from its result."""
     parser = Parser(
         prog="loadgen bench",
+        usage="%(prog)s [--base-url URL|--launch ENGINE|--preset NAME] [FLAG ...]",
         allow_abbrev=False,
         argument_default=_UNSET,
         description="Benchmark a server: a running one (--base-url) or one started for the run (--launch). "

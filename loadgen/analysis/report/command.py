@@ -10,6 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.results import report, result_block, run_directory
 from loadgen.results.printing import printed
 from loadgen.results.run_directory import Result
+from loadgen.results.screen import Screen
 from loadgen.roofline.flags import Flags
 from loadgen.session.followup import bounded
 from loadgen.session.options import add_roofline_flags
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
     if alone and (not first.exists() or run_directory.is_run(first)):
         run = _rated(run_directory.load(first), _roofline_flags(asked))
-        printed(report.render(run, explain=asked.explain, layout=asked.layout), sys.stdout)
+        printed(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
         return 0
     if asked.explain and not forms:
         raise UsageError("--explain is of one run: name its directory alone")
