@@ -171,6 +171,7 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
+    yield from figure_basis.percentile_lines(metrics, result.facts.block().selected)
     yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
