@@ -21,8 +21,9 @@ _HELP = f"""\
 loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
-  loadgen bench --profile low-load          without a server: the embedded engine (simulated)
-  loadgen bench --launch vllm --model DIR   start the server, measure it, stop it
+  loadgen bench --model NAME --profile low-load        the server on port 8000, as vLLM's client does
+  loadgen bench --launch vllm --model DIR              start the server, measure it, stop it
+  loadgen bench --preset instant --profile low-load    simulated, without a server: the embedded engine
 
 verbs:
   bench      run a workload and print the Serving Benchmark Result
@@ -111,7 +112,10 @@ def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
     with signals.SIGNALS.caught(signals.stop):
-        code = main()
+        try:
+            code = main()
+        except SystemExit as ended:  # argparse has printed its help, not all of which may be written
+            code = int(ended.code or 0)
         if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)

@@ -46,5 +46,9 @@ class MeasureError(LoadgenError):
     """Nothing could be measured: the server could not be reached, or answered nothing usable."""
 
 
+class NotReady(MeasureError):
+    """No server answers at an address, or it reports that it is not ready; what to do is in the details."""
+
+
 class ServerDied(MeasureError):
     """A server that loadgen started ended by itself, or never became ready; its log is in the details."""

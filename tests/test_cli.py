@@ -46,7 +46,8 @@ USAGE = [
     ("--dataset-name sharegpt", "only random is supported"),
     ("--dataset-path x", "--dataset-path of `vllm bench serve` is not supported"),
     ("--backend openai-audio", "--backend"),
-    ("--preset none --base-url http://127.0.0.1:1", "--preset"),
+    ("--preset none --base-url http://127.0.0.1:1", "--preset is the embedded engine's timing: leave out"),
+    ("--preset instant --launch vllm --model m", "--preset is the embedded engine's timing: leave out"),
     ("--preset nonesuch", "nonesuch"),
     ("--backend openai-chat --endpoint /v1/completions --base-url {url}", "/chat/completions"),
     (
@@ -56,7 +57,7 @@ USAGE = [
     ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
     ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
     ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
-    ("--goodput ttft:100 --no-stream", "--no-stream"),
+    ("--goodput ttft:100 --disable-stream", "--disable-stream"),
     ("--goodput itl:5", "unknown objective 'itl'"),
     ("--goodput ttft", "write NAME:MILLISECONDS"),
     ("--goodput ttft:nan", "finite"),

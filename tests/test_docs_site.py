@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,13 +50,26 @@ def test_the_readme_fits_on_a_page_and_shows_pictures() -> None:
     assert all(picture.stat().st_size < 200_000 for picture in pictures)
 
 
-def test_the_api_page_is_made_of_the_docstrings_as_they_are() -> None:
-    spec = importlib.util.spec_from_file_location("api_docs", ROOT / "scripts" / "api_docs.py")
+def script(name: str) -> Any:
+    """A script of the project as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.PAGE.read_text("utf-8") == script.rendered(loadgen), "run python scripts/api_docs.py"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_api_page_is_made_of_the_docstrings_as_they_are() -> None:
+    made = script("api_docs")
+    assert made.PAGE.read_text("utf-8") == made.rendered(loadgen), "run python scripts/api_docs.py"
+
+
+@pytest.mark.parametrize("name", ["from-vllm.md", "from-others.md"])
+def test_the_pages_of_flags_have_the_tables_as_they_are(name: str) -> None:
+    made, page = script("flag_docs"), (ROOT / "docs" / name).read_text("utf-8")
+    assert page == made.written(page, made.TABLES[name]), "run python scripts/flag_docs.py"
+    assert page.count("\n| --- |") == len(made.TABLES[name])
 
 
 def test_contributing_asks_ten_questions_about_real_folders() -> None:

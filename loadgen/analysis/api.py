@@ -65,8 +65,9 @@ def compare(
     docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
     compare or an option is wrong.
     """
+    machine = Hardware.named(hardware, bandwidth)
     read, places = _sources(runs)
-    machine, campaign = Hardware(hardware, bandwidth), campaigns.settings(places)
+    campaign = campaigns.settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
     return Comparison(tuple(command.compared(read, ask)), read.errors)
 
@@ -97,11 +98,16 @@ def _sources(
 
 
 class RunAudit(msgspec.Struct, frozen=True):
-    """One run of an audit: its name, the file or place it was read from, and what was found."""
+    """One run of an audit: its name, the file or place it was read from, and what was found.
+
+    `not_checked` has "roofline" where machine or model are unknown, "relations" where no figures depend on
+    one another.
+    """
 
     name: str
     source: str
     verdict: Verdict
+    not_checked: tuple[str, ...] = ()
 
 
 class Audit:
@@ -113,7 +119,9 @@ class Audit:
     def __init__(self, audited: Audited) -> None:
         self._audited = audited
         self.runs = tuple(
-            RunAudit(run.reported.name, run.reported.source, Verdict.of(run.level, run.findings))
+            RunAudit(
+                run.reported.name, run.reported.source, Verdict.of(run.level, run.findings), run.unchecked
+            )
             for run in audited.findings
         )
         self.messages = tuple(audited.messages)
@@ -139,4 +147,5 @@ def audit(
     `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
     `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
-    return Audit(audit_command.audited(_sources(runs)[0], Hardware(hardware, bandwidth), model))
+    machine = Hardware.named(hardware, bandwidth)
+    return Audit(audit_command.audited(_sources(runs)[0], machine, model))

@@ -69,6 +69,12 @@ class Reported(msgspec.Struct, frozen=True):
     file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
+    model: str = ""  # the checkpoint, where `name` is more or something else: a heading, a row's label
+
+    @property
+    def checkpoint(self) -> str:
+        """What its weights are looked up by: the checkpoint, where it is known apart from the name."""
+        return self.model or self.name
 
     def figure(self, key: str) -> float | None:
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""

@@ -23,7 +23,7 @@ from loadgen.endpoint.exchange import ControlAnswer, ControlClient, ControlLoop
 from loadgen.endpoint.pasted_url import VERSION
 from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.endpoint.secrecy import Secrets, shown_url
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol import engines, untrusted
 from loadgen.protocol.address import is_public, port_of
 from loadgen.protocol.engines import Engine
@@ -230,9 +230,9 @@ class ServerProbe:
                     return await self._identify(client, model)
                 if clock.now_ns() >= deadline_ns:
                     waited = f" after {wait_s:g} s" if wait_s else ""
-                    raise MeasureError(
-                        f"{self.access.shown_url} is not ready{waited}: {reason}; "
-                        "check the address, or wait for the server with --ready-check-timeout-sec N"
+                    raise NotReady(
+                        f"{self.access.shown_url} is not ready{waited}: {reason}",
+                        "; check the address, or wait for the server with --ready-check-timeout-sec N",
                     )
 
     def _public(self) -> bool:

@@ -116,7 +116,8 @@ class _PromptRun:
             raise UsageError("token ids instead of text need --tokenizer")
         if find_spec("transformers") is None:
             raise UsageError(
-                "token ids instead of text need the tokenizer extra: pip install 'llm-loadgen[tokenizer]'"
+                "token ids instead of text need transformers: "
+                "in the clone, .venv/bin/pip install '.[tokenizer]'"
             )
         return load_tokenizer(place, "ids")
 

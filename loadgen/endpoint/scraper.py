@@ -45,6 +45,7 @@ class MetricsScraper:
         self.throttle = Throttler(rate_limit=_SCRAPES_PER_S, period=1.0, retry_interval=0.05)
         self.began = MetricLines(error="/metrics was not read before the run")
         self.samples: list[tuple[float, MetricLines]] = []
+        self.began_ns = 0  # when sampling began, which their seconds are after
         self.every_s = _EVERY_S
         self.least_s = _ANSWER_S  # the quickest answer; others were slower for other reasons than their size
 
@@ -93,7 +94,7 @@ class MetricsScraper:
             task = asyncio.current_task()
             assert task is not None
             running.set_result((asyncio.get_running_loop(), task))
-            began_ns = clock.now_ns()
+            self.began_ns = began_ns = clock.now_ns()
             async with self.access.client(self.tls, _ANSWER_S) as client:
                 await asyncio.sleep(_FIRST_S)
                 while True:

@@ -28,10 +28,11 @@ _BLOCK = 1 << 20
 _ALIGNED = 64
 _MAGIC = re.compile(rb"\x93NUMPY[\x01-\x03]\x00")
 _HEADER = re.compile(
-    rb"\{'descr': '([<|][biuU]\d{1,8})', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n"
+    rb"\{'descr': '([<|][biufU]\d{1,8})', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n"
 )
 _LONGEST_HEADER = 1 << 12
-_KNOWN = re.compile(r"<i8|\|b1|\|u1|<U[1-9]\d*")
+_WHOLE = re.compile(r"<i8|\|b1|\|u1|<U[1-9]\d*")
+WITH_FLOATS = re.compile(rf"<f8|{_WHOLE.pattern}")
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header, up to the lengths of its name and extra field
 _ENCRYPTED = 1
 _EXTRA_ZIP64 = 20  # bytes that zipfile adds to the local header of a member of any size
@@ -60,9 +61,10 @@ def _padding(at: int) -> bytes:
     return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
 
 
-def read(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
+def read(path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE) -> dict[str, NDArray[Any]]:
     """Those of the named columns that the file holds, large ones mapped, not to be written.
 
+    `kinds` are numpy's names of the types that they may have: whole numbers, flags and texts, or WITH_FLOATS.
     Raises OSError where it cannot be read, ValueError where it is no such file.
     """
     if not stat.S_ISREG(path.stat().st_mode):
@@ -77,13 +79,13 @@ def read(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
             info = members.get(f"{name}.npy")
             if info is not None:
                 try:
-                    columns[name] = _column(file, info)
+                    columns[name] = _column(file, info, kinds)
                 except ValueError as error:
                     raise ValueError(f"column {name}: {error}") from None
         return columns
 
 
-def _column(file: BinaryIO, info: ZipInfo) -> NDArray[Any]:
+def _column(file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArray[Any]:
     if info.flag_bits & _ENCRYPTED:
         raise ValueError("it is encrypted")
     if info.compress_type != ZIP_STORED or info.compress_size != info.file_size:
@@ -92,7 +94,7 @@ def _column(file: BinaryIO, info: ZipInfo) -> NDArray[Any]:
     length = info.file_size
     if begin + length > os.fstat(file.fileno()).st_size:
         raise ValueError("it is longer than the file")
-    kind, count, offset = _header(file, begin)
+    kind, count, offset = _header(file, begin, kinds)
     if np.dtype(kind).itemsize * count != length - offset:
         raise ValueError(f"{length - offset} bytes are not {count} values of {kind}")
     _check_sum(file, begin, info)
@@ -117,7 +119,7 @@ def _begin(file: BinaryIO, info: ZipInfo) -> int:
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
 
 
-def _header(file: BinaryIO, at: int) -> tuple[str, int, int]:
+def _header(file: BinaryIO, at: int, kinds: re.Pattern[str]) -> tuple[str, int, int]:
     """Type and number of the values of a column, and where they begin in it."""
     file.seek(at)
     head = file.read(_LONGEST_HEADER)
@@ -130,7 +132,7 @@ def _header(file: BinaryIO, at: int) -> tuple[str, int, int]:
     if match is None or begin + length > len(head):
         raise ValueError("it is not one row of numbers or strings")
     kind = match[1].decode("ascii")
-    if not _KNOWN.fullmatch(kind):
+    if not kinds.fullmatch(kind):
         raise ValueError(f"it holds {kind}, not int64")
     return kind, int(match[2]), begin + length
 

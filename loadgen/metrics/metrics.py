@@ -40,7 +40,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
         blind = sorted({"ttft", "tpot"} & set(self.goodput_slo_ms))
         if blind and not self.streamed:
             raise UsageError(
-                f"--goodput {blind[0]} needs a stream to judge it: leave out --no-stream, or use e2el"
+                f"--goodput {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
             )
 
 

@@ -154,7 +154,7 @@ def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
 def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     metrics = result.metrics
     if not metrics.streamed:
-        yield "TTFT, TPOT and ITL need a stream: leave out --no-stream to measure them"
+        yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
     uncounted = metrics.completed - metrics.counted_by_usage

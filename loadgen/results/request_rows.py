@@ -134,7 +134,9 @@ def _write_parquet(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet
     except ImportError:
-        raise UsageError("--parquet needs the parquet extra: pip install 'llm-loadgen[parquet]'") from None
+        raise UsageError(
+            "--parquet needs the parquet extra: in the clone, .venv/bin/pip install '.[parquet]'"
+        ) from None
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
     with parquet.ParquetWriter(file, schema) as writer:
         for batch in batches:
@@ -207,7 +209,7 @@ def _to_standard_output(run: Result, form: str) -> int:
         FORMS[form](rows(run), sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        return ExitCode.UNWRITTEN  # who read it went away
+        return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb
     except OSError as error:
         raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
     return ExitCode.FIGURES

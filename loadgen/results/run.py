@@ -41,9 +41,12 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a run's figures can be believed: the worst severity among its doubts decides."""
+    """Whether a run's figures can be believed: the worst severity among its doubts decides.
 
-    status: Literal["VALID", "SUSPECT", "INVALID"]
+    UNCHECKED is of published figures alone, where there was nothing to compare them with.
+    """
+
+    status: Literal["VALID", "SUSPECT", "INVALID", "UNCHECKED"]
     doubts: tuple[Doubt, ...]  # worst first; a note changes nothing
 
     @classmethod
@@ -128,10 +131,12 @@ class Run:
     def to_pandas(self) -> pandas.DataFrame:
         """The requests as a DataFrame, a row each, missing values as NA.
 
-        Raises LoadgenError without pandas: pip install 'llm-loadgen[pandas]'.
+        Raises LoadgenError without pandas: in the clone, .venv/bin/pip install '.[pandas]'.
         """
         if find_spec("pandas") is None:
-            raise UsageError("to_pandas() needs the pandas extra: pip install 'llm-loadgen[pandas]'")
+            raise UsageError(
+                "to_pandas() needs the pandas extra: in the clone, .venv/bin/pip install '.[pandas]'"
+            )
         import pandas
 
         frame = pandas.DataFrame(self.requests())

@@ -18,8 +18,9 @@ from loadgen.metrics import files, steady_state
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
-from loadgen.results import journal
+from loadgen.results import journal, sample_file
 from loadgen.results.run_place import JOURNAL
+from loadgen.results.sample_file import NO_SAMPLES, SAMPLES, KeptSamples
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
@@ -35,10 +36,11 @@ RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
 @dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
 class Result:
-    """One run: its facts and its records; each is equal to itself alone."""
+    """One run: its facts, its records and what was sampled meanwhile; each is equal to itself alone."""
 
     facts: Facts
     records: Records
+    samples: KeptSamples = NO_SAMPLES
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -85,6 +87,8 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     away once arrivals and result are on the disk.
     """
     errors = [_attempted(directory / ARRIVALS, run.records.save)]
+    if run.samples.series:
+        errors.append(_attempted(directory / SAMPLES, partial(sample_file.save, run.samples)))
     errors += [write_text(directory / name, text) for name, text in texts.items()]
     stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
     if not errors[0] and stored:
@@ -126,7 +130,8 @@ def load(directory: Path) -> Result:
         if (directory / RESULT).stat().st_size > _LARGEST_RESULT:
             raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
         ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
-        return Result(_facts(directory, ours), Records.load(directory / ARRIVALS))
+        facts, records = _facts(directory, ours), Records.load(directory / ARRIVALS)
+        return Result(facts, records, sample_file.load(directory / SAMPLES))
     except OSError as error:
         raise UsageError(
             f"{directory} is not a run directory: {error.filename or directory}: {error.strerror}"

@@ -25,6 +25,7 @@ from loadgen.validity.run_metadata import parse_metadata
 from loadgen.validity.sections import Broken, guarded
 
 OURS = "loadgen"
+SIMULATED = " (simulated)"  # follows the model's name where the embedded engine answered
 # Parts under that key that are computed: one that raises is null, and costs nothing else.
 Derived = Mapping[str, Callable[[], Any]]
 
@@ -49,19 +50,23 @@ def vllm_result(
     """The result as `vllm bench serve` 0.32 saves it, ours under one more key; every value is strict JSON.
 
     Times are seconds, `start_times` on CLOCK_MONOTONIC as theirs; what a failed request never
-    reached is 0, as theirs. `detailed` adds every request.
+    reached is 0, as theirs. `detailed` adds every request. A simulation is marked as one, in the model's
+    name too: that is what tools which read vLLM's keys show.
     """
     each, block = PerRequest.of(records, facts.ask()), facts.block()
     traffic = vllm_keys.traffic(block)
+    mark = {"simulated": True} if facts.server.simulated else {}
     return {
+        **mark,
         "date": _date(facts),
         "endpoint_type": facts.profile.backend,
         "backend": facts.profile.backend,
         "label": facts.label,
-        "model_id": facts.server.model,
+        "model_id": facts.server.model + SIMULATED * len(mark),
         "tokenizer_id": facts.tokenizer,
         "num_prompts": facts.requests,
         **parse_metadata(facts.metadata),
+        **mark,  # whatever --metadata has under this name
         "request_rate": traffic["request_rate"],
         "burstiness": strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from functools import cache
@@ -12,6 +11,7 @@ from pydantic import BaseModel
 
 from loadgen.errors import UsageError
 from loadgen.roofline.machine import Machine
+from loadgen.spelling import near
 from loadgen.workload.bounds import MOST_GB_PER_S
 
 _SHORT = {
@@ -46,8 +46,8 @@ def machine(key: str) -> Machine:
     row = machines().get(_SHORT.get(word, word))
     count = int(counted[1]) if counted else 1
     if row is None or not count:
-        close = difflib.get_close_matches(word, [*machines(), *_SHORT], 1, 0.5)
-        hint = f"the nearest is {close[0]}" if close else f"there are {', '.join(machines())}"
+        close = near(word, [*machines(), *_SHORT])
+        hint = f"the nearest is {close}" if close else f"there are {', '.join(machines())}"
         raise UsageError(f"--hardware {key}: unknown, {hint}; or pass --bandwidth GB/s of its memory")
     return row.times(count)
 
@@ -87,12 +87,10 @@ def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | 
     )
 
 
-def named(hardware: str | None, bandwidth_gb_per_s: float | None) -> tuple[Machine | None, str]:
-    """As `chosen`, for results that exist already: an unknown key is a message; raises UsageError."""
-    if bandwidth_gb_per_s is not None:
-        of_bandwidth(bandwidth_gb_per_s)
+def recorded(key: str) -> tuple[Machine | None, str]:
+    """The machine that results name by its key; None and a message where this table does not have it."""
     try:
-        return chosen(hardware, bandwidth_gb_per_s), ""
+        return machine(key), ""
     except UsageError as error:
         return None, f"no roofline: {error}"
 

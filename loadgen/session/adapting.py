@@ -53,7 +53,8 @@ class Adapter(msgspec.Struct, frozen=True):
         if not made.profile.warmups:
             return (self.adapted(made) if self.subject.engine.unproven else made), Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        outcome = self.tried(warmup, options, lambda: Watch(display, "warm-up", interrupts=self.interrupts))
+        title = "SIMULATED warm-up" if self.subject.engine.simulated else "warm-up"
+        outcome = self.tried(warmup, options, lambda: Watch(display, title, interrupts=self.interrupts))
         failures = outcome.records.failed
         if len(failures) == len(outcome.records):
             self.check_alive(True)  # why it died explains more
@@ -76,8 +77,8 @@ class Adapter(msgspec.Struct, frozen=True):
             if records.ok.any():
                 self.known[key] = before
             elif set(records.http_status.tolist()) <= {*REFUSING, *DENIED}:
-                self.known.pop(key, None)
-                asked = self.adapted(asked)
+                self.known[key] = self._learned(asked)
+                asked = asked.adapted(self.known[key])
             if asked.adaptation == before:
                 return outcome
 
@@ -89,10 +90,11 @@ class Adapter(msgspec.Struct, frozen=True):
         """
         key = _key(made)
         if key not in self.known:
-            self.known[key] = self._learned(made)
+            self.known[key] = self._learned(made, unnamed=True)
         return made.adapted(self.known[key])
 
-    def _learned(self, made: Plan) -> Adaptation:
+    def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
+        """As `adapted`; `unnamed`: raises also where the error names no field of the request."""
         one = made.profile.model_copy(update={"num_warmups": 1})
         asked = plan.warmup(one, self.subject, made.seed)
         adaptation = made.adaptation
@@ -105,8 +107,10 @@ class Adapter(msgspec.Struct, frozen=True):
                 break
             found = refusals.read(answer.body, refusals.paths(body))
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
-            if not fields:
+            if not fields and (found or unnamed):
                 raise self._unadaptable(found, trial, answer)
+            if not fields:
+                break
             for field in fields:
                 adaptation = adaptation.with_field(field)
                 _LOG.warning("%s: %s", field.why, field)

@@ -38,7 +38,8 @@ def bench(
 ) -> Run:
     """Measure one workload on a server, and return when it has ended; works in any thread, and in a notebook.
 
-    `base_url` is the server's address; without it the embedded engine answers, with the timing of `preset`.
+    `base_url` is the server's address. Without it, `preset`, or no option that speaks of a server, has the
+    embedded engine answer, a simulation; else http://127.0.0.1:8000 is measured, as by the command.
     `profile` is the name of a shipped workload, a path to a .toml file, or a Profile; the default is the
     workload of `vllm bench serve`. `options` have the names and meanings of the flags of `loadgen bench`.
     Nothing is printed, no signal handler is installed, and only `run_dir` leaves something on disk.

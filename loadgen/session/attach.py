@@ -12,7 +12,7 @@ from loadgen.endpoint import pasted_url
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.pasted_url import ApiPlace
-from loadgen.errors import MeasureError, UsageError
+from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
 from loadgen.session import embedded_engine, transport_choice
 from loadgen.session.credentials import Credentials, credentials
@@ -23,6 +23,7 @@ from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
+from loadgen.session.which_server import NOTHING_THERE
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Seed
 from loadgen.workload.profile import Profile
@@ -73,7 +74,10 @@ def attach(
             place = pasted_url.parse(options.base_url, options.endpoint)
             options = replace(options, endpoint=place.endpoint)
             access = _attached(options, place, auth, loop)
-            return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+            try:
+                return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+            except NotReady as error:
+                raise NotReady(error.summary, NOTHING_THERE) if options.default_url else error from None
         begun = begun or embedded_engine.begun(options, stack)
         assert begun is not None
         url = embedded_engine.ready(begun)
@@ -83,8 +87,6 @@ def attach(
 
 def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """The address of a server that runs already; raises UsageError."""
-    if options.preset is not None:
-        raise UsageError("--preset is the embedded engine's timing: leave out --base-url, --host and --port")
     return ServerAddress(
         place.base_url,
         auth.headers,

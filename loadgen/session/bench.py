@@ -22,6 +22,7 @@ from loadgen.session import progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.options import Options
+from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
@@ -46,11 +47,28 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
         printed(dry_run(options, asked), sys.stdout)
         return 0
     seed = seeded(options)
+    if options.print_request and options.launching.wanted:
+        options = _leaving_nothing(options, stack)
     session = attach(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
         printed(session.request(profiles[0], seed), sys.stdout)
         return 0
     return _run_all(session, profiles, seed)
+
+
+def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
+    """The options with a place for a server's log that is gone when `stack` ends, unless by an error."""
+    import shutil  # few commands need them
+    import tempfile
+
+    directory = tempfile.mkdtemp(prefix="loadgen-")
+
+    def remove(error: object, *_: object) -> None:
+        if error is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    stack.push(remove)
+    return replace(options, run_dir=directory)
 
 
 def seeded(options: Options) -> Seed:
@@ -129,7 +147,13 @@ def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
     run_metadata.parse_metadata(options.metadata)
     result_block.layout(options.layout)
+    if options.preset is not None and (options.base_url is not None or options.launching.wanted):
+        raise UsageError(
+            "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
+        )
     roofline_flags(options).check()
+    if options.no_effect:
+        _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if instead := transport_choice.check(options.transport):
         _LOG.warning("%s", instead)
     if options.http2:
@@ -138,8 +162,8 @@ def check(options: Options) -> None:
         if not (options.base_url or "").startswith("https"):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
         if find_spec("h2") is None:
-            raise UsageError("--http2 needs the http2 extra: pip install 'llm-loadgen[http2]'")
-    if options.saves:
+            raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
+    if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
 

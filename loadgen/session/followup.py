@@ -7,11 +7,14 @@ from functools import partial
 
 import msgspec
 
+from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.protocol import engines
-from loadgen.results import run_place
+from loadgen.results import run_place, sample_file
+from loadgen.results.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline.flags import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
+from loadgen.telemetry.sampler import Sampler
 from loadgen.validity import calibration, run_roofline
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
@@ -73,6 +76,13 @@ def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
         unknown = tuple(f"{part.name}: {part.why}" for part in broken)
         facts = facts.learned({"unknown": (*facts.unknown, *unknown)})
     return facts
+
+
+def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
+    """What is kept of the samples that were taken during the run; without them nothing is missing."""
+    readings = tuple(sensing.samples) if sensing is not None else ()
+    began_ns = observer.began_ns if observer is not None else 0
+    return guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
 
 
 def calibrated(facts: Facts) -> LateFacts:

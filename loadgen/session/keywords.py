@@ -12,13 +12,14 @@ from msgspec import Meta
 
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
-from loadgen.protocol.sent_headers import check_headers
+from loadgen.protocol.sent_headers import check_headers, check_path
+from loadgen.session import which_server
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
-from loadgen.workload import profile
+from loadgen.workload import backends, profile
 from loadgen.workload.bounds import MOST_IDS, MOST_SECONDS, MOST_SEED
 from loadgen.workload.profile import Profile
 
@@ -78,7 +79,7 @@ class BenchOptions(WorkloadOptions, total=False):
     client_cert: str
     client_key: str
     ready_check_timeout_s: Seconds
-    preset: str  # timing of the embedded engine, which answers where there is no base_url
+    preset: str  # simulate a server: the embedded engine answers, with this timing
     # the run
     seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
     transport: Literal["auto", "wire", "ring", "httpx"]
@@ -106,13 +107,18 @@ def parsed(
     """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
     for name in given:
         if name not in BenchOptions.__annotations__:
-            raise UsageError(f"bench() has no keyword {name!r}{nearest(name, BenchOptions.__annotations__)}")
+            raise UsageError(f"bench() has no keyword {name!r}{_instead(name)}")
     if not isinstance(base_url, str | None):
         raise UsageError(f"base_url: expected `str`, got `{type(base_url).__name__}`")
     for name, value in {**given, "base_url": base_url}.items():
         if "\0" in str(value) and isinstance(value, str | Path):
             raise UsageError(f"{name}: has a zero byte")
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+    if isinstance(api := plain.get("backend"), str):
+        try:
+            plain["backend"] = backends.named(api)
+        except ValueError as error:
+            raise UsageError(f"backend: {error}") from None
     try:
         values: dict[str, Any] = dict(msgspec.convert(plain, BenchOptions))
     except msgspec.ValidationError as error:
@@ -125,6 +131,7 @@ def parsed(
             raise UsageError(f"max_failures: {error}") from None
     headers = values.pop("headers", {})
     check_headers(headers.items(), "headers")
+    check_path(values.get("endpoint", ""))
     if "api_key" in values:
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
@@ -132,8 +139,29 @@ def parsed(
     values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide(values["label"])
-    options = Options(base_url=base_url, overrides=overrides, headers=headers, quiet=True, **values)
+    default_url = which_server.default_url(given.keys(), launched=False) if base_url is None else None
+    options = Options(
+        base_url=base_url or default_url,
+        default_url=default_url is not None,
+        overrides=overrides,
+        headers=headers,
+        quiet=True,
+        **values,
+    )
     return options, _profile(workload, overrides)
+
+
+def _instead(name: str) -> str:
+    """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
+    from loadgen.session.other_clients import lookup, vllm  # only a wrong call needs them
+
+    flag = f"--{name.replace('_', '-')}"
+    if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
+        return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
+    if near_one := nearest(name, BenchOptions.__annotations__):
+        return near_one
+    reason = vllm.refusal(flag) or lookup.explained(flag)
+    return f": {reason}" if reason else ""
 
 
 def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[str, Any]) -> Profile:

@@ -82,11 +82,16 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """The command line with each line of flags for others in one word with its own, so that none is ours."""
-    words = list(argv)
-    for position in reversed(range(len(words) - 1)):
-        if words[position] in _LINES:
-            words[position : position + 2] = ["=".join(words[position : position + 2])]
+    """The command line with each line of flags for others in one word with its own, so that none is ours.
+
+    Flags with underscores are those with dashes, as vLLM's parser has them.
+    """
+    words, rest = [], iter(argv)
+    for raw in rest:
+        flag, equals, value = raw.partition("=")
+        word = f"{flag.replace('_', '-')}{equals}{value}" if raw.startswith("--") else raw
+        line = next(rest, None) if word in _LINES else None
+        words.append(word if line is None else f"{word}={line}")
     return words
 
 

@@ -13,11 +13,12 @@ import msgspec
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.session import which_server
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
-from loadgen.session.refused_options import ONLY_RANDOM, OTHER_DATASETS, REFUSED
+from loadgen.session.other_clients import guidellm, vllm
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, arguments
-from loadgen.workload import bounds
+from loadgen.workload import backends, bounds
 from loadgen.workload.bounds import parsed_by, real, shown, whole
 
 _MOST_REPEATS = 10_000
@@ -33,6 +34,7 @@ class Options(msgspec.Struct, frozen=True):
     profiles: tuple[str, ...] = ()
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     base_url: str | None = None
+    default_url: bool = False  # no address was given, and base_url is vLLM's default
     endpoint: str | None = None
     model: str | None = None
     served_model_name: str | None = None
@@ -75,6 +77,7 @@ class Options(msgspec.Struct, frozen=True):
     metadata: tuple[str, ...] = ()
     run_dir: str | None = None
     save_requests: bool = False
+    no_effect: tuple[str, ...] = ()  # flags of vLLM that were given, and change nothing here
     max_failures: Tolerance | None = None
     max_consecutive_failures: int | None = None  # None: the default rule, see stop_rules
     max_duration_s: float | None = None
@@ -96,15 +99,21 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     """The options on this command line; raises UsageError that names what is wrong with it."""
     words = joined(argv)
     _refuse(words)
-    values = vars(arguments(parser or bench_parser(), words))
-    if values.pop("dataset_name") != "random":
-        raise UsageError("--dataset-name: only random is supported")
+    values = vars(arguments(parser or bench_parser(), words, explained=_of_another_client))
+    given = frozenset(values)
+    values.pop("dataset_name", None)
+    backend = backends.meant(
+        values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
+    )
+    if backend is not None:
+        values["backend"] = backend
     base_url = values.pop("base_url", None)
     host, port = values.pop("host", None), values.pop("port", None)
     if host is not None or port is not None:
         if base_url is not None:
             raise UsageError("--base-url names host and port already: leave out --host and --port")
-        base_url = f"http://{host or '127.0.0.1'}:{8000 if port is None else port}"
+        name = f"[{host}]" if ":" in (host or "").strip("[]") and host[0] != "[" else host
+        base_url = f"http://{name or '127.0.0.1'}:{8000 if port is None else port}"
     profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
@@ -117,28 +126,42 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
     if certificate is not None and base_url is None:
         raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
+    default_url = which_server.default_url(given, launch.wanted) if base_url is None else None
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     options["metadata"] = tuple(options.get("metadata", ()))
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(
-        profiles=profiles, overrides=values, base_url=base_url, headers=headers, launching=launch, **options
+        profiles=profiles,
+        overrides=values,
+        base_url=base_url or default_url,
+        default_url=default_url is not None,
+        headers=headers,
+        launching=launch,
+        **options,
     )
 
 
 def _refuse(argv: Sequence[str]) -> None:
+    """Raises UsageError of a flag of vLLM that is not supported, or would be read as another of ours."""
     for position, word in enumerate(argv):
-        flag = word.split("=", 1)[0]
         following = argv[position + 1] if position + 1 < len(argv) else "--"
         if word == "--profile" and following.startswith("--"):
             raise UsageError(
                 "--profile takes the name of a workload here (`loadgen profiles` lists them); "
                 "vLLM's bare --profile, which traces the server, is --server-trace"
             )
-        reason = REFUSED.get(flag, ONLY_RANDOM if flag.startswith(OTHER_DATASETS) else None)
-        if reason is not None:
-            raise UsageError(f"{flag} of `vllm bench serve` is not supported: {reason}")
+        if word == "--profile" and (following in guidellm.KINDS or following.startswith("kind=")):
+            raise UsageError(f"--profile {shown(following)} of `guidellm run`: {guidellm.PROFILE}")
+        if word.startswith("--") and (reason := vllm.refusal(word.split("=", 1)[0])) is not None:
+            raise UsageError(reason)
+
+
+def _of_another_client(flag: str) -> str | None:
+    from loadgen.session.other_clients import lookup  # only a wrong command line needs it
+
+    return lookup.explained(flag)
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:
@@ -171,7 +194,10 @@ def bench_parser() -> argparse.ArgumentParser:
         prog="loadgen bench",
         allow_abbrev=False,
         argument_default=_UNSET,
-        description="Benchmark a server: attach with --base-url; without it, the embedded engine.",
+        description="Benchmark a server: a running one (--base-url) or one started for the run (--launch). "
+        "Without an address, flags that speak of a server (--model, --dataset-name, …) mean the one at "
+        f"{which_server.DEFAULT_URL}, as in `vllm bench serve`; with --preset, or without any such flag, "
+        "the embedded engine answers: a simulation.",
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     _target_flags(parser.add_argument_group("server"))
@@ -182,10 +208,36 @@ def bench_parser() -> argparse.ArgumentParser:
     _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))
+    _unheeded_flags(parser)
     return parser
 
 
 Group = argparse._ArgumentGroup
+
+
+class _Unheeded(argparse.Action):
+    """A flag of vLLM without effect here: it is noted, and refused with a value that would have one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Note the flag; raises UsageError."""
+        flag = self.option_strings[0]
+        if isinstance(values, str) and (reason := vllm.refusal_of(flag, values)) is not None:
+            raise UsageError(reason)
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
+
+
+def _unheeded_flags(parser: argparse.ArgumentParser) -> None:
+    """What no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
+    for flag in vllm.VLLM.no_effect:
+        nargs = None if flag in vllm.VALUED else 0
+        parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
+    parser.add_argument("--endpoint-type", type=parsed_by(backends.named), help=argparse.SUPPRESS)
 
 
 # fmt: off
@@ -203,7 +255,7 @@ def _target_flags(group: Group) -> None:
     add("--host", help="with --port, instead of --base-url")
     add("--port", type=whole(0, 65535))
     add("--endpoint", metavar="PATH", help="default: the backend's, /v1/completions or /v1/chat/completions")
-    add("--backend", choices=("openai", "openai-chat", "vllm", "sglang"),
+    add("--backend", type=parsed_by(backends.named), metavar="{" + ",".join(backends.OWN) + "}",
         help="API (default openai: completions; sglang: its own /generate)")
     add("--model", help="default: the first in /v1/models")
     add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")
@@ -221,13 +273,13 @@ def _target_flags(group: Group) -> None:
         type=real(0, bounds.MOST_SECONDS),
         help="wait S seconds for the server to be ready (default 0: it must be)")
     add("--preset", metavar="NAME",
-        help="timing of the embedded engine: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
+        help="simulate a server's timing: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
 
 
 def _workload_flags(group: Group) -> None:
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
-    add("--dataset-name", default="random", help="only random is supported")
+    add("--dataset-name", type=_dataset, help="only random is supported (default)")
     add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
     add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="output tokens")
     add("--random-range-ratio", dest="range_ratio", metavar="R", help="vary lengths by ± R, 0 to 1")
@@ -254,7 +306,7 @@ def _request_flags(group: Group) -> None:
     add("--logprobs", type=int, metavar="N")
     add("--extra-body", type=_json_object, metavar="JSON", help="merged into every request")
     add("--chat-template-kwargs", type=_json_object, metavar="JSON")
-    add("--no-stream", dest="stream", action="store_false", help="whole responses: E2E latency only")
+    add("--disable-stream", dest="stream", action="store_false", help="whole responses: E2E latency only")
     add("--continuous-usage", action="store_true", help="request the token count with every message")
     add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: random)")
     add("--print-request", action="store_true", help="print one request as it would be sent, then exit")
@@ -272,7 +324,8 @@ def _run_flags(group: Group) -> None:
         help="runs of each profile, with new prompts each")
     add("--selftest", action="store_true", help="first measure this client's own error at the same load")
     add("--reset-cache", action="store_true",
-        help="empty the prefix cache before each run (always done for a launched server)")
+        help="empty the prefix cache before each run (always done for a launched server; "
+        "another vLLM must run with VLLM_SERVER_DEV_MODE=1)")
     add("--fingerprint", action="store_true",
         help="record the answers to a few greedy prompts, to see whether a fast checkpoint still answers")
     add("--no-observe", dest="observe", action="store_false",
@@ -323,6 +376,12 @@ def _output_flags(group: Group) -> None:
     add("--metadata", nargs="+", action="extend", type=hide, metavar="KEY=VALUE")  # as in every result
     add("--label", type=hide)
 # fmt: on
+
+
+def _dataset(name: str) -> str:
+    if name not in ("random", "random-ids"):  # the second is SGLang's name of the first
+        raise argparse.ArgumentTypeError(f"{shown(name)}: {vllm.ONLY_RANDOM}")
+    return name
 
 
 def _warmups(text: str) -> int | str:

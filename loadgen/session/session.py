@@ -129,14 +129,14 @@ class Session(msgspec.Struct, frozen=True):
         return FinishedRun(text, tuple(errors), signal=came[0] if came else 0)
 
     def request(self, workload: Profile, seed: Seed) -> str:
-        """One request of a profile as it would be sent, secrets hidden."""
+        """The first request of a profile as it would be sent, secrets hidden."""
         made = plan.make(workload, self.subject, seed)
         body = made.body(0)
         target = self._target(made)
         shown = tuple((name, HIDDEN) for name, _ in target.headers)
-        head = replace(target, headers=shown).request_head(len(body), "0")
+        head = replace(target, headers=shown).request_head(len(body), f"{self._request_id_prefix()}0")
         hidden = self._secrets(workload)
-        shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False)
+        shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False, separators=(",", ":"))
         return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
 
     def _secrets(self, workload: Profile) -> Secrets:
@@ -202,7 +202,7 @@ class Session(msgspec.Struct, frozen=True):
                 self.local.pids()  # searching for them is cheaper while there are few connections
         during, rules = sampled(observer, sensing), self.options.stop_rules()
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        title = f"{cell}{made.profile.name or 'bench'}"
+        title = f"{self._simulated}{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
@@ -237,7 +237,8 @@ class Session(msgspec.Struct, frozen=True):
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
             ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
         )
-        return Result(self._masked(followup.followed_up(facts, steps)), outcome.records)
+        facts = self._masked(followup.followed_up(facts, steps))
+        return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""
@@ -259,6 +260,11 @@ class Session(msgspec.Struct, frozen=True):
             )
         return {"fingerprint": self.fingerprints[made.path]}
 
+    @property
+    def _simulated(self) -> str:
+        """What the titles of a display begin with, where no model runs."""
+        return "SIMULATED " if self.served.engine.simulated else ""
+
     def _reset_cache(self) -> str:
         """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
@@ -279,17 +285,21 @@ class Session(msgspec.Struct, frozen=True):
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
 
+    def _request_id_prefix(self) -> str:
+        """Of the ids of a run: the one given, or one of its own, which tells runs apart in a server's log."""
+        given = self.options.request_id_prefix
+        return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
+
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
         options, target = self.options, self._target(made)
-        prefix = options.request_id_prefix
         chosen = transport_choice.choose(options.transport, target, made.streams)
         return TransportOptions(
             target=target,
             transport=chosen.name,
             why_transport=chosen.why,
             http2=options.http2,
-            request_id_prefix=f"loadgen-{secrets.token_hex(4)}-" if prefix is None else prefix,
+            request_id_prefix=self._request_id_prefix(),
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,

@@ -13,6 +13,7 @@ from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import MetricOptions, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.protocol.layout import aligned
+from loadgen.telemetry.series import LEAST_SAMPLES
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
@@ -54,9 +55,9 @@ def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[Recon
     every += [
         _row("preemptions", "", None, window.preemptions),
         _row("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
-        _row("running requests, peak", "", metrics.peak_concurrency, window.peak("running")),
-        _row("waiting requests, peak", "", None, window.peak("waiting")),
-        _row("KV cache in use, peak", "%", None, _percent(window.peak("kv_cache_usage"), 1)),
+        _row("running requests, peak", "", metrics.peak_concurrency, _peak(window, "running")),
+        _row("waiting requests, peak", "", None, _peak(window, "waiting")),
+        _row("KV cache in use, peak", "%", None, _percent(_peak(window, "kv_cache_usage"), 1)),
     ]
     return [row for row in every if row.server is not None or row.bracket is not None]
 
@@ -178,6 +179,12 @@ def _per_answer(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure
 
 def _mean_ms(values_ns: Int64) -> float | None:
     return float(values_ns.mean()) / 1e6 if len(values_ns) else None
+
+
+def _peak(window: ServerWindow, gauge: str) -> float | None:
+    """The greatest value of a gauge; None of one so rarely sampled that its peak was hardly met."""
+    sampled = sum(getattr(each, gauge) is not None for each in window.samples)
+    return window.peak(gauge) if sampled >= LEAST_SAMPLES else None
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:

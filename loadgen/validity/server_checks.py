@@ -39,8 +39,9 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
     f"more than {percent(CACHED)} of the prompt tokens were prefix cache hits (by the server's counters or "
     "cached_tokens), beyond what --random-prefix-len shares; random prompts share nothing, a chat template "
     "a few tokens",
-    "leave out --seed, reset the cache (vLLM: POST /reset_prefix_cache) or start the server with prefix "
-    "caching off",
+    "give a new --seed or none, start the server again (or by --launch), or without a prefix cache (vLLM: "
+    "--no-enable-prefix-caching, SGLang: --disable-radix-cache); --reset-cache empties that of SGLang, and "
+    "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1",
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
     """Prompts were found in the cache instead of computed."""

@@ -25,6 +25,7 @@ class Level(StrEnum):
     VALID = "VALID"
     SUSPECT = "SUSPECT"
     INVALID = "INVALID"
+    UNCHECKED = "UNCHECKED"  # of published figures alone: there was nothing to compare them with
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> Level:

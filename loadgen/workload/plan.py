@@ -226,7 +226,10 @@ def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     if api is None:
         raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_APIS)}")
     if wanted not in (None, api):
-        raise UsageError(f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}")
+        raise UsageError(
+            f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}: leave out "
+            "--endpoint, or pass --backend openai for the API of the endpoint"
+        )
     if api == "/chat/completions" and subject.engine.max_tokens_field:
         return Chat(limit_field=subject.engine.max_tokens_field), path + subject.query
     return _APIS[api](), path + subject.query

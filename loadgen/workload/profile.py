@@ -41,7 +41,7 @@ _LENGTH = "the length of an answer is planned: use --random-output-len"
 _OWNED = {
     **dict.fromkeys(("prompt", "messages", "text", "input_ids", "prompt_embeds", "input_embeds"), _PROMPT),
     **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), _LENGTH),
-    "stream": "use --no-stream",
+    "stream": "use --disable-stream",
     "model": "use --model, or --served-model-name",
 }
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
@@ -257,7 +257,7 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
-    """A shipped profile by name, or anyone's by path, with overrides, maybe typed as flags; raises UsageError."""
+    """A shipped profile by name, or anyone's by path, with overrides (`flags`: typed); raises UsageError."""
     path = locate(name_or_path)
     table = read_toml(path)
     if overrides.get("duration") is not None:

@@ -94,8 +94,8 @@ def run(
         "window": ServerWindow(
             names="vllm",
             samples=tuple(
-                ServerSample(at_s=float(second), running=3.0, waiting=1.0, kv_cache_usage=0.1 * second)
-                for second in range(5)
+                ServerSample(at_s=0.04 * turn, running=3.0, waiting=1.0, kv_cache_usage=0.01 * turn)
+                for turn in range(40)
             ),
         ),
         **facts,

@@ -10,6 +10,7 @@ import pytest
 from builders.campaign_files import INSTANT, written
 from loadgen import cli
 from loadgen.campaign import arms, file
+from loadgen.campaign.command import campaign_parser
 from loadgen.campaign.keys import Variables, filled, laid_over, without_secrets, words
 from loadgen.session.options import bench_parser, parse
 from loadgen.workload import profile
@@ -115,6 +116,14 @@ def test_without_a_file_the_shipped_campaigns_are_listed(capsys: pytest.CaptureF
     assert cli.main(["campaign"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[:-1]] == ["demo", "qwen3-h20-ladder", "qwen3-thor"]
+
+
+def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
+    page = Path(__file__).parents[2] / "docs" / "comparing.md"
+    line = next(line for line in page.read_text("utf-8").splitlines() if "campaign demo " in line)
+    epilog = campaign_parser().epilog or ""
+    for text in (file.load(file.locate("demo")).description, line, epilog):
+        assert "half a minute" in text.lower()
 
 
 def test_campaigns_are_no_profiles() -> None:

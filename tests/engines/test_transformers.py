@@ -44,7 +44,7 @@ def test_the_smoke_profile_runs_as_it_is(
 def test_answers_without_a_stream_are_measured_end_to_end(
     transformers_serve: Engine, model: Path, tmp_path: Path
 ) -> None:
-    flags = [*_smoke(transformers_serve, model), "--tokenizer", str(model), "--no-stream"]
+    flags = [*_smoke(transformers_serve, model), "--tokenizer", str(model), "--disable-stream"]
     finished = loadgen(flags, tmp_path)
     assert finished.code == 0, finished.err
     assert "End-to-end Latency" in finished.block

@@ -109,8 +109,8 @@ def test_identical_texts_give_what_vllm_bench_serve_gets(
     "more",
     [
         pytest.param("--backend openai-chat --endpoint /v1/chat/completions", id="chat"),
-        pytest.param("--backend openai-chat --no-stream", id="chat whole"),
-        pytest.param("--no-stream", id="completions whole"),
+        pytest.param("--backend openai-chat --disable-stream", id="chat whole"),
+        pytest.param("--disable-stream", id="completions whole"),
         pytest.param("--continuous-usage", id="usage on every message"),
         pytest.param("--transport httpx", id="httpx"),
         pytest.param("--request-rate 40 --burstiness 0.5", id="open loop"),

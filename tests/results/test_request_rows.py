@@ -206,7 +206,7 @@ def test_parquet_without_its_extra_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"pip install 'llm-loadgen\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"in the clone, .venv/bin/pip install '.\[parquet\]'"):
         request_rows.write(mixed(), "parquet", tmp_path / "x.parquet")
     assert list(tmp_path.iterdir()) == []
 

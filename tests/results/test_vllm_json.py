@@ -75,6 +75,18 @@ def test_every_key_of_the_recorded_file_is_there_in_its_order() -> None:
     assert [key for key in result if type(result[key]) is not type(RECORDED.get(key, {}))] == []
 
 
+PRESET = Server(url="http://h/v1/completions", engine="loadgen engine", model="m", simulated="instant")
+
+
+@pytest.mark.parametrize("metadata", [(), ("simulated=false",)])
+def test_a_simulation_is_marked_where_tools_read_the_model(metadata: tuple[str, ...]) -> None:
+    result = result_of(recorded_run(), server=PRESET, metadata=metadata)
+    assert next(iter(result.items())) == ("simulated", True)
+    assert result["model_id"] == "m (simulated)"
+    assert set(result) - {"simulated"} == set(result_of(recorded_run()))
+    assert result["loadgen"]["server"]["model"] == "m"
+
+
 def test_without_detail_the_long_lists_are_left_out() -> None:
     assert list(result_of(recorded_run())) == [*(k for k in RECORDED if k not in DETAILED), "loadgen"]
 

@@ -126,13 +126,13 @@ def test_without_a_server_the_embedded_engine_starts_and_ends(
 
 @pytest.mark.realtime
 def test_the_embedded_engine_serves_by_the_name_that_is_asked_for(stack: ExitStack) -> None:
-    assert attached(stack, "--model", "dir/m", "--served-model-name", "n").served.model == "n"
+    session = attached(stack, "--preset", "instant", "--model", "dir/m", "--served-model-name", "n")
+    assert session.served.model == "n"
 
 
 @pytest.mark.parametrize(
     ("words", "error", "says"),
     [
-        (["--preset", "instant"], UsageError, "--preset is the embedded engine's timing: leave out"),
         (["--model", "other"], LoadgenError, "vLLM does not serve 'other'; it serves m"),
         (
             ["--ready-check-timeout-sec", "-1"],

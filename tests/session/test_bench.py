@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -31,8 +32,11 @@ from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.results.run_place import JOURNAL
-from loadgen.session import progress, selftest
+from loadgen.results.sample_file import SAMPLES
+from loadgen.session import progress, selftest, session
+from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.validity.run_metadata import asked
+from loadgen.workload.plan import Plan
 from loadgen.workload.profile import Profile
 
 pytestmark = [
@@ -72,7 +76,7 @@ def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.Capture
         assert len([asked for asked in server.asked if asked.head.startswith("POST")]) == 6
     out = capsys.readouterr().out
     directory = run_directory()
-    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT])
+    assert sorted(path.name for path in directory.iterdir()) == sorted([RESULT, ARRIVALS, REPORT, SAMPLES])
     assert "============ Serving Benchmark Result ============" in out
     assert "Successful requests:                     4" in out
     assert "seed 7 (given)" in out
@@ -120,7 +124,7 @@ def test_the_key_is_sent_and_appears_in_no_file_nor_on_the_screen(
     assert all("X-Token: hush-hush" in head for head in sent)
     said = capsys.readouterr()
     files = [path for path in Path().rglob("*") if path.is_file()]
-    assert len(files) == 4
+    assert len(files) == 5
     for content in [path.read_bytes() for path in files] + [said.out.encode(), said.err.encode()]:
         assert b"secret" not in content
         assert b"hush" not in content
@@ -147,6 +151,25 @@ def test_print_request_sends_none_and_shows_what_would_be_sent(capsys: pytest.Ca
     shown = json.loads(body)
     assert (shown["model"], len(shown["prompt"]), shown["temperature"]) == ("m", 8, 0)
     assert not Path("runs").exists()
+
+
+def test_the_request_that_is_printed_is_the_first_that_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seed", "1", "--request-id-prefix", "mine-", "--max-concurrency", "1", "--temperature", "0.5"]
+    with ScriptedServer(api(lambda _: stream())) as server:
+        assert bench(server, *words, "--print-request", "--save-result", "--result-dir", "results") == 0
+        assert not list(Path().iterdir())
+        head, _, body = capsys.readouterr().out.partition("\n\n")
+        assert bench(server, *words) == 0
+        sent = next(asked for asked in server.asked if asked.head.startswith("POST"))
+    assert head.splitlines() == sent.head.splitlines()
+    assert body == f"{sent.body.decode()}\n"
+    assert "x-request-id: mine-0" in head.splitlines()
+
+
+def test_the_printed_id_is_one_that_a_run_would_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        assert bench(server, "--print-request") == 0
+    assert re.search(r"^x-request-id: loadgen-[0-9a-f]{8}-0$", capsys.readouterr().out, re.MULTILINE)
 
 
 ERRED = whole(b'{"error":{"message":"no such thing"}}', "404 Not Found")
@@ -311,11 +334,23 @@ def test_a_capturing_process_that_dies_leaves_a_partial_report(
 
 
 @pytest.mark.realtime
-def test_without_a_server_the_embedded_engine_answers_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--quiet", *LOAD]) == 0
+def test_a_simulation_is_marked_from_its_display_to_its_files(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+
+    def noted(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        titles.append(watch.title)
+        return measure(plan, options, watch)
+
+    monkeypatch.setattr(session, "measure", noted)
+    assert cli.main(["bench", "--quiet", *LOAD, "--num-warmups", "1"]) == 0
+    assert titles == ["SIMULATED warm-up", "SIMULATED bench"]
     out = capsys.readouterr().out
     assert out.startswith("SIMULATED")
     assert "Successful requests:                     4" in out
+    stored = json.loads((run_directory() / RESULT).read_text("utf-8"))
+    assert (stored["simulated"], stored["model_id"]) == (True, "Qwen/Qwen3-8B (simulated)")
 
 
 @pytest.mark.realtime

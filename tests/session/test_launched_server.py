@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +168,32 @@ def test_nothing_is_observed_where_that_was_asked_for(
     assert "energy" not in report(capsys)
 
 
+def unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory for temporary files that is empty."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+
 def test_a_request_is_shown_as_the_launched_server_would_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    unseen(tmp_path, monkeypatch)
     assert bench(launch_command(tmp_path, HEALTHY), "--print-request") == 0
     out = capsys.readouterr().out
     assert out.startswith("POST /v1/completions HTTP/1.1\n")
     assert json.loads(out.partition("\n\n")[2])["model"] == "m"
-    assert [path.name for path in Path("runs").glob("*/*")] == ["server.log"]
+    assert not Path("runs").exists()
+    assert not list(Path(tempfile.gettempdir()).iterdir())
+
+
+def test_the_log_of_a_server_that_failed_stays_to_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unseen(tmp_path, monkeypatch)
+    assert bench(launch_command(tmp_path, "print('why', flush=True)"), "--print-request") == 1
+    (log,) = Path(tempfile.gettempdir()).rglob("server.log")
+    assert log.read_text("utf-8") == "why\n"
+    assert str(log) in capsys.readouterr().err
 
 
 def test_the_key_of_other_servers_is_not_sent_to_one_of_our_own(

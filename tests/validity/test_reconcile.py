@@ -60,6 +60,7 @@ def counted(**more: Any) -> ServerWindow:
     return ServerWindow(**fields)
 
 
+SAMPLE = ServerSample(at_s=0.5, running=2, waiting=1, kv_cache_usage=0.25)
 FULL = counted(
     prefix_queries=40,
     prefix_hits=10,
@@ -72,7 +73,7 @@ FULL = counted(
     queue=ServerLatency(
         count=4, mean_ms=4.0, brackets_ms={"50": (0, 300), "90": (0, 300), "99": (2000, None)}
     ),
-    samples=(ServerSample(at_s=0.5, running=2, waiting=1, kv_cache_usage=0.25), ServerSample(at_s=1.5)),
+    samples=(SAMPLE,) * 30 + (ServerSample(at_s=1.5),),
 )
 TABLE = """\
 Figure                                client            server     difference
@@ -104,6 +105,13 @@ def test_everything_a_server_can_say_is_beside_what_the_client_has() -> None:
     lines = render(rows(FULL, metrics, records))
     assert lines == TABLE.splitlines()
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("sampled", "peaks"), [(7, 0), (29, 0), (30, 3)])
+def test_a_gauge_that_was_hardly_sampled_has_no_peak(sampled: int, peaks: int) -> None:
+    metrics, records = run(answer(0), answer(1))
+    window = FULL.model_copy(update={"samples": (SAMPLE,) * sampled + (ServerSample(at_s=1.5),) * 40})
+    assert sum("peak" in row.figure for row in rows(window, metrics, records)) == peaks
 
 
 def test_only_what_the_server_says_is_shown() -> None:

@@ -224,7 +224,7 @@ def test_a_profile_survives_json(value: float) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"goodput": ("ttft:1",), "stream": False}, "leave out --no-stream"),
+        ({"goodput": ("ttft:1",), "stream": False}, "leave out --disable-stream"),
         ({"goodput": ("e2el:1", "tpot:4"), "stream": False}, "--goodput tpot needs a stream"),
         ({"metric_percentiles": "x"}, "is not a number"),
         ({"percentile_metrics": "latency"}, "unknown metric 'latency'"),

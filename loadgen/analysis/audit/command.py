@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,9 +19,11 @@ from loadgen.analysis.importers.sources import Sources
 from loadgen.errors import MeasureError, UsageError
 from loadgen.protocol.printable import json_text, plain
 from loadgen.results.printing import printed
+from loadgen.roofline import models
 from loadgen.roofline.machine import Machine
+from loadgen.roofline.model_names import split_name
 from loadgen.session.options import add_roofline_flags
-from loadgen.spelling import Parser, arguments
+from loadgen.spelling import Parser, arguments, nearest
 from loadgen.validity.verdict import Level
 
 STRICT = 3
@@ -55,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
     given = arguments(parser, argv, intermixed=True)
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
-    hardware = Hardware.given(given)
-    hardware.machine()  # a wrong one is an error before anything is read
+    hardware = Hardware.given(given)  # a wrong one is an error before anything is read
+    _check_model(given.model, hardware.config)
     result = audited(sources.read(given.places), hardware, given.model)
     if given.json:
         printed(json_text(result.json(), indent=1), sys.stdout)
@@ -66,6 +70,16 @@ def main(argv: Sequence[str]) -> int:
             printed(f"loadgen: {plain(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
     return STRICT if given.strict and invalid else 0
+
+
+def _check_model(model: str | None, config: Path | None) -> None:
+    """Raise UsageError for a model of which neither name, files nor config are known."""
+    if model is None or config is not None or models.find(model) is not None:
+        return
+    if not os.path.exists(os.path.expanduser(model)):
+        near = nearest(split_name(model)[0], models.rows())
+        hint = f"{near} Else" if near else ":"
+        raise UsageError(f"--model {model}: its shape is unknown{hint} pass --model-config, its config.json")
 
 
 class Audited(msgspec.Struct, frozen=True):
@@ -83,10 +97,9 @@ class Audited(msgspec.Struct, frozen=True):
 
 def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
     """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
-    machine, unknown = hardware.machine()
     cells = [(failure.cell, failure.reason) for failure in read.failures]
     failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
     if not read.reported:
         raise MeasureError("; ".join([*read.errors, *failed][:3]) or "no figures at the places named")
-    findings = audit(read.reported, machine, hardware.config, model or "")
-    return Audited(findings, machine, [*filter(None, [unknown]), *read.errors], failed)
+    findings = audit(read.reported, hardware.machine, hardware.config, model or "")
+    return Audited(findings, hardware.machine, list(read.errors), failed)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from loadgen.analysis.audit import roofline_checks
+from loadgen.analysis.audit import coverage, roofline_checks
 from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
+from loadgen.analysis.audit.coverage import CHECKABLE
 from loadgen.analysis.audit.subject import AuditedRun, pages
 from loadgen.analysis.comparison.ceilings import Ceilings
 from loadgen.analysis.run_summary import Reported
-from loadgen.roofline import models
+from loadgen.roofline import machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
@@ -30,11 +32,22 @@ class RunFindings(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     ceiling: Ceiling | None = None
     no_ceiling: str = ""  # why there is no roofline, and what to pass
+    unchecked: tuple[str, ...] = ()  # what could not be checked: roofline, relations
+    no_machine: bool = False  # the roofline lacks one
+    no_shape: bool = False  # it lacks the model's
 
     @property
     def level(self) -> Level:
-        """The worst severity as a word."""
-        return Level.of(self.findings)
+        """The worst severity as a word; UNCHECKED where there was nothing to check."""
+        level = Level.of(self.findings)
+        return Level.UNCHECKED if level is Level.VALID and len(self.unchecked) == len(CHECKABLE) else level
+
+    @property
+    def verdict(self) -> str:
+        """The level; of a VALID run with what was not checked, as in VALID (not checked: roofline)."""
+        if self.level is not Level.VALID or not self.unchecked:
+            return self.level.value
+        return f"{self.level} (not checked: {', '.join(self.unchecked)})"
 
     @property
     def roofline(self) -> float | None:
@@ -52,14 +65,25 @@ def audit(
     they are one model.
     """
     ceilings = Ceilings(machine, model, "--model-config, or --model NAME")
-    names = (model or run.name for run in reported)
+    names = (model or run.checkpoint for run in reported)
     config_of_all = len({name if (known := models.find(name)) is None else known.key for name in names}) == 1
     audits = []
     for run, page in zip(reported, pages(reported), strict=True):
-        shape = config if config_of_all or models.named(model or run.name) is None else None
+        shape = config if config_of_all or models.named(model or run.checkpoint) is None else None
         ceiling, why = ceilings.of(run, shape)
-        audits.append(RunFindings(run, _findings(AuditedRun(run, page, ceiling)), ceiling, why))
+        audited = AuditedRun(run, page, ceiling)
+        lacks = _lacks(run, machine, model, shape) if ceiling is None else (False, False)
+        audits.append(RunFindings(run, _findings(audited), ceiling, why, coverage.unchecked(audited), *lacks))
     return audits
+
+
+def _lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
+    """Whether a run without a roofline lacks a machine, and whether it lacks the model's shape."""
+    if run.simulated and machine is None:
+        return False, False
+    name = model or run.checkpoint
+    known = shape is not None or models.named(name) is not None or os.path.exists(os.path.expanduser(name))
+    return machines.meant(machine, run.machine) is None, not known
 
 
 def _findings(audited: AuditedRun) -> tuple[Finding, ...]:

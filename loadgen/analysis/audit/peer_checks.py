@@ -151,7 +151,7 @@ def known_prompts(run: AuditedRun) -> Evidence | None:
     "their token counts, known-prompts, their seed or their digest), and mean TTFT below their arithmetic at "
     f"the machine's peak or {FAR_BELOW:g} times below what a full load leaves for each prompt, which a cold "
     f"TTFT comes close to; {FARTHER_BELOW:g} times where the prompts cannot be recognized",
-    "TTFT is the prefix cache's: use another seed for every run, or reset the cache between them",
+    "TTFT is the prefix cache's: use another seed for every run, or start the server again between them",
     Source.PAGE,
 )
 def warm_cache(run: AuditedRun) -> Evidence | None:

@@ -10,9 +10,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.analysis.audit.checks import CHECKS
+from loadgen.analysis.audit.coverage import RELATIONS
 from loadgen.analysis.audit.findings import RunFindings
 from loadgen.analysis.comparison.groups import grouped
-from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, wrapped
+from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
@@ -21,15 +23,15 @@ from loadgen.validity.verdict import Level
 
 FORMAT = 1
 _LOAD = 16
-_WIDTHS = (-_LOAD - 2, 9, 9, 9, 6, -10, -1)
+_WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
 _LONGEST_NAME = 60
-_MOST_REASONS = 10
+_MOST_REASONS, _NAMED = 10, 3
 _SPEEDS = ("output_throughput", "speed_tok_s")
 
 
 def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     """A table of all runs, what was found in each, and what could not be checked; by checkpoint."""
-    by_name = grouped(findings, lambda audited: audited.reported.name)
+    by_name = grouped(findings, _name)
     ordered = [audited for own in by_name.values() for audited in own]
     lines = [*_table(by_name), ""]
     for audited in ordered:
@@ -54,7 +56,7 @@ def json(
 
 def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
-    yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level", "worst doubt"), _WIDTHS)
+    yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
     for name, own in findings.items():
         yield cut(printable(name) or "(no name)", WIDTH)
         yield from map(_row, own)
@@ -67,14 +69,27 @@ def _row(audited: RunFindings) -> str:
     roof = "-" if share is None else f"{100 * share:.0f} %"
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
-    load = f"  {cut(printable(run.load.name) or '-', _LOAD)}"
-    return aligned((load, *cells, roof, f"  {audited.level.value}", named), _WIDTHS)
+    load = f"  {cut(printable(_load(run)), _LOAD)}"
+    return aligned((load, *cells, roof, f"  {audited.verdict} {named}".rstrip()), _WIDTHS)
+
+
+def _name(audited: RunFindings) -> str:
+    """The checkpoint's row; a simulation is one of its own."""
+    run = audited.reported
+    return f"{run.name or '(no name)'} (simulated)" if run.simulated else run.name
+
+
+def _load(run: Reported) -> str:
+    """The load by its name, else by its concurrency."""
+    limit = run.load.max_concurrency
+    return run.load.name or ("-" if limit is None else f"concurrency {limit}")
 
 
 def _number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.4g}"
+    digits = 2 if abs(value) < 1e4 else 1
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.2g}"
 
 
 def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
@@ -85,9 +100,9 @@ def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
     if not shown and not notes and not remarks:
         return
     run = audited.reported
-    names = filter(None, (run.name, run.load.name))
+    names = filter(None, (_name(audited), run.load.name))
     title = ", ".join(middle_cut(printable(name), _LONGEST_NAME) for name in names)
-    yield from wrapped(f"{title or '(no name)'}: {audited.level.value}", "  ")
+    yield from wrapped(f"{title or '(no name)'}: {audited.verdict}", "  ")
     yield from wrapped(f"  {printable(run.source)}", "    ")
     for finding in shown:
         yield from _evidence(finding, explain)
@@ -109,20 +124,54 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(audited.level for audited in findings)
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
     runs = counted(len(findings), "run")
-    yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts checked (docs/audit.md)")
+    yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)")
     ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
         rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
         yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
-    yield from _tallied("no roofline for", (audited.no_ceiling for audited in findings))
+    yield from _not_checked(findings)
     if explain:
         yield from _tallied("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
         return
     yield from _tallied("remark on", (remark for audited in findings for remark in audited.reported.remarks))
     if any(audited.findings for audited in findings):
         yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
+
+
+def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
+    """What could not be checked, of how many runs, and once what to pass for it."""
+    unknown = [audited.reported.machine for audited in findings if audited.no_machine]
+    if unknown:
+        named = [printable(name) for name in dict.fromkeys(unknown) if name]
+        why = f"{some(named, _NAMED)} is no machine of the table" if named else "no machine is named"
+        yield from wrapped(
+            f"no roofline for {counted(len(unknown), 'run')}: {why}: pass --hardware KEY, as jetson-thor or "
+            "4xh100, or --bandwidth GB/s"
+        )
+    shapeless = [audited.reported.checkpoint for audited in findings if audited.no_shape]
+    if shapeless:
+        names = some(
+            [middle_cut(printable(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)], _NAMED
+        )
+        yield from wrapped(
+            f"no roofline for {counted(len(shapeless), 'run')}: the shape of {names} is unknown: pass "
+            "--model-config, its config.json, or --model NAME"
+        )
+    others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
+    yield from _tallied("no roofline for", others)
+    alone = sum(RELATIONS in audited.unchecked for audited in findings)
+    if alone:
+        yield from wrapped(
+            f"no relations in {counted(alone, 'run')}: no two of its figures depend on one another, as a "
+            "rate on its count and the duration"
+        )
+    if any(audited.level is Level.UNCHECKED for audited in findings):
+        yield from wrapped(
+            "UNCHECKED: there was nothing to compare the figures with; a roofline would be, as by loadgen "
+            "audit PLACE --hardware h20-96gb --model-config config.json"
+        )
 
 
 def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
@@ -139,9 +188,12 @@ def _run(audited: RunFindings) -> dict[str, Any]:
     return {
         "name": run.name,
         "load": {key: _finite(value) for key, value in asdict(run.load).items()},
+        "checkpoint": run.checkpoint,
         **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
         "figures": {key: _finite(run.figures[key]) for key in run.figures},
         "level": audited.level.value,
+        "not_checked": list(audited.unchecked),
+        "simulated": bool(run.simulated),
         "roofline": audited.roofline if audited.roofline is None or math.isfinite(audited.roofline) else None,
         "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
         "no_roofline": audited.no_ceiling or None,

@@ -39,22 +39,37 @@ _RATES = {
 )
 def figures_disagree(run: AuditedRun) -> Evidence | None:
     """A rate is not its count over the duration."""
-    duration = run.interval("duration")
-    if not run.alike or duration is None or not duration.low:
-        return None
     parts = []
-    for key, (counts, noun, unit) in _RATES.items():
-        rate = run.interval(key)
-        terms = [term for count in counts if (term := run.interval(count)) is not None]
-        if rate is None or len(terms) < len(counts):
-            continue
-        total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+    for key, rate, total, duration in _rates(run):
         if not (rate * duration).meets(total):
-            seconds, reported = run.figure("duration") or 1.0, run.figure(key)
+            (_, noun, unit), seconds, reported = _RATES[key], run.figure("duration") or 1.0, run.figure(key)
             count = (total.low + total.high) / 2
             per_s = f"{count / seconds:.2f} {unit}"
             parts.append(f"{count:.0f} {noun} in {seconds:g} s are {per_s}, reported: {reported:g}")
     return joined(parts)
+
+
+def _rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
+    """Each reported rate with its count and the duration, where the run has all three."""
+    duration = run.interval("duration")
+    if not run.alike or duration is None or not duration.low:
+        return
+    for key, (counts, _, _) in _RATES.items():
+        rate = run.interval(key)
+        terms = [term for count in counts if (term := run.interval(count)) is not None]
+        if rate is not None and len(terms) == len(counts):
+            yield key, rate, terms[0] if len(terms) == 1 else terms[0] + terms[1], duration
+
+
+def has_relations(run: AuditedRun) -> bool:
+    """Whether a run has figures that depend on one another, so that they could contradict each other.
+
+    A rate with its count and the duration; several ranks of a latency, or one with the mean; the requests'
+    times with the duration and the concurrency.
+    """
+    ranked = (len([*_ranks(run, key)]) + (run.interval(f"mean_{key}_ms") is not None) > 1 for key in _METRICS)
+    timed = run.alike and run.figure("duration") and run.limit and run.least_seconds is not None
+    return any(True for _ in _rates(run)) or any(ranked) or bool(timed)
 
 
 @invalid(

@@ -21,23 +21,33 @@ from loadgen.workload.paths import place
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """What a user gives for machine and model, in place of what runs do not report."""
+    """The machine and the model's shape that a user names, in place of what runs do not report."""
 
-    key: str | None = None
-    bandwidth_gb_per_s: float | None = None
+    machine: Machine | None = None
     config: Path | None = None  # the config.json of models that the table does not know
+    unknown: str = ""  # a machine that a campaign recorded, and this table does not have
+
+    @classmethod
+    def named(
+        cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
+    ) -> Hardware:
+        """What these names mean; raises UsageError where machine, bandwidth or file does not exist."""
+        file = None if config is None else place(config)
+        if file is not None:
+            architecture.read(file)
+        return cls(machines.chosen(key, bandwidth_gb_per_s), file)
 
     @classmethod
     def given(cls, flags: argparse.Namespace) -> Hardware:
-        """What the roofline's flags of a command line give."""
-        config = None if flags.model_config is None else place(flags.model_config)
-        return cls(flags.hardware, flags.bandwidth, config)
+        """What the roofline's flags of a command line name; raises UsageError as `named`."""
+        return cls.named(flags.hardware, flags.bandwidth, flags.model_config)
 
-    def machine(self) -> tuple[Machine | None, str]:
-        """The machine, or None and why it is unknown; raises UsageError where machine or config is wrong."""
-        if self.config is not None:
-            architecture.read(self.config)
-        return machines.named(self.key, self.bandwidth_gb_per_s)
+    def or_recorded(self, key: str | None) -> Hardware:
+        """This, else the machine that a finished campaign recorded, whose key may be of another version."""
+        if self.machine is not None or key is None:
+            return self
+        machine, unknown = machines.recorded(key)
+        return replace(self, machine=machine, unknown=unknown)
 
 
 @dataclass
@@ -54,7 +64,7 @@ class Ceilings:
         if run.ceiling is not None and not self.model:
             machine = machines.meant(self.machine, run.machine, run.ceiling.machine)
             return run.ceiling.model_copy(update={"machine": machine}), ""
-        key = run.name, run.machine
+        key = run.checkpoint, run.machine
         if key not in self._made:
             self._made[key] = self._computed(run, config)
         made = self._made[key]
@@ -67,10 +77,10 @@ class Ceilings:
         if machine is None:
             problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
             return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
-        name = self.model or run.name
+        name = self.model or run.checkpoint
         if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
             return f"the shape of {name} is unknown: pass {self.advice}"
-        quantization = models.suffix(run.name) if self.model and not models.suffix(self.model) else ""
+        quantization = models.suffix(run.checkpoint) if self.model and not models.suffix(self.model) else ""
         try:
             return ceiling(name, machine, quantization=quantization, config=config)
         except UsageError as error:
@@ -80,17 +90,18 @@ class Ceilings:
 def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
     """The runs with their ceilings, and a message for each reason why some have none.
 
-    --hardware overrides what a run reports; a run's own weights stay. Raises UsageError if the config cannot
-    be read.
+    --hardware overrides what a run reports; a run's own weights stay.
     """
-    given, unknown = hardware.machine()
-    ceilings = Ceilings(given)
-    made = [ceilings.of(run, hardware.config if models.named(run.name) is None else None) for run in reported]
+    ceilings = Ceilings(hardware.machine)
+    made = [
+        ceilings.of(run, hardware.config if models.named(run.checkpoint) is None else None)
+        for run in reported
+    ]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
     problems = [
         f"no roofline: {problem}" for problem in dict.fromkeys(problem for _, problem in made) if problem
     ]
-    return runs, [*filter(None, [unknown]), *problems] if problems else []
+    return runs, [*filter(None, [hardware.unknown]), *problems] if problems else []
 
 
 def stored(model: str) -> Weights | None:

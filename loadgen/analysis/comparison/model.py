@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.analysis.comparison.campaigns import CampaignSettings
 from loadgen.analysis.comparison.ceilings import Hardware
@@ -42,9 +41,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
     @property
     def machine(self) -> Hardware:
         """The hardware: as asked, else the campaign's."""
-        given = self.hardware
-        named = given.key is not None or given.bandwidth_gb_per_s is not None
-        return given if named else replace(given, key=self.campaign.hardware)
+        return self.hardware.or_recorded(self.campaign.hardware)
 
 
 class Decision(StrEnum):

@@ -18,7 +18,7 @@ from loadgen.analysis.comparison.model import Decision, Effect
 from loadgen.analysis.comparison.multiplicity import Family, family, more_runs
 from loadgen.analysis.comparison.power import separation
 
-_NO_SCIPY = "a verdict needs scipy: pip install 'llm-loadgen[compare]'"
+_NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
 _NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
 _ALIKE = "the runs agree to within the precision of digits and clocks, which is used as their spread"
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang
+from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang, titles
 from loadgen.analysis.importers.blocks import PastedBlock
-from loadgen.analysis.importers.headings import Kind, Outline
+from loadgen.analysis.importers.headings import Kind, Outline, Subject
 from loadgen.analysis.run_summary import Load, Reported, short_name
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_ELEMENT = re.compile(
+    r"(?=<(?:h[1-6]|p|div|pre|li|tr|table|section|article|summary|details|figcaption)\b)|(?<=</h[1-6]>)",
+    re.IGNORECASE,
+)
+_OPEN_HEADING = re.compile(r"\s*+<h[1-6]\b[^<>]{0,300}>(?:(?!</h[1-6]>).){0,300}+", re.IGNORECASE)
+_MOST_LINES = 5  # of a heading
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
 
@@ -26,8 +32,7 @@ class _Pasted:
     """A block's lines, and what stands above it."""
 
     line: int
-    name: str
-    load: str
+    subject: Subject
     asked: dict[str, str]
     lines: list[str] = field(default_factory=list)
     closed: bool = False
@@ -42,7 +47,8 @@ def _pasted(text: str) -> Iterator[_Pasted]:
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
     cleaned = html.unescape(_REFERENCE.sub("\ufffd", _COLOUR.sub("", text))).replace("\u00ad", "")
-    for line in headings.lines(_split(cleaned)):
+    numbers, texts = _pieces(_split(cleaned))
+    for line in headings.lines(texts):
         if not line.text:
             if above and above[-1]:
                 above.append("")  # a command does not continue after it
@@ -53,7 +59,7 @@ def _pasted(text: str) -> Iterator[_Pasted]:
             block, above = None, []
         rest = line.text
         if begins:
-            block = _Pasted(line.number, outline.name, outline.load, commands.asked(above))
+            block = _Pasted(numbers[line.number - 1], outline.subject, commands.asked(above))
             rest = rest[begins.end() :]
         if block is not None:
             block.lines.append(_TAG.sub(" ", rest))
@@ -65,6 +71,8 @@ def _pasted(text: str) -> Iterator[_Pasted]:
             outline.enter(line)
             above = [line.text] if line.kind is Kind.ITEM else []
         else:
+            if line.kind is Kind.LINE:
+                outline.enter(line)
             above.append(line.text)
     if block is not None:
         if not cleaned.endswith("\n"):
@@ -78,12 +86,28 @@ def _split(text: str) -> list[str]:
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
+def _pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The number and the text of each line; HTML is parted at its elements, a heading's lines are one."""
+    numbers, pieces = list[int](), list[str]()
+    for number, line in enumerate(lines, 1):
+        for piece in _ELEMENT.split(line) if "<" in line else [line]:
+            if pieces and number - numbers[-1] <= _MOST_LINES and _OPEN_HEADING.fullmatch(pieces[-1]):
+                pieces[-1] = f"{pieces[-1].rstrip()} {piece.strip()}"
+            elif piece or not line:
+                numbers.append(number)
+                pieces.append(piece)
+    return numbers, pieces
+
+
 def _reported(pasted: _Pasted, path: Path) -> Reported:
     block = blocks.parse(pasted.lines, pasted.closed)
-    name = pasted.name or pasted.asked.get("model", "")
-    plain = name if " " in name else short_name(name)
+    subject = pasted.subject
+    asked = titles.with_storage(short_name(pasted.asked.get("model", "")), subject.quantization)
+    model = subject.model or asked
+    name = subject.name or model or subject.heading or path.stem
     return Reported(
-        name=plain or path.stem,
+        name=name if " " in name else short_name(name),
+        model=model if model != name else "",
         figures=block.figures,
         load=_load(pasted, block),
         source=f"{path}:{pasted.line}",
@@ -99,7 +123,7 @@ def _load(pasted: _Pasted, block: PastedBlock) -> Load:
     if figures.get("max_concurrency", limit) != limit:
         asked = {}  # of another block
     return Load(
-        name=pasted.load,
+        name=pasted.subject.load,
         requests=commands.whole(asked, "requests"),
         asked_output_len=commands.whole(asked, "output_len"),
         max_concurrency=figures.get("max_concurrency", limit),

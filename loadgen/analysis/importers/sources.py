@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,11 +77,14 @@ class Sources(msgspec.Struct, frozen=True):
 def read(places: Sequence[str]) -> Sources:
     """Everything at these places: run directories, directories of them, campaigns, files of any client.
 
-    Raises UsageError if nothing could be read.
+    Raises UsageError if a place does not exist, before anything is read, and if nothing could be read.
     """
+    paths = [place(named) for named in places]
+    if missing := [str(path) for path in paths if _is_missing(path)]:
+        raise UsageError(f"{some(missing, _NAMED)}: No such file or directory")
     results = _Found()
-    for named in places:
-        results.place(place(named))
+    for path in paths:
+        results.place(path)
     if not results.reported and not results.failures:
         first = results.errors[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
         more = len(results.errors) - len(first)
@@ -215,6 +219,15 @@ class _Found:
         new = real not in self.met
         self.met.add(real)
         return new
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing is there, or only a link to nothing; what may not be read is there."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
 
 
 def _client(document: Mapping[str, Any]) -> ClientFormat | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.importers import json_fields
-from loadgen.analysis.run_summary import Load, Reported, short_name
+from loadgen.analysis.run_summary import Load, Reported, short_name, simulation
 from loadgen.protocol.untrusted import listed
+from loadgen.results.vllm_json import SIMULATED
 
 CLIENT = "vllm"
 _DATE = "%Y%m%d-%H%M%S"
@@ -43,7 +44,9 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = json_fields.checked(figures, source)
+    simulated = "an unnamed preset" if _simulated(document) else ""  # ours, without what is ours
     yield Reported(
+        simulated=simulated,
         name=_name(document, source),
         figures=figures,
         load=Load(
@@ -55,13 +58,18 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         told_by=CLIENT,
         engine="vLLM" if document.get("backend") == "vllm" else "",
         started=json_fields.local_time(lambda date: datetime.strptime(date, _DATE), document.get("date")),
-        remarks=(*empty, *_remarks(document, figures)),
+        remarks=(*filter(None, [simulated and simulation(simulated)]), *empty, *_remarks(document, figures)),
     )
 
 
 def _name(document: Mapping[str, Any], source: str) -> str:
-    model = json_fields.word(document.get("model_id"))
+    model = json_fields.word(document.get("model_id")).removesuffix(SIMULATED)
     return json_fields.word(document.get("label")) or short_name(model) or Path(source).stem
+
+
+def _simulated(document: Mapping[str, Any]) -> bool:
+    model = json_fields.word(document.get("model_id"))
+    return document.get("simulated") is True or model.endswith(SIMULATED)
 
 
 def _e2el(document: Mapping[str, Any]) -> dict[str, float]:

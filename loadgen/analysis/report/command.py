@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from loadgen.errors import UsageError
 from loadgen.results import report, result_block, run_directory
 from loadgen.results.printing import printed
+from loadgen.roofline.flags import Flags
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, arguments
 from loadgen.workload.paths import place
@@ -74,4 +75,5 @@ def _asked(argv: Sequence[str]) -> argparse.Namespace:
     if not asked.places:
         raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
     result_block.layout(asked.layout)
+    Flags(asked.hardware, asked.bandwidth, asked.model_config).check()
     return asked

@@ -136,7 +136,7 @@ def _y_axis(panel: Panel, head: float) -> _Axis:
         at = np.concatenate([spans.at for spans in panel.spans])
         margin = 0.06 * float(np.ptp(at)) or 0.5
         return _Axis(float(at.min()) - margin, float(at.max()) + margin, top, bottom)
-    most = max([0.0, *(float(curve.y.max()) for curve in panel.curves if len(curve.y))])
+    most = max([0.0, *(float(np.nanmax(curve.y)) for curve in panel.curves if len(curve.y))])
     high = panel.y_top * 1.02 if panel.y_top else most * 1.06 or 1.0
     return _Axis(-0.012 * high, high, bottom, top)
 

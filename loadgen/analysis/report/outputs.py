@@ -27,7 +27,7 @@ from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
 
 _PLOT = "plot"
-_INSTALL = "pip install 'llm-loadgen[report]'"
+_INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 
 def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:

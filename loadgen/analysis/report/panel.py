@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -87,3 +88,13 @@ class Panel(msgspec.Struct, frozen=True):
     band: tuple[float, float] | None = None
     caption: str = ""
     numbers: FigureTable | None = None  # the same as a table, for readers who cannot see it
+
+
+def over_seconds(
+    key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
+) -> Panel:
+    """Curves over time, with the extremes of the named values as a table."""
+    extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
+    rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
+    numbers = FigureTable(("", "min", "mean", "max"), rows)
+    return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)

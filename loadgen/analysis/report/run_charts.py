@@ -1,16 +1,17 @@
-"""Series: what there is to draw of one run: distributions, time, requests, and what the server reported."""
+"""Series: what there is to draw of one run: distributions, time, requests; samples are in `sample_charts`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.analysis.report import sample_charts
 from loadgen.analysis.report.formatting import FigureTable
-from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone
+from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone, over_seconds
+from loadgen.analysis.report.sample_charts import measured_window
 from loadgen.arrays import Bool, Int64
-from loadgen.endpoint.server_counters import ServerSample
 from loadgen.metrics.metrics import PerRequest, gaps
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady
@@ -31,7 +32,7 @@ _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 def panels(run: Result) -> list[Panel]:
     """Everything drawn of a run of ours."""
-    return [*distributions([("", [run])]), *over_time(run), *timeline(run), *server(run)]
+    return [*distributions([("", [run])]), *over_time(run), *timeline(run), *sample_charts.panels(run)]
 
 
 def latency_ms(run: Result, key: str) -> Floats:
@@ -94,15 +95,11 @@ def ecdf(name: str, ordered: Floats) -> Curve:
 
 def over_time(run: Result) -> Iterator[Panel]:
     """Tokens a second, requests under way, and the time to first token against the moment of sending."""
-    records = run.records
-    sent = records.sent
-    if not sent.any():
+    measured = measured_window(run.records)
+    if measured is None:
         return
-    begin_ns = int(records.sent_ns[sent].min())
-    end_ns = int(np.maximum(records.end_ns, records.sent_ns)[sent].max())
-    if end_ns <= begin_ns:
-        return
-    window_s, steady = (end_ns - begin_ns) / _SECOND_NS, run.steady
+    records, sent, (begin_ns, window_s) = run.records, run.records.sent, measured
+    steady = run.steady
     band = (steady.begin_s, steady.end_s) if isinstance(steady, Steady) else None
     panels = [_in_flight(records, sent, begin_ns, window_s)]
     if len(records.arrival_ns):
@@ -131,7 +128,7 @@ def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Pan
     curve = Curve("tokens/s", edges, np.append(rate, rate[-1]), CurveStyle.STEPS)
     steady = "; the shaded part is the steady state" if shaded else ""
     caption = f"Tokens received per second, in bins of {step:g} s{steady}."
-    return _over_seconds(
+    return over_seconds(
         "tokens-over-time", "Output tokens over time", "tokens/s", (curve,), caption, {"tokens/s": rate}
     )
 
@@ -154,7 +151,7 @@ def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> 
         x, y = (edges - begin_ns) / _SECOND_NS, np.append(y, y[-1])
         caption = f"Requests in flight, mean over bins of {step:g} s"
     curve, title = Curve("requests", x, y, CurveStyle.STEPS), "Requests in flight over time"
-    return _over_seconds("concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y})
+    return over_seconds("concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y})
 
 
 def _ramp(times_ns: Int64, edges: Floats) -> Floats:
@@ -170,7 +167,7 @@ def _first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
     if len(at_s) > MOST_POINTS:
         caption, curves = _binned(at_s, ttft_ms)
     title, values = "Time to first token over time", {"ms": ttft_ms}
-    panel = _over_seconds("ttft-over-time", title, "ms", curves, caption, values)
+    panel = over_seconds("ttft-over-time", title, "ms", curves, caption, values)
     return replace(panel, x_label="s, when sent")
 
 
@@ -223,36 +220,3 @@ def timeline(run: Result) -> Iterator[Panel]:
     numbers, caption = FigureTable(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
     y_label = "request, in order of sending"
     yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)
-
-
-def server(run: Result) -> Iterator[Panel]:
-    """The server's gauges over the run; nothing of a server that has none."""
-    window = run.facts.window
-    samples = window.samples if window is not None and not window.error else ()
-    curves = [_gauge(samples, gauge, gauge, 1.0) for gauge in ("running", "waiting")]
-    drawn = tuple(curve for curve in curves if len(curve.x))
-    if drawn:
-        values = {curve.name: curve.y for curve in drawn}
-        caption = "Gauges reported by the server in /metrics."
-        yield _over_seconds("server-requests", "Requests in the server", "requests", drawn, caption, values)
-    cache = _gauge(samples, "kv_cache_usage", "KV cache in use", 100.0)
-    if len(cache.x):
-        caption = "Gauge reported by the server in /metrics."
-        yield _over_seconds("server-kv-cache", "KV cache in use", "%", (cache,), caption, {"%": cache.y})
-
-
-def _gauge(samples: Sequence[ServerSample], gauge: str, name: str, scale: float) -> Curve:
-    points = [(sample.at_s, value) for sample in samples if (value := getattr(sample, gauge)) is not None]
-    stride = max(1, -(-len(points) // MOST_POINTS))
-    values = np.array(points[::stride], np.float64).reshape(-1, 2)
-    return Curve(name, values[:, 0], values[:, 1] * scale)
-
-
-def _over_seconds(
-    key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
-) -> Panel:
-    """Curves over time, with the extremes of the named values as a table."""
-    extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
-    rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
-    numbers = FigureTable(("", "min", "mean", "max"), rows)
-    return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)

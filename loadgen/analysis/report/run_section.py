@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadgen.analysis.comparison.render import described
-from loadgen.analysis.report import formatting, run_charts
+from loadgen.analysis.report import formatting, run_charts, sample_charts
 from loadgen.analysis.report.formatting import Entry, FigureTable, Number, number
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
@@ -75,6 +75,7 @@ class Account(msgspec.Struct, frozen=True):
     command_note: str = ""
     drawn: tuple[Panel, ...] = ()
     not_drawn: str = ""  # why there is nothing drawn
+    hardly_sampled: tuple[str, ...] = ()  # what was sampled, but not often enough for a chart
 
     @property
     def turn(self) -> str:
@@ -131,6 +132,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         **_command(run.facts),
         "text": report.render(run),
         "drawn": tuple(run_charts.panels(run)) if draw else (),
+        "hardly_sampled": tuple(sample_charts.remarks(run)) if draw else (),
         "not_drawn": "" if draw else "Not plotted on a page with this many runs: report this run alone.",
     }
 

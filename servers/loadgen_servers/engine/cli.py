@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import msgspec
 from msgspec.structs import fields, replace
@@ -21,14 +22,19 @@ from loadgen_servers.engine.server import Engine
 from loadgen_servers.engine.step_times import Timing, UnsteadyTiming
 from loadgen_servers.http_server import Port
 
+_UNWRITTEN = 4  # the exit code of output that could not be written
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Listen, print the URL as one JSON line, serve until SIGTERM, SIGINT or the end of stdin."""
+    """Listen, print the URL as one JSON line, serve until SIGTERM, SIGINT or the end of stdin.
+
+    Raises BrokenPipeError if no one reads what is printed.
+    """
     options = _parser().parse_args(argv)
     if options.list_presets:
-        for name, row in presets().items():
-            print(f"{name}\n    {row.model}: {row.source}" + (f"\n    note: {row.note}" if row.note else ""))
-        return 0
+        rows = presets().items()
+        texts = (f"{name}\n    {row.model}: {row.source}{_note(row)}\n" for name, row in rows)
+        return 0 if _printed("".join(texts)) else _UNWRITTEN
     try:
         chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
         limits = _limits(options, chosen)
@@ -55,8 +61,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _serve(engine, options.exit_with_stdin)
 
 
+def _note(row: Preset) -> str:
+    return f"\n    note: {row.note}" if row.note else ""
+
+
+def _printed(text: str) -> bool:
+    """Write a text to standard output, at once; False if that takes no more, as a full disk.
+
+    Raises BrokenPipeError if no one reads it.
+    """
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"loadgen engine: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        return False
+    return True
+
+
+class _Parser(argparse.ArgumentParser):
+    """Argparse whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the flags\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="loadgen engine",
         description="A simulated LLM server: continuous batching in real time, on published step times.",
         allow_abbrev=False,
@@ -151,7 +183,8 @@ def _serve(engine: Engine, exit_with_stdin: bool) -> int:
         if exit_with_stdin:
             port.watch_stdin(engine.stop)
         line = {"base_url": port.base_url, "preset": engine.preset, "model": engine.served.model}
-        print(msgspec.json.encode(line).decode(), flush=True)
+        if not _printed(f"{msgspec.json.encode(line).decode()}\n"):
+            return _UNWRITTEN
         gc.freeze()
         gc.disable()
         engine.run()

@@ -12,6 +12,7 @@ from loadgen_servers.engine.scheduler import Limits
 from loadgen_servers.engine.step_times import FittedTiming, RooflineTiming, Timing
 
 DEFAULT = "jetson-thor/qwen3-8b-bf16"
+_NEAR = 0.8  # of 1: a slip of the finger, not another name
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,5 +80,6 @@ def preset(name: str) -> Preset:
     table = presets()
     if name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, 1, 0.0)
-    raise ValueError(f"no preset named {name!r}; the nearest is {near[0]!r} (--list-presets shows all)")
+    near = difflib.get_close_matches(name, table, 1, _NEAR)
+    hint = f"; the nearest is {near[0]!r}" if near else ""
+    raise ValueError(f"no preset named {name!r}{hint} (--list-presets shows all)")

@@ -18,6 +18,7 @@ from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.command import audited
 from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources, read
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
@@ -47,17 +48,78 @@ def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.C
     assert cli.main(["audit", str(PAGE), *THOR]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[:5] == [
-        "                      tok/s  TTFT ms  TPOT ms  roof  level   worst doubt",
+        "                     tok/s TTFT ms TPOT ms  roof  level, worst doubt",
         "Qwen3-8B",
-        "  high load           82.47   974.57    85.33  74 %  SUSPECT answers-short",
-        "  low load            15.69    78.19    63.63  89 %  SUSPECT warm-cache",
+        "  high load          82.47  974.57   85.33  74 %  SUSPECT answers-short",
+        "  low load           15.69   78.19   63.63  89 %  SUSPECT warm-cache",
         "Qwen3-8B-FP8",
     ]
     at = said.index("Qwen3-8B-FP8, low load: INVALID")
     assert said[at + 1].endswith("jetson_thor_serving.md:91")
     assert said[at + 2].startswith("  beyond-roofline: 8.88 ms per token (mean TPOT)")
-    assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; 28 doubts checked (docs/audit.md)" in said
+    assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; 28 doubts (docs/audit.md)" in said
     assert said[-1].startswith("details: --explain")
+
+
+def one(figures: dict[str, Any], **fields: Any) -> Reported:
+    load = fields.pop("load", Load("x", 1, 1.0))
+    return Reported(fields.pop("name", "Qwen3-8B-FP8"), figures, load, "f", told_by="page", **fields)
+
+
+ALL = {"duration": 10.0, "completed": 100, "request_throughput": 10.0}
+SPEED = {"speed_tok_s": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("run", "machine", "verdict"),
+    [
+        (one(SPEED), "", "UNCHECKED"),
+        (one(SPEED), "jetson-thor", "VALID (not checked: relations)"),
+        (one(SPEED, name="Foo-8B"), "jetson-thor", "UNCHECKED"),
+        (one(SPEED, name="label", model="Qwen3-8B-FP8"), "jetson-thor", "VALID (not checked: relations)"),
+        (one({"mean_tpot_ms": 40.0}), "", "UNCHECKED"),
+        (one({"mean_tpot_ms": 40.0, "p99_tpot_ms": 50.0}), "", "VALID (not checked: roofline)"),
+        (one({"mean_tpot_ms": 40.0, "p99_tpot_ms": 50.0}), "jetson-thor", "VALID"),
+        (one(ALL), "", "VALID (not checked: roofline)"),
+        (one(ALL), "jetson-thor", "VALID (not checked: roofline)"),  # no figure of a step
+        (one({**ALL, **SPEED}), "jetson-thor", "VALID"),
+        (one({"speed_tok_s": 90.0}), "jetson-thor", "INVALID"),
+        (one({"completed": 0}), "", "INVALID"),
+        (one({**SPEED, "completed": 1}), "", "SUSPECT"),
+    ],
+)
+def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verdict: str) -> None:
+    (audited,) = audit([run], machines.machine(machine) if machine else None, None)
+    assert audited.verdict == verdict
+    assert verdict in render.text([audited])
+    (row,) = render.json([audited], None, [], [])["runs"]
+    assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
+
+
+def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.CaptureFixture[str]) -> None:
+    page = PUBLISHED / "rtx_pro_6000_speed.csv"
+    assert cli.main(["audit", str(page), "--strict"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "8 runs: 8 UNCHECKED;" in said
+    for words in ("pass --hardware KEY", "loadgen audit PLACE --hardware h20-96gb --model-config"):
+        assert said.count(words) == 1
+
+
+def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
+    runs = [one(SPEED, name=f"Foo-{n}B", load=Load(str(n))) for n in range(5)]
+    said = " ".join(render.text(audit(runs, None, None)).split())
+    assert "no roofline for 5 runs: no machine is named: pass --hardware KEY" in said
+    assert "the shape of Foo-0B, Foo-1B, Foo-2B and 2 more is unknown: pass --model-config" in said
+    known = " ".join(render.text(audit(runs, machines.machine("h20"), None)).split())
+    assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
+
+
+def test_a_simulated_run_is_marked_in_its_row() -> None:
+    said = render.text(audit([one({**ALL, **SPEED}, simulated="instant"), one(ALL)], None, None))
+    assert [line for line in said.splitlines() if line.startswith("Qwen")][:2] == [
+        "Qwen3-8B-FP8 (simulated)",
+        "Qwen3-8B-FP8",
+    ]
 
 
 def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +142,7 @@ def test_strict_is_for_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", *THOR, "--json", str(PAGE)]) == 0
     told = json.loads(capsys.readouterr().out, parse_constant=not_a_number)
-    assert told["levels"] == {"VALID": 2, "SUSPECT": 12, "INVALID": 2}
+    assert told["levels"] == {"VALID": 2, "SUSPECT": 12, "INVALID": 2, "UNCHECKED": 0}
     assert told["machine"]["key"] == "jetson-thor"
     assert told["looked_for"] == [check.code for check in CHECKS]
     low = told["runs"][3]
@@ -108,26 +170,55 @@ def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
     assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
 
 
+@pytest.mark.parametrize("verb", ["audit", "compare", "report"])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--hardware", "foo"], "--hardware foo: unknown, there are jetson-thor,"),
+        (["--hardware", "jetson-tor"], "--hardware jetson-tor: unknown, the nearest is jetson-thor; or pass"),
+        (["--hardware", "0xh100"], "--hardware 0xh100: unknown"),
         (["--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
-        (["--model-config", "nowhere.json"], "nowhere.json"),
+        (["--bandwidth", "-3"], "--bandwidth -3: give the GB/s"),
+        (["--bandwidth", "nan"], "--bandwidth nan: give the GB/s"),
+        (["--bandwidth", "fast"], "argument --bandwidth: invalid float value: 'fast'"),
+        (["--model-config", "/no/such"], "/no/such cannot be read: No such file or directory"),
         (["--hardwar", "x"], "unknown flag --hardwar, did you mean '--hardware'?"),
+        (["nowhere.md"], "nowhere.md: No such file or directory"),
     ],
 )
-def test_a_wrong_flag_is_told_before_anything_is_read(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_a_named_thing_that_does_not_exist_ends_the_command(
+    verb: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["audit", "nowhere.md", *words]) == UsageError.exit_code
-    assert said in capsys.readouterr().err
-
-
-def test_an_unknown_machine_costs_the_roofline_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", str(PAGE), "--hardware", "jetson-tor"]) == 0
+    assert cli.main([verb, str(PAGE), *words]) == UsageError.exit_code
     streams = capsys.readouterr()
-    assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in streams.err
-    assert "answers-short" in streams.out
+    assert (streams.out, said in streams.err, streams.err.count("\n")) == ("", True, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Qwen3-8BB", "--model Qwen3-8BB: its shape is unknown, did you mean 'Qwen3-8B'?"),
+        ("/no/such", "--model /no/such: its shape is unknown: pass --model-config"),
+    ],
+)
+def test_a_model_that_no_one_knows_ends_the_audit(
+    model: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", str(PAGE), "--model", model]) == UsageError.exit_code
+    streams = capsys.readouterr()
+    assert (streams.out, said in streams.err) == ("", True)
+
+
+def test_a_wrong_flag_is_found_before_anything_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(places: list[str]) -> Sources:
+        raise AssertionError(places)
+
+    monkeypatch.setattr(sources, "read", unread)
+    for verb in ("audit", "compare"):
+        assert cli.main([verb, str(PAGE), "--hardware", "foo"]) == UsageError.exit_code
+    assert capsys.readouterr().err.count("--hardware foo: unknown") == 2
 
 
 @pytest.mark.parametrize("words", [[], ["nowhere.md"]])
@@ -169,7 +260,7 @@ def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
     assert "\x1b" not in said
     assert "a�[2Jb" in said
     assert max(map(len, said.splitlines())) <= 80
-    assert "1.235e+05" in said
+    assert "1.2e+05" in said
 
 
 def test_runs_of_a_checkpoint_stand_together() -> None:

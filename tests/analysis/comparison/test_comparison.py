@@ -270,7 +270,7 @@ def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest
     effect = line(found, "Qwen3-8B-FP8").effects["output_throughput"]
     assert effect.call is Decision.NONE
     assert effect.ratio == pytest.approx(2.002, abs=0.01)
-    assert "pip install 'llm-loadgen[compare]'" in effect.why
+    assert "in the clone, .venv/bin/pip install '.[compare]'" in effect.why
     assert line(found, "Qwen3-8B-FP8").summaries["output_throughput"].units == 5
 
 

@@ -134,7 +134,7 @@ def test_without_scipy_there_is_a_ratio_and_what_to_install(monkeypatch: pytest.
     found = told(FASTER)
     assert (found.call, found.why) == (
         Decision.NONE,
-        "a verdict needs scipy: pip install 'llm-loadgen[compare]'",
+        "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'",
     )
     assert found.ratio == pytest.approx(1.0395, abs=1e-4)
     assert holm([found], 0.02, 0.05) == [found]

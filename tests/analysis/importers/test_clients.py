@@ -95,12 +95,25 @@ def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
     [
         ({"model_id": "Qwen/Qwen3-8B-FP8"}, "Qwen3-8B-FP8"),
         ({"model_id": "/models/Qwen3-8B-FP8/"}, "Qwen3-8B-FP8"),
+        ({"model_id": "Qwen/Qwen3-8B-FP8 (simulated)"}, "Qwen3-8B-FP8"),
         ({"label": "mine"}, "mine"),
         ({"model_id": None}, "f"),
     ],
 )
 def test_vllms_label_or_model_is_the_name(changes: dict[str, Any], name: str) -> None:
     assert only(vllm.read({**VLLM, **changes}, "f.json")).name == name
+
+
+@pytest.mark.parametrize("changes", [{"simulated": True}, {"model_id": "m (simulated)"}])
+def test_a_simulation_of_ours_is_one_without_our_keys(changes: dict[str, Any]) -> None:
+    run = only(vllm.read({**VLLM, **changes}, "f"))
+    assert run.simulated
+    assert run.remarks[0].startswith("SIMULATED")
+
+
+@pytest.mark.parametrize("changes", [{}, {"simulated": False}, {"simulated": "no"}])
+def test_other_files_are_no_simulation(changes: dict[str, Any]) -> None:
+    assert not only(vllm.read({**VLLM, **changes}, "f")).simulated
 
 
 def test_sglangs_line_renders_to_a_block_with_the_lines_that_it_prints() -> None:

@@ -73,7 +73,7 @@ def test_lengths_are_means_of_what_was_counted() -> None:
         (f"## Qwen3-8B-AWQ\n1. low load\n{BLOCK}", "Qwen3-8B-AWQ", "low load"),
         (f"# A\n## B-8B\n## C-8B\n{BLOCK}", "C-8B", ""),
         (f"# Results\n- Qwen3-8B-AWQ\n{BLOCK}", "Qwen3-8B-AWQ", ""),
-        (f"# High load\n{BLOCK}", "High load", ""),
+        (f"# High load\n{BLOCK}", "page", "High load"),
         (f"## A-8B\n```bash\n# not a heading\n{BLOCK}```", "A-8B", ""),
         (f"## A-8B\n```\n## neither\n\nx\n```\n{BLOCK}", "A-8B", ""),
         (BLOCK, "page", ""),

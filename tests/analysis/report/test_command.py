@@ -166,7 +166,7 @@ def test_without_the_extra_one_line_tells_what_to_install(
     value = {"--html": ["a.html"], "--plot": []}.get(form, ["out"])
     assert cli.main(["report", "runs", form, *value]) == 2
     assert capsys.readouterr().err == (
-        f"loadgen: this form needs {library}: pip install 'llm-loadgen[report]'\n"
+        f"loadgen: this form needs {library}: in the clone, .venv/bin/pip install '.[report]'\n"
     )
 
 

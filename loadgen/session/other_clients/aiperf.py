@@ -1,0 +1,165 @@
+"""aiperf: the flags of `aiperf profile`."""
+
+from __future__ import annotations
+
+from loadgen.session.other_clients.client import OtherClient, by_flag
+
+_NO_DATA = "prompts are random tokens, not rows of a data set"
+_NO_TRACES = "traces are not replayed: use --request-rate with --burstiness"
+_ONE_TURN = "every request is a conversation of its own"
+_ONLY_TEXT = "only text is sent"
+_RAMP = "the ramp is left out of the steady state, which the report shows"
+_LEVEL = "one load a run: run `loadgen bench` for each, and `loadgen report RUNS` compares them"
+_SEARCH = (
+    "nothing is searched for: run `loadgen bench` for each load, and --goodput counts what met the limits"
+)
+_FILES = "a run is files: `loadgen export RUN_DIR --jsonl` has its rows"
+_ONE_PROCESS = "one process sends everything; `loadgen selftest` measures its own error"
+_SAME = {
+    "": "--endpoint --model --request-rate",
+    "also NAME=VALUE": "--header",
+}
+_DIFFERS = {
+    "the API: `chat` and `completions` are accepted, as names of --backend": "--endpoint-type",
+    "NAME:MS of ttft, tpot and e2el; request_latency is e2el, time_to_first_token ttft": "--goodput",
+    "requests here; in aiperf, different prompts that requests share": "--num-prompts",
+    "± R as vLLM, aiperf's default; its sglang style means [R × length, length]": "--random-range-ratio",
+    "a directory, or a name in the local Hugging Face cache; nothing is downloaded": "--tokenizer",
+    "how bytes are read and timed (auto, ring, wire, httpx)": "--transport",
+}
+_RENAMED = {
+    "--max-concurrency N": "--concurrency",
+    "--num-prompts N": "--request-count --num-requests --conversation-num --num-conversations --num-sessions",
+    "--base-url URL": "--url -u",
+    "--model NAME": "--model-names -m",
+    "--endpoint PATH": "--custom-endpoint",
+    "--header NAME:VALUE": "-H",
+    "--random-input-len N": "--isl --prompt-input-tokens-mean --synthetic-input-tokens-mean",
+    "--random-output-len N": "--osl --output-tokens-mean --prompt-output-tokens-mean",
+    "--random-range-ratio R (± R, uniform)": "--isl-stddev --osl-stddev --output-tokens-stddev "
+    "--prompt-input-tokens-stddev --prompt-output-tokens-stddev --synthetic-input-tokens-stddev",
+    "--random-prefix-len N": "--shared-system-prompt-length --prompt-prefix-length --prefix-prompt-length",
+    "--seed N": "--random-seed",
+    "--duration S": "--benchmark-duration",
+    "--drain-timeout S": "--benchmark-grace-period",
+    "--burstiness B (1 Poisson, inf constant)": "--arrival-pattern --request-rate-mode --arrival-smoothness "
+    "--vllm-burstiness",
+    "--num-warmups N": "--warmup-request-count --num-warmup-requests --num-warmup-sessions",
+    "--request-timeout S": "--request-timeout-seconds",
+    "--ready-check-timeout-sec S": "--wait-for-model-timeout",
+    "--extra-body JSON": "--extra-inputs",
+    "--reset-cache": "--reset-kv-cache",
+    "--server-trace DIR, with --launch,": "--server-profiler",
+    "--continuous-usage": "--per-chunk-usage",
+    "--backend openai-chat": "--apply-chat-template",
+    "--max-failures N or N%": "--failed-request-threshold",
+    "--run-dir DIR": "--artifact-dir --output-artifact-dir",
+    "--save-requests (a row per request) or --save-detailed": "--export-level --profile-export-level",
+    "--label TEXT": "--profile-export-file --profile-export-prefix",
+    "--quiet": "--ui --ui-type",
+    "--explain": "--verbose -v -vv --extra-verbose --log-level",
+    "--repeat N": "--num-profile-runs",
+    "--no-observe": "--no-gpu-telemetry --no-server-metrics",
+    "--profile FILE.toml": "--config -f --scenario",
+    "--goodput ttft:MS": "--ttft-sla-ms",
+    "--goodput tpot:MS": "--itl-sla-ms --tpot-sla-ms",
+    "--goodput e2el:MS": "--e2e-sla-ms",
+    "--max-failures N%": "--error-rate-sla",
+    "`loadgen report RUN_DIR --html`": "--plot-required",
+    "`loadgen compare RUNS` with --alpha A": "--confidence-level",
+    "--fingerprint, which shows whether answers changed,": "--accuracy-benchmark",
+}
+_REFUSED = {
+    "answers are streamed without it; --disable-stream has them whole": "--streaming",
+    "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
+    "FILE": "--api-key",
+    "one server and one model a run": "--model-selection-strategy --url-strategy",
+    "code from a model's repository is never run, and nothing is downloaded": "--tokenizer-revision "
+    "--tokenizer-trust-remote-code",
+    "the server's usage is what is counted, without a flag": "--use-server-token-count",
+    "the field is chosen for the server": "--use-legacy-max-tokens --force-min-tokens",
+    "connections are kept and used again": "--connection-reuse-strategy",
+    "only HTTP with JSON is sent": "--request-content-type --transport-type",
+    "readiness is asked at the paths that the engine has": "--wait-for-model-interval --wait-for-model-mode",
+    "the engine has its own path for it": "--reset-kv-cache-path --reset-kv-cache-timeout-seconds "
+    "--server-profiler-start-path --server-profiler-stop-path --server-profiler-timeout-seconds",
+    _NO_DATA: "--input-file --public-dataset --hf-subset --hf-weka-dataset --dataset-filter "
+    "--custom-dataset-type --dataset-sampling-strategy --allow-dataset-wrap --num-dataset-entries "
+    "--prompt-corpus --random-corpus-style --max-context-length --omit-kv-hints --system-prompt "
+    "--system-prompt-file",
+    "every request has one prompt": "--batch-size --batch-size-text --prompt-batch-size -b",
+    "all prompts share one prefix: --random-prefix-len": "--num-prefix-prompts --prefix-prompt-pool-size "
+    "--prompt-prefix-pool-size --user-context-prompt-length",
+    "one length a run, varied by --random-range-ratio": "--isl-block-size --isl-osl-pairs "
+    "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size --seq-dist --sequence-distribution",
+    "every prompt is random: none is in the cache from an earlier run": "--cache-bust",
+    _ONE_TURN: "--conversation-turn-delay-mean --conversation-turn-delay-ratio "
+    "--conversation-turn-delay-stddev --conversation-turn-mean --conversation-turn-stddev "
+    "--session-delay-ratio --session-header --session-turn-delay-mean --session-turn-delay-stddev "
+    "--session-turns-mean --session-turns-stddev --inter-turn-delay-cap-seconds --user-centric-rate "
+    "--num-users --uuid-and-strip",
+    _NO_TRACES: "--fixed-schedule --no-fixed-schedule --fixed-schedule-auto-offset "
+    "--fixed-schedule-start-offset --fixed-schedule-end-offset --ignore-trace-delays --use-think-time-only "
+    "--trace-session-sample-ratio --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds "
+    "--max-idle-gap-cap-seconds --replay-speedup --open-loop-replay --open-loop-strict "
+    "--synthesis-max-isl --synthesis-max-osl --synthesis-output-len-multiplier "
+    "--synthesis-prefix-len-multiplier --synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
+    "--synthesis-speedup-ratio --trajectory-start-max-ratio --trajectory-start-min-ratio "
+    "--burst-phase-starts --agentic-cache-warmup-duration --agentic-warmup-grace-period",
+    _ONLY_TEXT: "--audio-batch-size --audio-depths --audio-format --audio-length-mean --audio-length-stddev "
+    "--audio-num-channels --audio-sample-rates --batch-size-audio --batch-size-image --batch-size-video "
+    "--image-batch-size --image-format --image-height-mean --image-height-stddev --image-source "
+    "--image-source-sampling --image-width-mean --image-width-stddev --video-audio-codec "
+    "--video-audio-depth --video-audio-num-channels --video-audio-sample-rate --video-batch-size "
+    "--video-codec --video-duration --video-format --video-fps --video-height --video-synth-type "
+    "--video-width --download-video-content",
+    "only text generation is measured": "--rankings-passages-mean --rankings-passages-prompt-token-mean "
+    "--rankings-passages-prompt-token-stddev --rankings-passages-stddev "
+    "--rankings-query-prompt-token-mean --rankings-query-prompt-token-stddev",
+    _RAMP: "--concurrency-ramp-duration --prefill-concurrency-ramp-duration --request-rate-ramp-duration "
+    "--request-rate-series",
+    "--max-concurrency limits requests, in prefill or not": "--prefill-concurrency",
+    "warm-up requests are sent as the measured ones: --num-warmups N": "--warmup-arrival-pattern "
+    "--warmup-concurrency --warmup-concurrency-ramp-duration --warmup-duration --warmup-grace-period "
+    "--warmup-prefill-concurrency --warmup-prefill-concurrency-ramp-duration --warmup-request-rate "
+    "--warmup-request-rate-ramp-duration",
+    "requests are cut only at the end (--drain-timeout) or at --request-timeout": (
+        "--request-cancellation-delay --request-cancellation-rate"
+    ),
+    _LEVEL: "--concurrency-max --concurrency-min --concurrency-steps --isl-max --isl-min --isl-steps "
+    "--osl-max --osl-min --osl-steps --no-sweep-table --parameter-sweep-mode --sweep-type --sweep-variant "
+    "--variant --parameter-sweep-cooldown-seconds",
+    _SEARCH: "--search-direction --search-initial-points --search-max-iterations --search-metric "
+    "--search-percentile-pooling --search-planner --search-random-seed --search-recipe --search-sla "
+    "--search-sla-tier --search-space --search-stat --search-style --optuna-acquisition --optuna-sampler "
+    "--optuna-terminator --bo-constraint-mode --degradation-metric-tag --degradation-stat "
+    "--degradation-threshold --slo-attainment-fraction",
+    "--repeat N makes N runs; `loadgen campaign` cools down between runs": "--profile-run-cooldown-seconds "
+    "--convergence-metric --convergence-mode --convergence-stat --convergence-threshold",
+    "answers are not graded; --fingerprint shows whether they changed": "--accuracy-enable-cot "
+    "--accuracy-grader --accuracy-n-shots --accuracy-system-prompt --accuracy-tasks --accuracy-verbose",
+    _FILES: "--mlflow-artifact-glob --mlflow-experiment --mlflow-parent-run-id --mlflow-run-name "
+    "--mlflow-tag --mlflow-tracking-uri --otel-resource-attributes --otel-url --wandb-entity "
+    "--wandb-project --wandb-run-name --wandb-tag --gen-ai-provider --stream --export-outputs-json",
+    "every token's arrival is kept: `loadgen report RUN_DIR --html` draws them over time": (
+        "--slice-duration --export-http-trace --show-trace-timing"
+    ),
+    "the GPU and /metrics are sampled without a flag, on the machine and server they are on": (
+        "--gpu-telemetry --server-metrics --server-metrics-formats"
+    ),
+    "the round trip is part of TTFT: measure next to the server": "--network-latency-automatic "
+    "--network-latency-mean --network-latency-ping-interval",
+    _ONE_PROCESS: "--workers-max --max-workers --record-processor-service-count --record-processors "
+    "--zmq-dual-bind --zmq-host --zmq-ipc-path --api-host --api-port --stats-interval",
+    "there are no locked scenarios to override": "--unsafe-override",
+}
+AIPERF = OtherClient(
+    "aiperf",
+    "aiperf profile",
+    "0.13",
+    by_flag(_SAME),
+    by_flag(_DIFFERS),
+    by_flag(_RENAMED),
+    {},
+    by_flag(_REFUSED),
+)

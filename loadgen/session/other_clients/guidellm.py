@@ -1,0 +1,76 @@
+"""guidellm: the flags of `guidellm run`, and of `guidellm benchmark` before 0.7."""
+
+from __future__ import annotations
+
+from loadgen.session.other_clients.client import OtherClient, by_flag
+
+_NO_DATA = (
+    "prompts are random tokens: prompt_tokens is --random-input-len N, output_tokens is --random-output-len N"
+)
+_NO_ROWS = "prompts are random tokens, not rows of a data set"
+_SAME = {
+    "without it, the first that /v1/models names": "--model",
+}
+PROFILE = (
+    "synchronous is --max-concurrency 1 here, concurrent --max-concurrency N, throughput --request-rate inf, "
+    "constant --request-rate R --burstiness inf, poisson and async --request-rate R; a sweep is one run for "
+    "each load, which `loadgen report RUNS` compares"
+)
+_DIFFERS = {
+    f"the name of a workload here; {PROFILE}": "--profile",
+    "the API: `openai` or `openai-chat`; the target is --base-url": "--backend",
+    "a directory, or a name in the local Hugging Face cache": "--tokenizer",
+    "a number here; guidellm 0.7 and later write kind=static,value=N": "--seed",
+    "a text here, and --metadata KEY=VALUE for pairs": "--label",
+    "left out of the steady state here, as N requests or Ss; guidellm counts a share below 1": (
+        "--cooldown --warmup"
+    ),
+}
+_RENAMED = {
+    "--base-url URL": "--target",
+    "--max-concurrency N, --request-rate R or --burstiness B, with one load a run": "--rate-type",
+    "--max-concurrency N or --request-rate R, with one load a run,": "--rate",
+    "--backend openai or openai-chat": "--backend-type --request-format --request-type",
+    "--num-prompts N": "--max-requests",
+    "--duration S": "--max-seconds",
+    "--max-failures N": "--max-errors",
+    "--max-failures N%": "--max-error-rate --max-global-error-rate",
+    "--num-prompts N, --duration S or --max-failures N": "--constraint",
+    "--tokenizer DIR": "--processor",
+    "--seed N": "--random-seed",
+    "--profile FILE.toml": "--config --scenario -c",
+    "--label TEXT": "-l",
+    "--run-dir DIR": "--output-dir --output-path",
+    "`loadgen report RUN_DIR` with --html, --csv, --markdown or --plot": "--output --outputs",
+    "--goodput NAME:MS": "--metrics",
+    "--warmup": "--warmup-percent",
+    "--cooldown": "--cooldown-percent",
+    "--quiet": "--disable-console --disable-console-interactive --disable-console-outputs "
+    "--disable-progress --console",
+    "--save-requests, which keeps every request,": "--output-sampling --sample-requests",
+}
+_REFUSED = {
+    _NO_DATA: "--data --data-args",
+    _NO_ROWS: "--data-column-mapper --data-finalizer --data-loader --data-num-workers --data-preprocessor "
+    "--data-preprocessors --data-preprocessors-kwargs --data-sampler --data-samples --dataloader-kwargs",
+    "its settings are flags here: --extra-body JSON, --api-key-env NAME, --insecure, --http2, "
+    "--disable-stream, --request-timeout S": "--backend-args --backend-kwargs",
+    "code from a model's repository is never run, and a tokenizer has no other settings": "--processor-args",
+    "the ramp is left out of the steady state, which the report shows": "--rampup",
+    "one load a run; doubts say where the server fell behind": "--default-over-saturation "
+    "--detect-saturation --over-saturation",
+    "one load a run: `loadgen report RUNS` compares several": "--override",
+    "progress is one line every ten seconds where the output is no terminal": "--log-progress-interval",
+}
+GUIDELLM = OtherClient(
+    "guidellm",
+    "guidellm run",
+    "0.8.1, and `guidellm benchmark` of 0.3 to 0.6",
+    by_flag(_SAME),
+    by_flag(_DIFFERS),
+    by_flag(_RENAMED),
+    {},
+    by_flag(_REFUSED),
+)
+# Kinds of load that stand behind `--profile` there, and name no workload here.
+KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})

@@ -1,0 +1,147 @@
+"""vLLM: the flags of `vllm bench serve`, of 0.32 and of the recipes of 2024 and 2025."""
+
+from __future__ import annotations
+
+from loadgen.session.other_clients.client import OtherClient, by_flag
+from loadgen.workload.bounds import shown
+
+ONLY_RANDOM = "only random is supported: --random-input-len and --random-output-len are its lengths"
+_NO_DATA = "prompts are random tokens, not rows of a data set: only --dataset-name random is supported"
+_NO_CODE = "code from a model's repository is never run"
+_REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
+_NO_ROWS = "random prompts are not rows of a data set"
+_KEY = "--api-key"  # no flag of vLLM's either
+_RAMP = "the rate is constant: use --request-rate with --burstiness"
+
+_SAME = {
+    "": (
+        "--append-result --base-url --burstiness --endpoint --extra-body --frequency-penalty --goodput "
+        "--host --insecure --label --logprobs --max-concurrency --metadata --metric-percentiles --min-p "
+        "--num-prompts --percentile-metrics --port --presence-penalty --random-input-len "
+        "--random-output-len --random-prefix-len --repetition-penalty --request-id-prefix --request-rate "
+        "--result-dir --result-filename --save-detailed --save-result --served-model-name --temperature "
+        "--top-k --top-p"
+    ),
+    "on without it, as in 0.32 for random prompts; --no-ignore-eos turns it off": "--ignore-eos",
+    "--random-input-len": "--input-len",
+    "--random-output-len": "--output-len",
+    "as --quiet": "--disable-tqdm",
+    "also NAME: VALUE, as curl has it": "--header",
+    "without it, the first that /v1/models names": "--model",
+    "also `wave`: as many as --max-concurrency; their prompts are their own": "--num-warmups",
+    "± R, as in 0.32; recipes of 2024, and SGLang, mean [R × length, length]": "--random-range-ratio",
+    "the server itself is asked, at the paths that the engine has": "--ready-check-timeout-sec",
+}
+_DIFFERS = {
+    "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
+    "`sglang` is SGLang's own /generate": "--backend",
+    "2025's name of --backend": "--endpoint-type",
+    "sent with each chat request, where vLLM 0.32 renders some data sets itself": "--chat-template-kwargs",
+    "`random` (and SGLang's `random-ids`); others are refused": "--dataset-name",
+    "the name of a workload; the bare flag, which traces vLLM, is refused: --server-trace DIR": "--profile",
+    "without it, drawn at random and printed, since the same prompts twice measure the prefix cache "
+    "(vLLM: 0)": "--seed",
+    "a directory, or a name in the local Hugging Face cache; nothing is downloaded, and token ids need only "
+    "its vocabulary": "--tokenizer",
+}
+_NO_EFFECT = {
+    _NO_CODE: "--trust-remote-code",
+    "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
+    "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
+    "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "
+    "whole": "--no-stream",
+    _NO_ROWS: "--disable-shuffle --no-oversample --enable-multimodal-chat",
+    "random prompts are rendered by the server alone: --backend openai sends them without a chat template": (
+        "--skip-chat-template --custom-skip-chat-template"
+    ),
+    "nothing is ranked": "--no-reranker",
+    _REPORT: "--plot-dataset-stats --plot-timeline --timeline-itl-thresholds",
+    "there is no log to configure": "--log-config-file",
+}
+# The value that changes nothing, and why any other is refused.
+ONLY = {
+    "--random-batch-size": (1, "every request has one prompt"),
+    "--best-of": (1, "every request has one answer"),
+    "--probe-request-rate": (0, "no probe requests are sent"),
+}
+_REFUSED = {
+    _NO_DATA: (
+        "--dataset --dataset-path --self-timed --no-self-timed --custom-output-len "
+        "--custom-ensure-client-side-data --hf-name --hf-output-len --hf-split --hf-subset "
+        "--sharegpt-output-len --spec-bench-category --spec-bench-output-len --speed-bench-category "
+        "--speed-bench-dataset-subset --speed-bench-output-len --blazedit-max-distance "
+        "--blazedit-min-distance --timed-trace-chunk-hash-size --timed-trace-label-hash-ids "
+        "--timed-trace-label-input-length --timed-trace-label-output-length --timed-trace-label-timestamp "
+        "--timed-trace-sec-multiplier"
+    ),
+    "only random tokens are sent: --random-input-len, --random-output-len and --random-prefix-len are the "
+    "lengths": "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
+    "all prompts share one prefix: --random-prefix-len": (
+        "--prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len "
+        "--prefix-repetition-suffix-len"
+    ),
+    "only text is sent": (
+        "--asr-max-audio-len-sec --asr-min-audio-len-sec --random-mm-base-items-per-request "
+        "--random-mm-bucket-config --random-mm-limit-mm-per-prompt --random-mm-num-mm-items-range-ratio"
+    ),
+    "no tools are called: only random text is sent": "--bfcl-categories",
+    "only greedy decoding and sampling are measured": "--use-beam-search",
+    "one adapter a run: pass its name as --model": "--lora-modules --lora-assignment",
+    "it is the server's: --launch vllm --server-args '--max-loras N'; the adapter's name is --model": (
+        "--max-loras"
+    ),
+    _RAMP: "--ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy",
+    "workloads are .toml files: --profile FILE": "--config",
+    "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
+    "FILE": _KEY,
+}
+VLLM = OtherClient(
+    "vLLM",
+    "vllm bench serve",
+    "0.32, and older recipes",
+    by_flag(_SAME),
+    by_flag(_DIFFERS),
+    {},
+    by_flag(_NO_EFFECT)
+    | {
+        flag: f"{only} is what is sent, other values are refused: {why}" for flag, (only, why) in ONLY.items()
+    },
+    by_flag(_REFUSED),
+)
+
+# Flags without effect that take a value.
+VALUED = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--log-config-file", *ONLY})
+# Whole families, whose flags change from version to version.
+_FAMILIES = {
+    "--sonnet-": _NO_DATA, "--sharegpt-": _NO_DATA, "--custom-": _NO_DATA, "--hf-": _NO_DATA,
+    "--burstgpt-": _NO_DATA, "--spec-bench-": _NO_DATA, "--speed-bench-": _NO_DATA, "--blazedit-": _NO_DATA,
+    "--timed-trace-": _NO_DATA, "--bfcl-": _NO_DATA, "--prefix-repetition-": _NO_DATA,
+    "--random-mm-": "only text is sent", "--asr-": "only text is sent", "--ramp-up-": _RAMP,
+}  # fmt: skip
+
+
+def refusal(flag: str) -> str | None:
+    """Why a flag of vLLM is not supported, and the nearest way; None where it is, or is none of vLLM's."""
+    if flag == _KEY:
+        return f"{flag} is not supported: {VLLM.refused[flag]}"
+    if flag in VLLM.refused:
+        return VLLM.explained(flag)
+    if flag in VLLM.no_effect:
+        return None
+    family = next((words for beginning, words in _FAMILIES.items() if flag.startswith(beginning)), None)
+    return family and f"{flag} of `{VLLM.command}` is not supported: {family}"
+
+
+def remarks(flags: tuple[str, ...]) -> str:
+    """What these flags without effect are not heeded for, in one line."""
+    return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
+
+
+def refusal_of(flag: str, value: str) -> str | None:
+    """Why a flag without effect is not supported with this value; None where it is."""
+    only, why = ONLY.get(flag, (None, ""))
+    try:
+        heeded = only is not None and float(value) != only
+    except ValueError:
+        heeded = True
+    return f"{flag} {shown(value)} of `{VLLM.command}` is not supported: {why}" if heeded else None

@@ -1,0 +1,29 @@
+"""Which server: the one that a command means where it names no address; the rule is vLLM's.
+
+A command that speaks of a server measures the one on vLLM's port. The embedded engine, which simulates,
+answers only where it is meant: by --preset, or where nothing speaks of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
+# Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
+SPEAKING_OF_A_SERVER = frozenset({
+    "base_url", "host", "port", "endpoint", "endpoint_type", "backend", "model", "served_model_name",
+    "tokenizer", "vocab_size", "header", "headers", "api_key", "api_key_env", "api_key_file", "insecure", "ca_cert",
+    "client_cert", "client_key", "ready_check_timeout_s", "dataset_name", "hardware", "bandwidth",
+    "model_config", "reset_cache", "server_trace", "no_effect",
+})  # fmt: skip
+NOTHING_THERE = (
+    " (no address was given, and this is vLLM's): start a server there, or pass --base-url URL or --launch "
+    "ENGINE; for a simulation, pass --preset NAME (`loadgen engine --list-presets` has the names)"
+)
+
+
+def default_url(given: Collection[str], launched: bool) -> str | None:
+    """The address that flags without one mean; None where a server is started for them, or simulated."""
+    if launched or "preset" in given or SPEAKING_OF_A_SERVER.isdisjoint(given):
+        return None
+    return DEFAULT_URL

@@ -1,0 +1,189 @@
+"""Other clients' flags: each is accepted, has another name, has no effect and says so, or is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+import loadgen
+from loadgen import cli
+from loadgen.errors import UsageError
+from loadgen.session.ladder import ladder_parser
+from loadgen.session.options import bench_parser, parse
+from loadgen.session.other_clients import lookup, vllm
+from loadgen.session.other_clients.client import OtherClient
+from loadgen.workload import backends
+from loadgen_servers.process.embedded import Embedded
+
+FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
+CLIENTS = {client.name.lower(): client for client in lookup.CLIENTS}
+KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
+# As it stands in the recipes of 2025, but for the address.
+RECIPE = (
+    "--backend vllm --endpoint-type openai-comp --endpoint /v1/completions --model instant "
+    "--tokenizer Qwen/Qwen3-8B --dataset-name random --random-input-len 128 --random-output-len 16 "
+    "--num-prompts 8 --max-concurrency 4 --percentile-metrics ttft,tpot,itl,e2el "
+    "--metric-percentiles 50,90,99 --ignore-eos --trust-remote-code --tokenizer-mode auto --no-stream "
+    "--seed 1 --save-result --result-dir out --disable-tqdm"
+)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
+    flags = (FLAGS / f"{name}.txt").read_text("utf-8").split()
+    rows = [flag for flag, *_ in CLIENTS[name].rows()]
+    assert len(rows) == len(set(rows))
+    assert set(flags) <= set(rows)
+    older = set(rows) - set(flags)
+    assert not older or name == "vllm"
+
+
+@pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
+def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient) -> None:
+    accepted = {*client.same, *client.differs, *client.no_effect}
+    assert accepted <= KNOWN
+    assert KNOWN.isdisjoint({*client.renamed, *client.refused})
+
+
+@pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
+def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
+    known = KNOWN | {"--html", "--csv", "--markdown", "--plot", "--alpha", "--max-loras"}
+    named = {word for _, _, words in client.rows() for word in words.replace("`", " ").split()}
+    assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("--target http://h", "--target of `guidellm run` is --base-url URL here"),
+        ("--rate-type sweep", "--rate-type of `guidellm run` is --max-concurrency N"),
+        ("--profile sweep", "a sweep is one run for each load"),
+        ("--profile kind=concurrent,streams=4", "concurrent --max-concurrency N"),
+        ("--concurrency 4", "--concurrency of `aiperf profile` is --max-concurrency N here"),
+        ("-u http://h", "-u of `aiperf profile` is --base-url URL here"),
+        ("--isl=5", "--isl of `aiperf profile` is --random-input-len N here"),
+        ("--apply-chat-template", "--apply-chat-template of `sglang.bench_serving` is --backend openai-chat"),
+        ("--flush-cache", "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
+        ("--disable-ignore-eos", "is --no-ignore-eos here"),
+        ("--num-prompt 5", "did you mean '--num-prompts'?"),
+        ("--random-input 5", "did you mean '--random-input-len'?"),
+        ("--public-dataset x", "--public-dataset of `aiperf profile` is not supported: prompts are random"),
+        ("--sonnet-input-len 5", "--sonnet-input-len of `vllm bench serve` is not supported: only random"),
+        ("--sonnet-new-flag 5", "--sonnet-new-flag of `vllm bench serve` is not supported"),
+        ("--bfcl-categories x", "--bfcl-categories of `vllm bench serve` is not supported: no tools"),
+        ("--max-loras 4", "--max-loras of `vllm bench serve` is not supported: it is the server's"),
+        ("--best-of 2", "--best-of '2' of `vllm bench serve` is not supported: every request has one answer"),
+        ("--best_of=x", "--best-of 'x' of `vllm bench serve` is not supported"),
+        ("--random-batch-size 8", "--random-batch-size '8' of `vllm bench serve` is not supported"),
+        ("--probe-request-rate 1", "no probe requests are sent"),
+        ("--tokenizer-mode", "--tokenizer-mode: expected one argument"),
+        ("--backend tgi", "TGI's own /generate_stream is not sent"),
+        ("--backend openai-embeddings", "only text generation is measured"),
+        ("--backend vlm", "did you mean 'vllm'?"),
+        ("--backend openai-chat --endpoint-type openai-comp", "are two APIs: leave out one of them"),
+        ("--dataset-name hf", "only random is supported"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["bench", "ladder"])
+def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
+    assert message in str(raised.value)
+    assert "did you mean" not in str(raised.value) or "did you mean" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["--api-key sk-12345", "--api-key=sk-12345", "--api_key sk-12345", "--backend kind=a,api_key=sk-1"],
+)
+def test_a_key_on_the_command_line_is_refused_and_not_shown(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *shlex.split(command)]) == 2
+    shown = capsys.readouterr().err
+    assert "sk-1" not in shown
+    assert "--api-key-env" in shown or "--base-url" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "backend"),
+    [
+        ("--backend vllm-chat", "openai-chat"),
+        ("--backend openai-comp", "openai"),
+        ("--backend sglang-oai", "openai"),
+        ("--backend sglang-oai-chat", "openai-chat"),
+        ("--backend sglang-native", "sglang"),
+        ("--backend lmdeploy", "openai"),
+        ("--backend scalellm", "openai"),
+        ("--endpoint-type openai-chat", "openai-chat"),
+        ("--endpoint-type chat", "openai-chat"),
+        ("--backend vllm", "vllm"),
+        ("--backend vllm --endpoint-type openai-chat --endpoint /v1/chat/completions", "openai-chat"),
+        ("--backend openai-chat --endpoint-type openai-chat", "openai-chat"),
+        ("--backend vllm --endpoint-type openai-comp", "openai"),
+        ("--backend sglang --endpoint /v1/completions", "openai"),
+        ("--backend sglang --endpoint /generate", "sglang"),
+        ("--backend sglang", "sglang"),
+    ],
+)
+def test_names_of_apis_are_those_that_are_sent(command: str, backend: str) -> None:
+    assert parse(shlex.split(command)).overrides["backend"] == backend
+
+
+def test_every_name_of_an_api_is_ours_an_alias_or_refused() -> None:
+    names = [*backends.OWN, *backends.ALIASES, *backends.REFUSED]
+    assert len(names) == len(set(names))
+    assert {backends.named(name) for name in [*backends.OWN, *backends.ALIASES]} == set(backends.OWN)
+
+
+def test_flags_without_effect_are_noted_with_the_reason() -> None:
+    command = (
+        "--trust-remote-code --tokenizer-mode slow --best-of 1 --probe-request-rate 0.0 --trust_remote_code"
+    )
+    given = parse(shlex.split(command)).no_effect
+    assert given == (
+        "--trust-remote-code", "--tokenizer-mode", "--best-of", "--probe-request-rate", "--trust-remote-code"
+    )  # fmt: skip
+    assert vllm.remarks(given[-1:] * 2) == "--trust-remote-code: code from a model's repository is never run"
+    assert vllm.remarks(given).count("; --") == 3
+
+
+def test_no_help_lists_what_has_no_effect() -> None:
+    text = bench_parser().format_help()
+    assert [flag for flag in [*vllm.VLLM.no_effect, "--endpoint-type"] if f"{flag} " in text] == []
+
+
+def test_a_recipe_of_2025_runs_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Embedded(("--preset", "instant")) as server:
+        code = cli.main(["bench", *shlex.split(RECIPE), "--base-url", server.start().base_url])
+    printed = capsys.readouterr()
+    assert code == 0
+    assert "Successful requests:                     8" in printed.out
+    assert [name.name.startswith("openai-infqps-concurrency4-") for name in Path("out").iterdir()] == [True]
+    warnings = [line for line in printed.err.splitlines() if "no effect here" in line]
+    assert len(warnings) == 1
+    assert all(
+        f"{flag}: " in warnings[0] for flag in ("--trust-remote-code", "--tokenizer-mode", "--no-stream")
+    )
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"trust_remote_code": True}, "has no effect here: code from a model's repository is never run"),
+        ({"lora_modules": ["x"]}, "--lora-modules of `vllm bench serve` is not supported: one adapter"),
+        ({"flush_cache": True}, "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
+        ({"random_input_len": 3}, "did you mean 'input_len'?"),
+        ({"concurrency": 3}, "did you mean 'max_concurrency'?"),
+        ({"backend": "tgi"}, "backend: tgi: TGI's own"),
+    ],
+)
+def test_a_keyword_of_another_client_says_what_it_is_here(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(loadgen.LoadgenError) as raised:
+        loadgen.bench(**keywords)  # type: ignore[arg-type]
+    assert message in str(raised.value)
