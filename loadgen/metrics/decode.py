@@ -59,6 +59,8 @@ class Decoder(msgspec.Struct, eq=False):
     keep_text: bool = False
     hide: Hide = as_is
     planned: tuple[Int64, Int64] | None = None
+    reasoned: int = 0  # answers so far whose first token was of reasoning
+    hidden: int = 0  # and those whose reasoning was counted, and not streamed before the first token
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -140,6 +142,11 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
+        first = messages[int(counted.messages[0])]
+        if any(choice.reasons() for choice in first.choices or ()):
+            self.reasoned += 1
+        elif summary.usage is not None and summary.usage.reasoned:
+            self.hidden += 1
         return None, ended
 
     def _reason(self, reason: str) -> str:

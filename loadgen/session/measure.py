@@ -54,6 +54,8 @@ class Outcome(msgspec.Struct, frozen=True):
     cut_short: str = ""
     signal: int = 0  # which one asked the run to stop; 0: none did
     rule: str = ""  # which rule to stop ended it, in words
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden: int = 0  # answers whose reasoning was counted, and not streamed
 
     @property
     def interrupted(self) -> bool:
@@ -155,7 +157,15 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
-    return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
+    return Outcome(
+        journal.records(spill),
+        health,
+        cut_short=ending.cut_short,
+        signal=ending.signal,
+        rule=rule,
+        reasoned=decoder.reasoned,
+        hidden=decoder.hidden,
+    )
 
 
 def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
