@@ -21,6 +21,7 @@ from loadgen.roofline.model_names import split_name
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_facts import Facts
 from loadgen.workload import bounds
+from loadgen.workload.profile import Profile
 
 OURS = "loadgen"
 
@@ -37,6 +38,8 @@ class Load(msgspec.Struct, frozen=True):
     request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
     asked_input_len: int | None = None
     seed: int | None = None  # of the prompts, if known
+    duration_s: float | None = None  # sent for a time; `requests` is then at most
+    shape: str = ""  # how lengths and arrivals vary, and what prompts share; "": all alike, or unknown
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -217,7 +220,17 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
         request_rate_per_s=profile.request_rate,
         asked_input_len=profile.input_len,
         seed=facts.seed,
+        duration_s=profile.duration,
+        shape=_shape(profile),
     )
+
+
+def _shape(profile: Profile) -> str:
+    """What is not as usual in how lengths and arrivals vary, and in what prompts share."""
+    parts = [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
+    parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
+    parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
+    return ", ".join(parts)
 
 
 def simulation(preset: str) -> str:

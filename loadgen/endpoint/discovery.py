@@ -202,6 +202,7 @@ class ServerProbe:
 
     def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None) -> None:
         self.access, self.tls = access, tls
+        self.reason = ""  # why the server is not ready yet, as of the last poll
         self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
     def ask(self, model: str | None, wait_s: float) -> ServerInfo:
@@ -226,6 +227,7 @@ class ServerProbe:
             while True:
                 async with self.throttle:
                     reason = await self._not_ready(client)
+                self.reason = reason or ""
                 if reason is None:
                     return await self._identify(client, model)
                 if clock.now_ns() >= deadline_ns:

@@ -90,7 +90,7 @@ class Choice(msgspec.Struct, gc=False):
         raise NotImplementedError
 
     def content(self) -> str:
-        """The text, reasoning included."""
+        """The text, reasoning and tool calls included."""
         raise NotImplementedError
 
     def reasons(self) -> bool:
@@ -198,10 +198,10 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_content: str | None = None  # SGLang, DeepSeek, older vLLM
     tool_calls: list[ToolCall] | None = None
 
-    def calls_tool(self) -> bool:
-        """Whether it holds a piece of a tool call."""
+    def tool_text(self) -> str:
+        """What the model wrote of tool calls: names and arguments."""
         functions = (call.function for call in self.tool_calls or ())
-        return any(function and (function.name or function.arguments) for function in functions)
+        return "".join((each.name or "") + (each.arguments or "") for each in functions if each is not None)
 
 
 _NO_DELTA = Delta()
@@ -217,7 +217,7 @@ class ChatChoice(Choice, gc=False):
         delta = self.delta or self.message or _NO_DELTA
         if delta.content or delta.reasoning or delta.reasoning_content:
             return TOKEN
-        if delta.tool_calls and delta.calls_tool():
+        if delta.tool_calls and delta.tool_text():
             return TOKEN
         empty = (delta.content, delta.reasoning, delta.reasoning_content) != (None, None, None)
         if self.finish_reason is not None:
@@ -226,7 +226,8 @@ class ChatChoice(Choice, gc=False):
 
     def content(self) -> str:
         delta = self.delta or self.message or _NO_DELTA
-        return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
+        text = (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
+        return text + delta.tool_text() if delta.tool_calls else text
 
     def reasons(self) -> bool:
         delta = self.delta or self.message or _NO_DELTA

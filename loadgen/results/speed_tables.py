@@ -20,6 +20,7 @@ from loadgen.results.speed_formulas import converted
 from loadgen.results.speed_rows import GENERATED, Setting, SpeedRow, ThroughputRow, legend, published, rounded
 
 _GAP = "  "
+_NUMBER = re.compile(r"[\d.]+( ±[\d.]+)?|-|inf|none|")  # right-aligned
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -236,14 +237,16 @@ def text(table: Table, width: int = WIDTH) -> str:
     body = [row[head:] for row in table.shown()]
     across = list(zip(titles, *body, strict=True))
     widths = [max(map(len, [*title.split(), *cells])) for title, *cells in across]
-    while sum(widths) + len(_GAP) * len(widths) > width and max(widths) > 1:
+    least = sum(widths) + len(widths)
+    gap = " " if least <= width < least + len(widths) else _GAP  # where that spares wrapping a cell
+    while sum(widths) + len(gap) * len(widths) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
-    numbers = [all(re.fullmatch(r"[\d.]+|-|", cell) for cell in cells) for _, *cells in across]
+    numbers = [all(_NUMBER.fullmatch(cell) for cell in cells) for _, *cells in across]
     sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
         parts = [wrapped(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
-        return [_GAP * head + aligned(cells, sides, _GAP) for cells in zip_longest(*parts, fillvalue="")]
+        return [gap * head + aligned(cells, sides, gap) for cells in zip_longest(*parts, fillvalue="")]
 
     drawn = [*lines(titles), *lines(["-" * width for width in widths])]
     for row, whole, begun in zip(body, table.body, table.spans(), strict=True):

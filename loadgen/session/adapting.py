@@ -44,6 +44,7 @@ class Adapter(msgspec.Struct, frozen=True):
     known: dict[str, Adaptation]
     check_alive: Callable[[bool], None]  # raises ServerDied where the server that just failed has ended
     interrupts: Interrupts
+    title: str  # of the display while the warm-up runs
 
     def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
         """The plan as this server takes it, and what came of the warm-up.
@@ -53,8 +54,7 @@ class Adapter(msgspec.Struct, frozen=True):
         if not made.profile.warmups:
             return (self.adapted(made) if self.subject.engine.unproven else made), Records.of([])
         warmup = plan.warmup(made.profile, self.subject, made.seed)
-        title = "SIMULATED warm-up" if self.subject.engine.simulated else "warm-up"
-        outcome = self.tried(warmup, options, lambda: Watch(display, title, interrupts=self.interrupts))
+        outcome = self.tried(warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts))
         failures = outcome.records.failed
         if len(failures) == len(outcome.records):
             self.check_alive(True)  # why it died explains more

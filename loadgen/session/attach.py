@@ -14,7 +14,7 @@ from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.pasted_url import ApiPlace
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, transport_choice
+from loadgen.session import embedded_engine, progress, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -65,7 +65,7 @@ def attach(
             access, local = stack.enter_context(launched(options, asked, auth, loop))
             session = _session(options, access, local, 0.0, interrupts)
             try:
-                first_token(session, workload)
+                first_token(session, workload, progress.display(options.quiet))
             except MeasureError:
                 session.check_alive(failed=True)  # why it died explains more
                 raise
@@ -80,7 +80,8 @@ def attach(
                 raise NotReady(error.summary, NOTHING_THERE) if options.default_url else error from None
         begun = begun or embedded_engine.begun(options, stack)
         assert begun is not None
-        url = embedded_engine.ready(begun)
+        with progress.display(options.quiet).waiting("starting the embedded engine"):
+            url = embedded_engine.ready(begun)
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
@@ -99,7 +100,7 @@ def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: Contro
     )
 
 
-def first_token(session: Session, workload: Profile) -> None:
+def first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
     """Check that the server generates: one token, requested as the workload requests them.
 
     Raises MeasureError where none comes.
@@ -107,9 +108,13 @@ def first_token(session: Session, workload: Profile) -> None:
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
     options = session.transport_options(asked)
-    outcome = session.adapter.tried(
-        asked, options, lambda: Watch(Display(), "first token", interrupts=session.interrupts)
-    )
+    display = display or Display()
+    try:
+        outcome = session.adapter.tried(
+            asked, options, lambda: Watch(display, "first token", interrupts=session.interrupts)
+        )
+    finally:
+        display.close()
     if failures := outcome.records.failed:
         raise MeasureError(
             f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
@@ -140,7 +145,12 @@ def _session(
     access = replace(access, plain=transport_choice.likely(options.transport) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
-    served = ServerProbe(access, tls).ask(model, wait_s)
+    probe = ServerProbe(access, tls)
+    asking = progress.display(options.quiet).waiting(
+        f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
+    )
+    with asking:
+        served = probe.ask(model, wait_s)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)
     # A --model that is a directory has its tokenizer there, as `vllm bench serve` has it.

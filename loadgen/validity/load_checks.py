@@ -7,12 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from loadgen.metrics import steady_state
+from loadgen.metrics import steady_state, text_tokens
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.validity.evidence import RunEvidence, least_samples, percent
 from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
+UNCOUNTED = 0.01  # of the responses
 ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens requested
 IDS_OFF, TEXT_OFF = (0.01, 2), (0.1, 100)  # of the prompt: a share and tokens, both exceeded
 HELD, RATE = 0.95, 0.95  # of what was requested
@@ -109,15 +110,35 @@ resent = note(
 
 
 @suspect(
+    "tokens-not-counted",
+    f"more than {percent(UNCOUNTED)} of the answers have no usage, their text could not be counted by a "
+    "tokenizer, and they do not end by length with as many messages as tokens were requested: their messages "
+    "were counted, and a message may carry several tokens",
+    "pass the model's own --tokenizer DIR (pip install 'llm-loadgen[tokenizer]'), or have the server send "
+    "usage (a gateway must pass stream_options.include_usage on)",
+)
+def tokens_not_counted(run: RunEvidence) -> Evidence | None:
+    """Messages stand for tokens, of which they may carry several."""
+    metrics = run.metrics
+    if metrics.uncounted <= UNCOUNTED * metrics.completed:
+        return None
+    count = f"{metrics.uncounted} of {metrics.completed} responses have no usage"
+    if not metrics.streamed:
+        return f"{count}: their tokens are not known and count 0"
+    return f"{count}: their messages were counted, so TPOT and tok/s are of messages, not of tokens"
+
+
+@suspect(
     "answer-lengths",
     "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
-    f"{percent(ANSWER_OFF)} on average (by usage, else by messages); a server that honours it is exact",
-    "check that the server honours ignore_eos, and that prompt and answer fit its context (--max-model-len)",
+    f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
+    "it is exact",
+    "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
+    "prompt and answer fit its context (--max-model-len)",
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
     """Answers do not have the length they were made to have."""
-    # Without usage, messages are counted: too few are a truncated answer, or tokens that were not counted.
-    return _answers(run, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if run.ignores_eos else None
+    return _answers(run, 1 - ANSWER_OFF, 1 + ANSWER_OFF) if run.ignores_eos else None
 
 
 @note(
@@ -127,25 +148,22 @@ def answer_lengths(run: RunEvidence) -> Evidence | None:
 )
 def early_ends(run: RunEvidence) -> Evidence | None:
     """Answers are shorter than the maximum, as they may be."""
-    return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf, counted=False)
+    return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf)
 
 
-def _answers(run: RunEvidence, low: float, high: float, counted: bool) -> Evidence | None:
+def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
     records = run.records
-    by_usage = records.usage > 0
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
-    comparable &= by_usage | counted
+    comparable &= ~text_tokens.uncounted(records)
     planned, received = records.planned_output[comparable], records.output_tokens[comparable]
     if not len(received) or low <= received.sum() / planned.sum() <= high:
         return None
     reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(comparable).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
-    messages = int((comparable & ~by_usage).sum())
-    how = f"; {messages} of them without usage, so their messages were counted" if messages else ""
     return (
         f"{received.mean():.1f} tokens per answer, {planned.mean():.1f} requested "
         f"({percent(received.sum() / planned.sum())}), {int((received < planned).sum())} of {len(received)} "
-        f"shorter; finish reasons: {ends}{how}"
+        f"shorter; finish reasons: {ends}"
     )
 
 

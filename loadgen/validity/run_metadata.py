@@ -117,6 +117,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     ids_source: str = ""
     server: Server
     tokenizer: str | None = None
+    text_tokenizer: str = ""  # the directory of the tokenizer that counts answers without usage; "": none
     warmups: int = 0
     warmup_failures: int = 0
     client: Client

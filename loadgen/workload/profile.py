@@ -257,7 +257,7 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
-    """A shipped profile by name, or anyone's by path, with overrides (`flags`: typed); raises UsageError."""
+    """A shipped profile by name, or anyone's by path, with overrides, maybe typed; raises UsageError."""
     path = locate(name_or_path)
     table = read_toml(path)
     if overrides.get("duration") is not None:

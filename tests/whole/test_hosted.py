@@ -142,3 +142,39 @@ def test_a_private_authority_is_named_or_let_be(
     assert code == bool(reported)
     assert reported in error
     assert ("--insecure" in error and "--ca-cert" in error) == bool(reported)
+
+
+SHOWN = "TTFT: to the first token of any kind; in 4 of 4 responses that is reasoning"
+HIDDEN = "TTFT: includes reasoning that is counted in usage and not streamed, in 4 of 4 responses"
+
+
+@pytest.mark.parametrize(
+    ("api", "tokens", "reported"),
+    [
+        (HostedApi(reasoning=("Hm", " so"), text=("Hi",)), 3, SHOWN),
+        (HostedApi(reasoning=("Hm", " so"), reasoning_name="reasoning"), 5, SHOWN),
+        (HostedApi(reasoning=("Hm", " so", " on"), text=()), 3, SHOWN),  # the limit was too small for more
+        (HostedApi(hidden=2, text=("Hi",)), 3, HIDDEN),
+        (HostedApi(hidden=3, text=()), 3, HIDDEN),
+        (HostedApi(text=("Hi", " you")), 2, ""),
+    ],
+    ids=["shown", "another name", "only reasoning", "hidden", "only hidden", "none"],
+)
+def test_a_reasoning_model_is_measured_and_the_first_token_named(
+    api: HostedApi, tokens: int, reported: str, authority: trustme.CA
+) -> None:
+    with serving(api, authority) as server:
+        assert bench(server, *CHAT) == 0
+    report = stored()[1]
+    assert "Failed requests: 0" in report
+    assert f"Total generated tokens: {4 * tokens} " in report
+    assert reported in report
+    assert ("TTFT: " in report) == bool(reported)
+
+
+def test_a_rate_limit_is_a_kind_of_failure_with_its_way_out(authority: trustme.CA) -> None:
+    with serving(HostedApi(limit=3), authority) as server:
+        assert bench(server, *CHAT) == 0
+    report = stored()[1]
+    assert "2 × rate-limited, the first: 429 (Retry-After: 20): Rate limit reached for requests" in report
+    assert "lower --max-concurrency or --request-rate" in report

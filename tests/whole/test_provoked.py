@@ -70,6 +70,7 @@ PROVOCATIONS = {
     "answers that may end early": Provocation(
         engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
     ),
+    "messages of several tokens, and no usage": Provocation(made.uncounted, FOUR, {"tokens-not-counted"}),
     "another prompt than was planned": Provocation(
         engine(), FOUR, {"prompt-lengths"}, played=made.another_prompt
     ),

@@ -98,9 +98,10 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
         for run in reported
     ]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
-    problems = [
-        f"no roofline: {problem}" for problem in dict.fromkeys(problem for _, problem in made) if problem
-    ]
+    reasons = [why for _, why in made]
+    if hardware.machine is None:  # of a simulation on no machine it goes without saying
+        reasons = [why for run, why in zip(reported, reasons, strict=True) if not run.simulated]
+    problems = [f"no roofline: {problem}" for problem in dict.fromkeys(reasons) if problem]
     return runs, [*filter(None, [hardware.unknown]), *problems] if problems else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 
 import msgspec
 import numpy as np
@@ -23,6 +24,21 @@ _MOST_TICKS = 6
 _BARS_WIDTH = WIDTH - _EDGE - _RIGHT
 
 
+class Part(StrEnum):
+    """What a shape is, for what redraws it: charts.js, which knows these letters."""
+
+    GRID = "g"
+    BASE = "a"  # the line that x stands on
+    BAND = "b"
+    X_TICK = "x"
+    Y_TICK = "y"
+    X_LABEL = "u"
+    CURVE = "c"  # one a curve, in order
+    MARKER = "m"  # one a point of each curve of joined points
+    SPANS = "s"
+    LABEL = "l"
+
+
 class Polyline(msgspec.Struct, frozen=True):
     """Lines through points (n, 2), lifted at NaN, or a dot of `width` at each; colours are an ink's roles."""
 
@@ -32,6 +48,7 @@ class Polyline(msgspec.Struct, frozen=True):
     dash: tuple[float, ...] = ()
     fill: str = ""
     dots: bool = False
+    part: Part | None = None
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -44,17 +61,19 @@ class Text(msgspec.Struct, frozen=True):
     size: float = 10.5
     anchor: str = "start"
     bold: bool = False
+    part: Part | None = None
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """A picture: its shapes, later ones on top."""
+    """A picture: its shapes, later ones on top; `axes` are x and y, None of bars, which have none."""
 
     height: float
     shapes: tuple[Polyline | Text, ...]
     width: float = WIDTH
+    axes: tuple[Axis, Axis] | None = None
 
 
-class _Axis(msgspec.Struct, frozen=True):
+class Axis(msgspec.Struct, frozen=True):
     """Values from `low` to `high` (of a logarithmic axis their logarithms) over pixels."""
 
     low: float
@@ -94,7 +113,7 @@ def draw(panel: Panel, titled: bool = False) -> Drawing:
     for curve in panel.curves:
         shapes += _labels(curve, x, y)
     shapes += _legend(legend, head + _HEIGHT)
-    return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes))
+    return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes), axes=(x, y))
 
 
 def linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
@@ -116,48 +135,49 @@ def log_ticks(low: float, high: float) -> Floats:
     return inside if len(inside) else np.array([low, high])
 
 
-def _x_axis(panel: Panel) -> _Axis:
+def _x_axis(panel: Panel) -> Axis:
     left, right = float(_LEFT), float(WIDTH - _RIGHT)
     if panel.x_end is not None:
-        return _Axis(-0.015 * panel.x_end, 1.015 * panel.x_end, left, right)
+        return Axis(-0.015 * panel.x_end, 1.015 * panel.x_end, left, right)
     values = np.concatenate([*(c.x for c in panel.curves), *(s.begin for s in panel.spans),
                              *(s.end for s in panel.spans)]).astype(np.float64)  # fmt: skip
     if log := panel.x_log and bool((values > 0).any()):
         values = np.log10(values[values > 0])
     low, high = float(values.min()), float(values.max())
     margin = 0.02 * (high - low) or (0.3 if log else 0.05 * abs(low) or 0.5)
-    return _Axis(low - margin, high + margin, left, right, log)
+    return Axis(low - margin, high + margin, left, right, log)
 
 
-def _y_axis(panel: Panel, head: float) -> _Axis:
+def _y_axis(panel: Panel, head: float) -> Axis:
     """Downwards for a timeline, else from zero up."""
     top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
     if panel.spans:
         at = np.concatenate([spans.at for spans in panel.spans])
         margin = 0.06 * float(np.ptp(at)) or 0.5
-        return _Axis(float(at.min()) - margin, float(at.max()) + margin, top, bottom)
+        return Axis(float(at.min()) - margin, float(at.max()) + margin, top, bottom)
     most = max([0.0, *(float(np.nanmax(curve.y)) for curve in panel.curves if len(curve.y))])
     high = panel.y_top * 1.02 if panel.y_top else most * 1.06 or 1.0
-    return _Axis(-0.012 * high, high, bottom, top)
+    return Axis(-0.012 * high, high, bottom, top)
 
 
-def _frame(panel: Panel, x: _Axis, y: _Axis) -> Iterator[Polyline | Text]:
+def _frame(panel: Panel, x: Axis, y: Axis) -> Iterator[Polyline | Text]:
     """What is behind the curves: the band, the grid, and what the axes show."""
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
         left, right = x.px(np.array(panel.band)).tolist()
-        yield Polyline(_box(left, top, right, bottom), fill="band")
-    across, up = x.ticks(), y.ticks(whole=bool(panel.spans))
+        yield Polyline(_box(left, top, right, bottom), fill="band", part=Part.BAND)
+    across, up = x.ticks(), y.ticks(whole=bool(panel.spans) or panel.y_label == "requests")
     x_px, y_px = x.px(across), y.px(up)
     grid = [_segments(x_px, top, x_px, bottom), _segments(x.start, y_px, x.end, y_px)]
-    yield Polyline(np.concatenate(grid), "grid", 0.7)
-    yield Polyline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8)
+    yield Polyline(np.concatenate(grid), "grid", 0.7, part=Part.GRID)
+    yield Polyline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8, part=Part.BASE)
     for px, value in zip(x_px.tolist(), across.tolist(), strict=True):
-        yield Text(px, bottom + 14, _tick(value), anchor="middle")
+        yield Text(px, bottom + 14, _tick(value), anchor="middle", part=Part.X_TICK)
     for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
-        yield Text(_LEFT - 5, px + 4, _tick(value), anchor="end")
+        yield Text(_LEFT - 5, px + 4, _tick(value), anchor="end", part=Part.Y_TICK)
     yield Text(_EDGE, top - 12, panel.y_label)
-    yield Text(WIDTH - _RIGHT, bottom + 31, panel.x_label, anchor="end")
+    x_label = f"{panel.x_label} (log)" if x.log else panel.x_label
+    yield Text(WIDTH - _RIGHT, bottom + 31, x_label, anchor="end", part=Part.X_LABEL)
 
 
 def _tick(value: float) -> str:
@@ -172,12 +192,13 @@ def _style(index: int) -> tuple[str, tuple[float, ...]]:
     return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
 
 
-def _curve(curve: Curve, index: int, x: _Axis, y: _Axis) -> Iterator[Polyline]:
+def _curve(curve: Curve, index: int, x: Axis, y: Axis) -> Iterator[Polyline]:
     colour, dash = _style(index)
     if curve.form is CurveStyle.POINTS:
-        yield Polyline(_at(curve.x, curve.y, x, y), colour, _MARK if curve.labels else _DOT, dots=True)
+        width = _MARK if curve.labels else _DOT
+        yield Polyline(_at(curve.x, curve.y, x, y), colour, width, dots=True, part=Part.CURVE)
         return
-    yield Polyline(_at(*curve.corners(), x, y), colour, _LINE, dash)
+    yield Polyline(_at(*curve.corners(), x, y), colour, _LINE, dash, part=Part.CURVE)
     if curve.form is CurveStyle.JOINED:
         hollow = curve.hollow or (False,) * len(curve.x)
         for point, empty in zip(_at(curve.x, curve.y, x, y), hollow, strict=True):
@@ -190,24 +211,24 @@ def _marker(point: Floats, index: int, fill: str) -> Polyline:
     angles = math.radians(turn) + np.arange(corners + 1) * 2 * math.pi / corners
     radii = np.where(np.arange(corners + 1) % 2, inner, 1.0) * 0.6 * _MARK
     outline = point + np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
-    return Polyline(outline, _style(index)[0], 1.0, fill=fill)
+    return Polyline(outline, _style(index)[0], 1.0, fill=fill, part=Part.MARKER)
 
 
-def _labels(curve: Curve, x: _Axis, y: _Axis) -> Iterator[Text]:
+def _labels(curve: Curve, x: Axis, y: Axis) -> Iterator[Text]:
     """What stands next to points: on their right while there is room, below the marks of a distribution."""
     down = 11 if curve.form is CurveStyle.POINTS else -4
     for (at, height), label in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
         late = at > x.start + 0.85 * (x.end - x.start)
-        yield Text(
-            at + (-5 if late else 5), height + down, label, size=_LABEL, anchor="end" if late else "start"
-        )
+        aside, anchor = (-5, "end") if late else (5, "start")
+        yield Text(at + aside, height + down, label, size=_LABEL, anchor=anchor, part=Part.LABEL)
 
 
-def _spans(spans: Spans, x: _Axis, y: _Axis) -> Polyline:
+def _spans(spans: Spans, x: Axis, y: Axis) -> Polyline:
     """All stretches of one kind as one outline: a page holds hundreds of them."""
     at = y.px(spans.at)
     width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
-    return Polyline(_segments(x.px(spans.begin), at, x.px(spans.end), at), spans.tone.value, width)
+    lines = _segments(x.px(spans.begin), at, x.px(spans.end), at)
+    return Polyline(lines, spans.tone.value, width, part=Part.SPANS)
 
 
 def _bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
@@ -255,7 +276,7 @@ def _legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Itera
             yield Text(left + 27, baseline, middle_cut(name, _LONGEST), "text")
 
 
-def _at(x_values: Floats, y_values: Floats, x: _Axis, y: _Axis) -> Floats:
+def _at(x_values: Floats, y_values: Floats, x: Axis, y: Axis) -> Floats:
     return np.stack([x.px(x_values), y.px(y_values)], axis=1)
 
 

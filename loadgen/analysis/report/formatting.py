@@ -28,6 +28,7 @@ class Number(msgspec.Struct, frozen=True):
     key: str
     value: float
     text: str
+    aside: str = ""  # what is to be known of it, next to it
 
 
 Entry = Number | str

@@ -19,6 +19,7 @@ from loadgen.analysis.report.palette import DARK, LIGHT
 from loadgen.analysis.report.panel import Panel
 
 _HERE = Path(__file__).parent
+_SCRIPTS = ("page.js", "charts.js")
 _OTHER_COLOURS = {  # added to those of the pictures: raised ground, links, and what is good, doubtful, bad
     "light": "--raised:#f6f8fa;--link:#005a9e;--good:#00694d;--warn:#9a4a00;--bad:#b3093c;",
     "dark": "--raised:#1b2027;--link:#79bdf5;--good:#4ed3a8;--warn:#ffab70;--bad:#ff7c9f;",
@@ -31,12 +32,14 @@ def render(document: Document) -> str:
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
     names = ("written", "spread", "ratio", "interval", "lead", "common", "marks")
     places.filters.update({name: getattr(formatting, name) for name in names}, drawn=_drawn, exact=repr)
-    script = (_HERE / "page.js").read_text("utf-8")
+    script = "".join(_without_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)
     return places.get_template("page.html.j2").render(
         document=document,
         alone=len(document.accounts) == 1,
+        title=_title(document),
+        simulated=_simulated(document),
         version=__version__,
         levels=formatting.LEVELS,
         symbols=formatting.SYMBOLS,
@@ -48,6 +51,34 @@ def render(document: Document) -> str:
         script=Markup(script),  # nosec B704 # our own file
         script_digest=digest,
     ) + "\n"  # fmt: skip
+
+
+def _title(document: Document) -> str:
+    """The page's title: of one run its model and load; and whether any of it is simulated."""
+    accounts = document.accounts
+    title = accounts[0].headline if len(accounts) == 1 else document.title
+    if not document.simulated:
+        return title
+    return (
+        f"{title} (SIMULATED)" if all(each.simulated for each in accounts) else f"{title} (partly SIMULATED)"
+    )
+
+
+def _simulated(document: Document) -> str:
+    """What of the page no model ran for; "" if nothing."""
+    presets = [account.simulated for account in document.accounts if account.simulated]
+    if not presets:
+        return ""
+    runs = len(document.accounts)
+    part = "" if len(presets) == runs else f"{len(presets)} of {runs} runs: "
+    timing = ", ".join(dict.fromkeys(presets))
+    return f"{part}the embedded engine answered, with the timing of {timing}; no model ran"
+
+
+def _without_indents(script: str) -> str:
+    """A script of ours, which has no text of several lines, without what only its readers need."""
+    lines = (line.strip() for line in script.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
 def _drawn(panel: Panel, place: str) -> Markup:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
-from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Polyline, Text, draw
+from loadgen.analysis.report import chart_data
+from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Part, Polyline, Text, draw
 from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
+
+# On a page the style sheet has what is the same in every tick.
+_TICKS, _BY_STYLE = (Part.X_TICK, Part.Y_TICK, Part.X_LABEL), ("font-size", "text-anchor", "fill")
 
 
 def inline(panel: Panel, identity: str) -> str:
     """The panel as an `<svg>` element: colours are the page's variables, its id begins with `identity`."""
-    return _svg(draw(panel), panel, identity, lambda role: f"var(--{role})", {"class": "plot"})
+    drawing = draw(panel)
+    attributes = {"class": "plot"}
+    if drawing.axes is not None:
+        attributes["data-chart"] = chart_data.dumped(panel, drawing.axes)
+    return _svg(drawing, panel, identity, lambda role: f"var(--{role})", attributes)
 
 
 def standalone(panel: Panel) -> str:
@@ -35,9 +42,14 @@ def _svg(
     SubElement(root, "title", {"id": title_id}).text = f"{panel.title}: {panel.caption}"
     for shape in drawing.shapes:
         if isinstance(shape, Text):
-            SubElement(root, "text", _text(shape, colour)).text = shape.text
+            element = SubElement(root, "text", _text(shape, colour))
+            element.text = shape.text
         else:
-            SubElement(root, "path", _path(shape, colour))
+            element = SubElement(root, "path", _path(shape, colour))
+        if shape.part is not None and "data-chart" in attributes:
+            element.set("data-part", shape.part)
+            for attribute in _BY_STYLE if shape.part in _TICKS else ():
+                del element.attrib[attribute]
     return tostring(root, encoding="unicode")
 
 
@@ -59,13 +71,30 @@ def _path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
 
 
 def _steps(outline: Polyline) -> str:
-    """The path through the points, in tenths of a pixel."""
-    steps, x0, y0 = [], math.nan, math.nan
-    for x, y in np.round(outline.points, 1).tolist():
+    """The path through the points, in tenths of a pixel, each from the one before."""
+    steps, at, pen = [], (0, 0), False
+    for x, y in np.round(outline.points * 10).tolist():
+        if x != x or y != y:
+            pen = False
+            continue
+        point = (int(x), int(y))
+        dx, dy = point[0] - at[0], point[1] - at[1]
         if outline.dots:
-            steps.append(f"M{x:g} {y:g}h0")
-        elif x == x:
-            move = "M" if x0 != x0 else "L"
-            steps.append(f"H{x:g}" if y == y0 else f"V{y:g}" if x == x0 else f"{move}{x:g} {y:g}")
-        x0, y0 = x, y
+            steps.append(f"m{_tenths(dx, dy)}h0")
+        elif not pen:
+            steps.append(f"m{_tenths(dx, dy)}")
+        else:
+            step = f"h{_tenths(dx)}" if not dy else f"v{_tenths(dy)}"
+            steps.append(step if not dx or not dy else f"l{_tenths(dx, dy)}")
+        at, pen = point, True
     return "".join(steps)
+
+
+def _tenths(*values: int) -> str:
+    """Numbers of tenths as short as a path allows: 3 is .3, and a minus parts two numbers."""
+    written = [f"{value / 10:g}" for value in values]
+    written = [
+        text.replace("0.", ".") if abs(value) < 10 else text
+        for text, value in zip(written, values, strict=True)
+    ]
+    return "".join(text if not at or text[0] == "-" else f" {text}" for at, text in enumerate(written))

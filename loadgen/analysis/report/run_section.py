@@ -3,56 +3,37 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from operator import attrgetter
-from pathlib import PurePath
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.analysis.comparison.render import described
-from loadgen.analysis.report import formatting, run_charts, sample_charts
+from loadgen.analysis.report import cards, formatting, run_charts, sample_charts
+from loadgen.analysis.report.cards import LATENCIES, Card, thin
 from loadgen.analysis.report.formatting import Entry, FigureTable, Number, number
 from loadgen.analysis.report.panel import Panel
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, short_name
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.endpoint.secrecy import HIDDEN
 from loadgen.metrics import steady_state
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Metrics
+from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import report, result_block
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sensor_summary
 from loadgen.validity import rule, run_roofline
+from loadgen.validity.evidence import least_samples
 from loadgen.validity.run_facts import Facts
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
-_ROWS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("token_time", "Token time"), ("e2el", "E2EL"))
-# The path in our Metrics and the key in others' figures, "" if the tile is not theirs; label, unit, decimals.
-_TILES = (
-    ("output_throughput_per_s", "output_throughput", "Output", "tokens/s", 1),
-    ("total_throughput_per_s", "total_token_throughput", "Input and output", "tokens/s", 1),
-    ("request_throughput_per_s", "", "Requests", "per s", 2),
-    ("", "speed_tok_s", "Speed", "tokens/s", 2),
-    ("ttft.mean_ms", "mean_ttft_ms", "TTFT, mean", "ms", 2),
-    ("tpot.mean_ms", "mean_tpot_ms", "TPOT, mean", "ms", 2),
-    ("itl.median_ms", "", "ITL, median", "ms", 2),
-    ("", "mean_itl_ms", "ITL, mean", "ms", 2),
-    ("e2el.mean_ms", "mean_e2el_ms", "E2E, mean", "ms", 1),
-    ("goodput_per_s", "", "Goodput", "requests/s", 2),
-    ("completed", "", "Completed", "requests", 0),
-    ("failed", "", "Failed", "requests", 0),
-)
-
-
-class Tile(msgspec.Struct, frozen=True):
-    """One figure that is seen first."""
-
-    label: str
-    number: Number
-    unit: str
+_COLUMNS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
+_PLAIN = ("n", "mean_ms", "std_ms", "min_ms")
+_IN_ITS_COLUMN = "thin-percentiles"  # a doubt that stands where the percentile does
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -62,13 +43,14 @@ class Account(msgspec.Struct, frozen=True):
     reported: Reported
     load: str
     where: str
-    tiles: tuple[Tile, ...]
+    cards: tuple[Card, ...]
     figures: FigureTable  # all of them
     doubts: tuple[dict[str, str], ...]  # as a result's JSON has them; of others' results the names alone
     notes: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     text: str  # the report as text; of others' results the block
     latencies: FigureTable | None = None
+    thin: str = ""  # what to know of percentiles from few samples
     reconciled: FigureTable | None = None  # our figures and the server's
     best: tuple[str, ...] = ()  # what the machine could have done
     command: str = ""
@@ -83,6 +65,19 @@ class Account(msgspec.Struct, frozen=True):
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""
+
+    @property
+    def headline(self) -> str:
+        """The served model and its load in a line."""
+        run, load = self.reported.run, self.reported.load
+        served = short_name(run.facts.label or run.facts.server.model) if run is not None else ""
+        parts = []
+        if load.max_concurrency is not None:
+            parts.append(f"concurrency {load.max_concurrency}")
+        if load.request_rate_per_s is not None:
+            rate = load.request_rate_per_s
+            parts += [f"{rate:g} requests/s"] if math.isfinite(rate) else ["all at once"] * (not parts)
+        return ", ".join([served or self.reported.name, *parts])
 
     @property
     def simulated(self) -> str:
@@ -106,7 +101,7 @@ def account(reported: Reported, anchor: str, draw: bool) -> Account:
 def _of_others(reported: Reported) -> dict[str, Any]:
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     return {
-        "tiles": tuple(_tiles(reported.figures.get, "")),
+        "cards": tuple(cards.of_figures(reported.figures)),
         "doubts": tuple({**nothing, "name": name} for name in reported.doubts),
         "notes": reported.remarks,
         "environment": (("source", reported.source), ("reported by", reported.told_by)),
@@ -116,16 +111,18 @@ def _of_others(reported: Reported) -> dict[str, Any]:
 
 
 def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
+    metrics, findings = _with_percentiles(run), run.verdict.findings
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
     failures = run.metrics.failures.items()
     notes += [f"failed: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
-        "tiles": (*_tiles(lambda path: attrgetter(path)(run.metrics), "loadgen.metrics."), *_energy(run)),
-        "latencies": _latencies(run.metrics),
+        "cards": tuple(cards.of_run(run, metrics)),
+        "latencies": (latencies := _latencies(run, metrics)),
+        "thin": _thin(latencies),
         "reconciled": _reconciled(run),
-        "doubts": tuple(map(rule.as_json, run.verdict.findings)),
+        "doubts": tuple(rule.as_json(each) for each in findings if each.rule.code != _IN_ITS_COLUMN),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
         "notes": tuple(" ".join(note.split()) for note in notes),
         "environment": tuple(_environment(run)),
@@ -137,42 +134,45 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     }
 
 
-def _tiles(figure: Callable[[str], Any], prefix: str) -> Iterator[Tile]:
-    """The figures seen first: ours by their path behind a prefix, others' by their keys, without one."""
-    for path, key, label, unit, digits in _TILES:
-        if at := path if prefix else key:
-            shown = number(prefix + at, figure(at), digits)
-            if isinstance(shown, Number) and (at != "failed" or shown.value):
-                yield Tile(label, shown, unit)
+def _with_percentiles(run: Result) -> Metrics:
+    """The run's metrics with the percentiles that are always shown, whichever were requested."""
+    ask = run.facts.ask()
+    missing = [rank for rank in _COLUMNS if rank not in ask.metric_percentiles]
+    if not missing:
+        return run.metrics
+    return compute(run.records, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
 
 
-def _energy(run: Result) -> Iterator[Tile]:
-    sensed = run.facts.sensed
-    if sensed is None:
-        return
-    if (joules := sensed.joules_per_token(run.metrics.total_output_tokens)) is not None:
-        yield Tile("Energy", Number("", joules, f"{joules:,.3f}"), "J/token")
-    for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
-        if level is not None:
-            shown = f"{level.peak_bytes / 2**30:,.2f}"
-            yield Tile(label, Number(f"loadgen.sensed.{key}.peak_bytes", level.peak_bytes, shown), "GiB")
-
-
-def _latencies(metrics: Metrics) -> FigureTable:
-    columns = ("mean", "std", "min", "median")
-    ranks = {rank: percentile_name(rank) for rank in metrics.e2el.percentiles_ms}
+def _latencies(run: Result, metrics: Metrics) -> FigureTable:
+    requested = run.facts.ask().metric_percentiles
+    ranks = sorted({*_COLUMNS, *requested} - {50.0})
     rows: list[tuple[Entry, ...]] = []
-    for key, label in _ROWS:
+    for key, (label, _) in LATENCIES.items():
         latency: Distribution = getattr(metrics, key)
         if not latency.n or (key == "token_time" and latency == metrics.itl):
             continue
-        values: dict[str, Any] = {"n": latency.n}
-        values |= {f"{name}_ms": getattr(latency, f"{name}_ms") for name in columns}
-        values |= {f"percentiles_ms.{name}": latency.percentiles_ms[rank] for rank, name in ranks.items()}
-        values["max_ms"] = latency.max_ms
-        rows.append((label, *(number(f"loadgen.metrics.{key}.{at}", each) for at, each in values.items())))
-    titles = ("ms", "n", *columns, *(f"P{name}" for name in ranks.values()), "max")
-    return FigureTable(titles, tuple(rows))
+        at = f"loadgen.metrics.{key}"
+        row = [number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
+        row.append(_percentile(f"{at}.median_ms", latency.median_ms, 50.0, latency.n))
+        for rank in ranks:
+            place = f"{at}.percentiles_ms.{percentile_name(rank)}" if rank in requested else ""
+            row.append(_percentile(place, latency.percentiles_ms[rank], rank, latency.n))
+        rows.append((label, *row, number(f"{at}.max_ms", latency.max_ms)))
+    names = (f"P{percentile_name(rank)}" for rank in (50.0, *ranks))
+    return FigureTable(("ms", "n", "mean", "std", "min", *names, "max"), tuple(rows))
+
+
+def _thin(latencies: FigureTable) -> str:
+    """What to know of the percentiles that are from few samples; "" if none is."""
+    if not any(isinstance(entry, Number) and entry.aside for row in latencies.rows for entry in row):
+        return ""
+    least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _COLUMNS)
+    return f"from N: fewer samples than an upper bound at 95 % needs ({least}); raise --num-prompts"
+
+
+def _percentile(key: str, value_ms: float, rank: float, count: int) -> Entry:
+    entry = number(key, value_ms)
+    return replace(entry, aside=thin(rank, count)) if isinstance(entry, Number) else entry
 
 
 def _reconciled(run: Result) -> FigureTable | None:
@@ -228,5 +228,4 @@ def _command(facts: Facts) -> dict[str, str]:
         )
     if HIDDEN in " ".join(facts.command):
         notes.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
-    program = [PurePath(word).name for word in facts.command[:1]]
-    return {"command": shlex.join([*program, *facts.command[1:]]), "command_note": " ".join(notes)}
+    return {"command": shlex.join(["loadgen", *facts.command[1:]]), "command_note": " ".join(notes)}

@@ -72,5 +72,3 @@ GUIDELLM = OtherClient(
     {},
     by_flag(_REFUSED),
 )
-# Kinds of load that stand behind `--profile` there, and name no workload here.
-KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})

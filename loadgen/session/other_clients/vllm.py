@@ -45,7 +45,7 @@ _DIFFERS = {
     "its vocabulary": "--tokenizer",
 }
 _NO_EFFECT = {
-    _NO_CODE: "--trust-remote-code",
+    f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
     "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
     "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
     "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from analysis.report.test_html import EVIL, looked_up
 from builders import made_runs
 from loadgen.analysis.comparison.model import Decision
+from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import document
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 REQUIRED = os.environ.get("LOADGEN_REQUIRE_BROWSER") == "1"
 # Nothing of Chromium's own goes out either.
@@ -55,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from loadgen.analysis.report import html
 
     directory = tmp_path_factory.mktemp("pages")
-    run = made_runs.run(failed=1)
+    run = RUN
     single = directory / "single.html"
     single.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
     runs = [
@@ -70,6 +73,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     campaign.write_text(html.render(document(runs, [found], (), [EVIL])), "utf-8")
     result = json.loads(json.dumps(run.json()))
     return {"single": single, "campaign": campaign, "result": result, "comparison": found}
+
+
+RUN = made_runs.run(failed=1)
 
 
 class Watched:
@@ -183,13 +189,136 @@ def test_a_link_into_a_closed_run_opens_it(browser: Browser, pages: dict[str, An
         assert page.locator("#run-3-timeline svg").is_visible()
 
 
+def figure(page: Page, key: str) -> Locator:
+    """The picture of the single run, so that the pointer can reach it."""
+    found = page.locator(f"#run-1-{key}")
+    found.locator("svg").scroll_into_view_if_needed()
+    return found
+
+
+def pointed(page: Page, key: str, share: float, height: float = 0.4) -> list[str]:
+    """What is shown with the pointer at a share of a picture's width."""
+    found = figure(page, key)
+    box = found.locator("svg").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + height * box["height"])
+    return list(found.locator(".tip > *").all_inner_texts())
+
+
+@pytest.mark.realtime
+def test_the_value_and_the_time_under_the_pointer_are_the_run_s(
+    browser: Browser, pages: dict[str, Any]
+) -> None:
+    (curve,) = next(panel for panel in run_charts.panels(RUN) if panel.key == "tokens-over-time").curves
+    with Watched(browser, pages["single"]) as page:
+        seen = [pointed(page, "tokens-over-time", share) for share in (0.3, 0.5, 0.8)]
+    for time, value in seen:
+        begin_s, end_s = (float(each) for each in re.findall(r"[\d.]+", time))
+        place = int(np.abs(curve.x - begin_s).argmin())
+        assert (begin_s, end_s) == pytest.approx((curve.x[place], curve.x[place + 1]), rel=1e-4)
+        assert value == f"{float(f'{curve.y[place]:.5g}'):,.5g} tokens/s"
+    assert len({time for time, _ in seen}) == 3
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("ttft-distribution", r"≤ [\d.]+ ms(, P\d+)?\n[\d.]+ %"),
+        ("concurrency-over-time", r"[\d.]+ to [\d.]+ s\n\d+ requests?"),
+        ("ttft-over-time", r"[\d.]+ s, when sent\n[\d.]+ ms"),
+        (
+            "timeline",
+            r"request \d+\nuntil its first token: [\d.]+ to [\d.]+ s \([\d.]+ s\)\nuntil its last.*",
+        ),
+        ("server-requests", r"[\d.]+ s\nrunning: 3 requests\nwaiting: 1 request"),
+        ("server-kv-cache", r"[\d.]+ s\n[\d.]+ %"),
+    ],
+)
+def test_every_kind_of_picture_has_values_under_the_pointer(
+    browser: Browser, pages: dict[str, Any], key: str, says: str
+) -> None:
+    watched = Watched(browser, pages["single"])
+    with watched as page:
+        assert re.fullmatch(says, "\n".join(pointed(page, key, 0.5)))
+        page.mouse.move(0, 0)
+        assert page.locator(".tip:visible").count() == 0
+    assert watched.said == []
+
+
+@pytest.mark.realtime
+def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: dict[str, Any]) -> None:
+    ticks = "one => Array.from(one.querySelectorAll('[data-part=x]'), (each) => Number(each.textContent))"
+    with Watched(browser, pages["single"]) as page:
+        found = figure(page, "tokens-over-time")
+        before = found.evaluate(ticks)
+        pointed(page, "tokens-over-time", 0.4)
+        page.mouse.down()
+        pointed(page, "tokens-over-time", 0.6)
+        page.mouse.up()
+        zoomed = found.evaluate(ticks)
+        assert min(before) < min(zoomed) <= max(zoomed) < max(before)
+        assert len(zoomed) > 1
+        found.get_by_role("button", name="Show all of it").click()
+        assert found.evaluate(ticks) == pytest.approx(before)
+
+
+@pytest.mark.realtime
+def test_values_and_zoom_need_no_pointer(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["single"]) as page:
+        found = figure(page, "e2el-distribution")
+        found.locator("svg").focus()
+        said = []
+        for key in ("ArrowRight", "ArrowRight", "End", "Home"):
+            page.keyboard.press(key)
+            said.append(found.locator(".tip").inner_text())
+        assert said[0] == said[3] != said[1]
+        assert said[2].endswith("100 %")
+        assert found.locator(".tip").get_attribute("role") == "status"
+        reset = found.get_by_role("button", name="Show all of it")
+        page.keyboard.press("+")
+        assert reset.is_visible()
+        page.keyboard.press("Escape")
+        assert not reset.is_visible()
+
+
+@pytest.mark.realtime
+def test_a_picture_can_have_the_whole_width(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["single"], viewport={"width": 1280, "height": 900}) as page:
+        found = figure(page, "tokens-over-time")
+        pointed(page, "tokens-over-time", 0.5)
+        wide = "one => one.getBoundingClientRect().width / one.parentElement.getBoundingClientRect().width"
+        assert found.evaluate(wide) < 0.4
+        found.get_by_role("button", name="Full width").click()
+        assert found.evaluate(wide) == pytest.approx(1.0, abs=0.01)
+        assert (
+            page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+        )
+
+
+@pytest.mark.realtime
+def test_without_a_script_every_picture_and_explanation_is_there(
+    browser: Browser, pages: dict[str, Any]
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages["single"].as_uri())
+    figures = page.locator("figure")
+    assert figures.count() == page.locator("figure svg [data-part=g]").count() == 9
+    explained = page.locator("dt", has_text="TTFT").locator("p")
+    assert not explained.is_visible()
+    page.locator("summary[aria-label='What is TTFT?']").click()
+    assert explained.is_visible()
+    context.close()
+
+
 @pytest.mark.realtime
 def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
     browser: Browser, pages: dict[str, Any]
 ) -> None:
     with Watched(browser, pages["single"], viewport={"width": 320, "height": 640}) as page:
         heights = page.evaluate(
-            "Array.from(document.querySelectorAll('svg text[font-size=\"10.5\"]'), (one) => "
+            "Array.from(document.querySelectorAll('svg text[data-part=x]'), (one) => "
             "one.getBoundingClientRect().height)"
         )
     assert min(heights) > 8.0

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
 from loadgen.analysis.comparison.model import Decision
+from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import MOST_DRAWN, document
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.validity.campaign_cell import FailedCell
+from loadgen.validity.run_metadata import Server
 
 pytestmark = pytest.mark.slow  # whole pages, with pictures
 
@@ -218,6 +222,81 @@ def test_a_page_without_a_single_run_shows_what_failed() -> None:
     assert Parts(page).open == []
 
 
+SIMULATED = Server(
+    url="http://h/v1/completions",
+    engine="loadgen engine",
+    model="Qwen/Qwen3-8B-FP8",
+    simulated="h20/qwen3-8b-fp8",
+)
+
+
+def heading(page: str) -> tuple[str, str, list[str]]:
+    """The page's title, its heading, and what stands above everything."""
+    title, h1 = re.search("<title>(.*?)</title>", page), re.search("<h1>(.*?)</h1>", page)
+    assert title is not None
+    assert h1 is not None
+    return title[1], h1[1], re.findall('<p class="banner">(.*?)</p>', page)
+
+
+def test_the_title_is_the_served_model_and_its_load() -> None:
+    page, _ = single(concurrency=8, model="Qwen/Qwen3-8B-FP8")
+    title = "Qwen3-8B-FP8, concurrency 8"
+    assert heading(page) == (f"{title} – loadgen", title, [])
+
+
+def test_simulated_stands_in_the_title_and_above_everything() -> None:
+    page, _ = single(concurrency=8, server=SIMULATED)
+    title, says = (
+        "Qwen3-8B-FP8, concurrency 8 (SIMULATED)",
+        "the embedded engine answered, with the timing of",
+    )
+    banner = f"<strong>SIMULATED:</strong> {says} h20/qwen3-8b-fp8; no model ran"
+    assert heading(page) == (f"{title} – loadgen", title, [banner])
+    assert page.index('class="banner"') < page.index("<header>")
+    assert Parts(page).open == []
+
+
+def test_of_several_runs_those_that_are_simulated_are_counted() -> None:
+    runs = [made_runs.reported(made_runs.run(seed=1)), made_runs.reported(made_runs.run(server=SIMULATED))]
+    page = hypertext.render(document(runs))
+    title, _, (banner,) = heading(page)
+    assert title.endswith("(partly SIMULATED) – loadgen")
+    assert "1 of 2 runs" in banner
+    assert page.count('<span class="badge simulated">SIMULATED</span>') == 1
+
+
+def test_latencies_have_their_percentiles_whichever_were_requested() -> None:
+    run = made_runs.run(requests=320, tokens=4)
+    asked = run.facts.profile.model_copy(update={"metric_percentiles": "99.9"})
+    run = dataclasses.replace(run, facts=run.facts.model_copy(update={"profile": asked}))
+    (row,) = re.findall(
+        '<th scope="row">TTFT</th>(.*?)</tr>', hypertext.render(document([made_runs.reported(run)]))
+    )
+    values = np.percentile(run_charts.latency_ms(run, "ttft"), (50, 90, 95, 99, 99.9))
+    shown_ms = [float(value) for value in re.findall(r'data-value="([^"]+)"', row)]
+    assert shown_ms[4:-1] == pytest.approx(values.tolist(), rel=1e-9)
+    assert re.findall(r'data-key="([^"]+)"', row)[4:] == [
+        "loadgen.metrics.ttft.median_ms",
+        "loadgen.metrics.ttft.percentiles_ms.99.9",
+        "loadgen.metrics.ttft.max_ms",
+    ]
+
+
+def test_a_percentile_of_few_requests_says_how_many() -> None:
+    page, _ = single(requests=100, tokens=16)
+    row = re.search('<th scope="row">TTFT</th>(.*?)</tr>', page)
+    assert row is not None
+    assert re.findall('<small class="aside">(.*?)</small>', row[1]) == ["from 100"]  # P99's alone
+    assert "P90 29, P95 59, P99 299" in page
+    assert "thin-percentiles" not in page.partition("The report as text")[0]
+
+
+def test_each_latency_is_explained_without_a_script() -> None:
+    page, _ = single()
+    asked = re.findall('<details class="what"><summary aria-label="What is (.*?)\\?"', page)
+    assert asked == ["Output", "TTFT", "TPOT", "ITL", "E2EL", "Failure rate"]
+
+
 def test_the_command_to_repeat_a_run_has_the_drawn_seed() -> None:
     page, _ = single(concurrency=3)
     assert "<code>loadgen bench --profile made --max-concurrency 3</code>" in page
@@ -240,4 +319,5 @@ def test_the_parts_lie_in_the_package() -> None:
         "page.html.j2",
         "page.css",
         "page.js",
+        "charts.js",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -171,9 +172,10 @@ def test_a_value_stands_where_the_axis_has_it() -> None:
     points = np.array([0.0, 50.0, 100.0])
     panel = Panel("k", "t", "x", curves=(Curve("c", points, points),), x_end=100.0, y_top=100.0)
     root = ElementTree.fromstring(inline_svg.inline(panel, "a"))
-    ticks = {text.text: text for text in root.iter("text") if text.get("text-anchor") == "middle"}
+    ticks = {text.text: text for text in root.iter("text") if text.get("data-part") == "x"}
     line = next(path for path in root.iter("path") if path.get("stroke") == "var(--s1)")
-    begin, middle, end = (float(step.split()[0]) for step in re.split("[ML]", line.get("d") or "")[1:])
+    steps = re.findall(r"[ml](\d*\.?\d*)", line.get("d") or "")
+    begin, middle, end = itertools.accumulate(map(float, steps))
     placed = [float(ticks[name].get("x", "nan")) for name in ("0", "100")]
     assert placed == pytest.approx([begin, end], abs=0.11)
     assert middle == pytest.approx((begin + end) / 2, abs=0.11)
