@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 OUTPUT = "output/time"
 TOTAL = "(prompt+output)/time"
+UNKNOWN = "unknown"  # of a page that does not have it
 
 Formula = Callable[[float, float, float], float]  # prompt tokens, output tokens, seconds → tokens/s
 

@@ -111,7 +111,7 @@ def render(rows: Sequence[SpeedRow], form: str) -> str:
 
 
 def table(rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None) -> Table:
-    """Rows in a shape; below them, unless notes are given, the formula and the settings' legend.
+    """Rows in a shape; below them, unless notes are given, the formula, the answers' length and the settings.
 
     Settings have names where there are several, or one of the pages'.
     """
@@ -119,7 +119,9 @@ def table(rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | No
     lone = [setting for setting in names if setting not in SETTINGS.values()] if len(names) == 1 else []
     if notes is None:
         formulas = dict.fromkeys(row.formula for row in rows)
+        other = dict.fromkeys(f"{row.output_length}" for row in rows if row.output_length != GENERATED)
         notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows)
+        notes += [f"{' or '.join(other)} tokens generated"] * bool(other)
         notes += [f"Server: {setting}" for setting in lone] or legend_lines(names)
         if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _keys(shape):
             notes.insert(0, "TTFT is a mean; Decode = 1000 / mean TPOT")

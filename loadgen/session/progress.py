@@ -97,11 +97,11 @@ class Progress:
         parts = [f"{self.title}: {self.ended}{of} done", f"{running} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
+        parts += self._rest(running)  # before what a narrow terminal cuts off
         if (rate := self.token_rate_per_s()) is not None:
             parts.append(f"{rate:,.0f} tok/s")
         if self.ttft_count:
             parts.append(f"TTFT {self.ttft_sum_ns / self.ttft_count / 1e6:.1f} ms")
-        parts += self._rest(running)
         return " · ".join(parts)
 
     def _rest(self, running: int) -> Iterator[str]:
