@@ -18,6 +18,7 @@ from loadgen.results import speed_tables
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_tables import Column, Table
 from loadgen.validity.verdict import Level
+from loadgen.workload.profile import Profile
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
 SIMULATED = "SIMULATED"
@@ -224,25 +225,52 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
     return lines
 
 
-def of_runs(runs: Sequence[Result]) -> LoadRow:
-    """The repeats of one workload as a row; ValueError if there is none."""
-    first, profile = runs[0].facts, runs[0].facts.profile
-    found = [_figures(run) for run in runs]
-    keys = [figure.key for figure in FIGURES if all(own.get(figure.key) is not None for own in found)]
+def of_run(run: Result) -> LoadRow:
+    """One run as a row."""
+    facts, profile = run.facts, run.facts.profile
     return LoadRow(
-        name=first.label or first.server.model,
+        name=facts.label or facts.server.model,
         load=profile.name,
         input_len=profile.input_len,
         output_len=profile.output_len,
-        requests=first.requests,
+        requests=facts.requests,
         duration_s=profile.duration,
+        shape=shape(profile),
         concurrency=profile.max_concurrency,
         rate_per_s=profile.request_rate,
-        figures={key: Mean.of([float(own[key]) for own in found]) for key in keys},
-        runs=len(runs),
-        verdict=gravest([run.verdict.level.value for run in runs]),
-        simulated=bool(first.server.simulated),
+        figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
+        verdict=run.verdict.level.value,
+        simulated=bool(facts.server.simulated),
     )
+
+
+def shape(profile: Profile) -> str:
+    """What is not as usual in how lengths and arrivals vary, and in what prompts share; "" if nothing."""
+    parts = [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
+    parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
+    parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
+    return ", ".join(parts)
+
+
+def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
+    """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
+    by_load: dict[object, list[LoadRow]] = {}
+    for row in rows:
+        key = row.name, row.load, row.lengths, row.shape, row.amount, row.pressure, row.simulated
+        by_load.setdefault(key, []).append(row)
+    together = []
+    for of in by_load.values():
+        keys = dict.fromkeys(key for row in of for key in row.figures)
+        means = {key: [row.figures[key].mean for row in of if key in row.figures] for key in keys}
+        together.append(
+            replace(
+                of[0],
+                figures={key: Mean.of(known) for key, known in means.items()},
+                runs=len(of),
+                verdict=gravest([row.verdict for row in of]),
+            )
+        )
+    return together
 
 
 def gravest(levels: Sequence[str]) -> str:
@@ -253,10 +281,9 @@ def gravest(levels: Sequence[str]) -> str:
 
 def _figures(run: Result) -> Figures:
     metrics = run.metrics
-    latencies = {"ttft": metrics.ttft, "tpot": metrics.tpot, "e2el": metrics.e2el}
-    return throughputs(metrics) | {
-        name: value for key, each in latencies.items() for name, value in statistics(key, each).items()
-    }
+    figures = throughputs(metrics) | statistics("ttft", metrics.ttft) | statistics("tpot", metrics.tpot)
+    figures |= statistics("e2el", metrics.e2el)
+    return {figure.key: figures.get(figure.key) for figure in FIGURES}
 
 
 def _written(key: str, row: LoadRow, decimals: int) -> str:

@@ -83,15 +83,16 @@ def test_what_ran_in_part_as_a_simulation_is_named() -> None:
     assert load_table.legend(rows) == [f"s: {load_table.SIMULATION}"]
 
 
-def test_our_own_runs_are_rows_with_their_figures() -> None:
-    first, second = (made_runs.run(seed=seed) for seed in (1, 2))
-    made = load_table.of_runs([first, second])
-    means = [run.metrics.ttft.mean_ms for run in (first, second)]
+def test_our_own_runs_are_rows_and_repeats_one() -> None:
+    runs = [made_runs.run(seed=1), made_runs.run(seed=2), made_runs.run(seed=3, concurrency=8)]
+    made, other = load_table.merged([load_table.of_run(run) for run in runs])
+    means = [run.metrics.ttft.mean_ms for run in runs]
     assert (made.name, made.load, made.concurrency, made.runs) == ("org/m", "made", 4, 2)
     assert (made.input_len, made.output_len, made.requests) == (64, 16, 24)
-    assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means) / 2)
+    assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means[:2]) / 2)
     assert made.figures["failed"].mean == 0
-    assert made.verdict == first.verdict.level.value
+    assert made.verdict == runs[0].verdict.level.value
+    assert (other.concurrency, other.runs, other.figures["mean_ttft_ms"]) == (8, 1, Mean(means[2]))
 
 
 def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
