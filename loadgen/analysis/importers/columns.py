@@ -19,7 +19,7 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (r"models?|name|checkpoint|model[ _](?:name|id)|llm", "model"),
     (r"load|scenario|workload|load[ _]level|traffic|profile", "load"),
     (r"(?:max(?:imum)?[ _])?(?:request[ _])?concurrency|concurrent(?: (?:requests|users|streams))?|users"
-     r"|clients|streams|parallel", "max_concurrency"),
+     r"|clients|streams|parallel|batch(?:[ _]size)?|bs", "max_concurrency"),
     (r"(?:input|prompt)[ _](?:len(?:gth)?|size)|isl|context(?:[ _]len(?:gth)?)?", "input_length"),
     (r"(?:output|answer|generation)[ _](?:len(?:gth)?|size)|osl", "output_length"),
     (r"quant(?:ization)?|precision|dtype|weights", "quantization"),
@@ -50,7 +50,7 @@ _LATENCY = re.compile(
 )
 _UNIT = re.compile(r"(.*?)[ ,]*[(\[]([^()\[\]]*)[)\]]|(.*?)[ ,]+(ms|s)")
 _MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3}
-_SAID = re.compile(r"\s*(?:±.*|\+/-.*|(?:tok(?:en)?s?/s|tps|ms|s|x|×|GiB|GB|MiB|MB)\.?)$", re.IGNORECASE)
+_SAID = re.compile(r"\s*(?:±.*|\+/-.*|(?:tok(?:en)?s?/s|t/s|tps|ms|s|x|×|GiB|GB|MiB|MB)\.?)$", re.IGNORECASE)
 _SHOWN = 40
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
 

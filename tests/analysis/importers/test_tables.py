@@ -173,6 +173,7 @@ def as_html(page: str) -> str:
         SERVED.replace("Output tok/s", "Throughput (tok/s)").replace("TTFT (ms)", "TTFT (mean, ms)", 1),
         SERVED.replace("Model | Load", "model | scenario").replace("**", "`"),
         SERVED.replace("Output tok/s", "tok/s"),
+        SERVED.replace("298.07", "298.07 t/s").replace("Concurrency", "Batch size"),
         NUMBERED.replace("| **", "| 1 | **").replace("|  |", "| 2 |  |"),
     ],
 )
@@ -256,6 +257,7 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
         ("Throughput", "", 1.0),
         ("Prefill (tok/s)", "", 1.0),
         ("Max concurrency", "max_concurrency", 1.0),
+        ("Batch size", "max_concurrency", 1.0),
         ("Price ($)", "", 1.0),
     ],
 )
