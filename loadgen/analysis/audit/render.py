@@ -173,7 +173,7 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
             f"no roofline for {counted(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL or "
             "tok/s at concurrency 1"
         )
-    lacking = unknown or shapeless
+    lacking = bool(unknown or shapeless)
     alone = sum(RELATIONS in audited.unchecked for audited in findings)
     if alone:
         yield from wrapped(
