@@ -173,7 +173,6 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
             f"no roofline for {counted(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL or "
             "tok/s at concurrency 1"
         )
-    lacking = bool(unknown or shapeless)
     alone = sum(RELATIONS in audited.unchecked for audited in findings)
     if alone:
         yield from wrapped(
@@ -181,11 +180,8 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
             "rate on its count and the duration"
         )
     if any(audited.level is Level.UNCHECKED for audited in findings):
-        passing = (
-            "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
-        )
-        lacking = bool(unknown or shapeless)
-        yield from wrapped(f"UNCHECKED: there was nothing to compare the figures with{passing * lacking}")
+        advice = _PASS if unknown or shapeless else ""
+        yield from wrapped(f"UNCHECKED: there was nothing to compare the figures with{advice}")
 
 
 def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
