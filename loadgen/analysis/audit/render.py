@@ -26,7 +26,7 @@ FORMAT = 1
 _LOAD = 16
 _WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
 _LONGEST_NAME = 60
-_PASS = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
+_ADVICE = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
 _GRAVEST_FIRST = (Level.INVALID, Level.SUSPECT, Level.VALID, Level.UNCHECKED)
 _BY_REPORT = "its report's verdict"
 _MOST_REASONS, _NAMED = 10, 3
@@ -180,7 +180,7 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
             "rate on its count and the duration"
         )
     if any(audited.level is Level.UNCHECKED for audited in findings):
-        advice = _PASS if unknown or shapeless else ""
+        advice = _ADVICE if unknown or shapeless else ""
         yield from wrapped(f"UNCHECKED: there was nothing to compare the figures with{advice}")
 
 
