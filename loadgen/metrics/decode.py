@@ -153,10 +153,9 @@ class Decoder(msgspec.Struct, eq=False):
 
     def _keeps(self, record: Record) -> bool:
         """Whether an answer's text is kept, because that was asked for or its tokens are to be counted."""
-        if self.keep_uncounted and needs_text(record):
-            self.uncounted += 1
-            return True
-        return self.keep_text
+        to_count = self.keep_uncounted and needs_text(record)
+        self.uncounted += to_count
+        return to_count or self.keep_text
 
     def _text(self, stream: DecodedStream, messages: int) -> str | None:
         """The text of a stream's first messages; None where they cannot be parsed one by one."""
