@@ -15,31 +15,36 @@ from loadgen.protocol.printable import plain
 from loadgen.results.printing import flushed, printed, warnings_printed
 from loadgen.session import signals
 from loadgen.session.importing import importing
+from loadgen.spelling import nearest
 from loadgen.workload.bounds import shown
 
 _HELP = f"""\
-loadgen {__version__}: a benchmark client for LLM servers whose every figure was true of the server
+loadgen {__version__}: benchmark LLM servers; every figure was true of the server
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
-  loadgen bench --model NAME --profile low-load        the server on port 8000, as vLLM's client does
-  loadgen bench --launch vllm --model DIR              start the server, measure it, stop it
-  loadgen bench --preset instant --profile low-load    simulated, without a server: the embedded engine
+  loadgen bench --model NAME --profile low-load  port 8000, as vLLM's client
+  loadgen bench --launch vllm --model DIR        start, measure, stop a server
+  loadgen bench --profile low-load               no server: simulated
 
 verbs:
   bench      run a workload and print the Serving Benchmark Result
-  ladder     speed of a single request at growing prompt lengths, as in the Qwen tables
+  ladder     speed of one request at growing prompt lengths, as Qwen's tables
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
   report     render saved runs as text, HTML, pictures, Markdown or CSV
-  campaign   checkpoints × servers × profiles from one file, each cell several times
-  compare    runs, campaigns and other clients' results in one table, with a verdict on each difference
+  campaign   checkpoints × servers × profiles from one file, cells repeated
+  compare    runs, campaigns, other clients' results: one table with verdicts
   audit      find impossible or mislabelled figures in published results
   export     write a run's requests, one per row, as JSON lines, CSV or Parquet
-  selftest   measure this client's own error against a null server with known timings
+  selftest   measure this client's own error against a null server
   engine     start the embedded engine by itself
 
-Details: `loadgen VERB --help`. Exit codes: 0 figures were produced, 1 nothing was measured or the run was
-cut short, 2 the command is wrong, 3 the verdict is INVALID (with --strict), 4 figures were produced and not
-everything could be written, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
+Details: `loadgen VERB --help`. Exit codes:
+  0  figures were produced
+  1  nothing was measured, or the run was cut short
+  2  the command is wrong
+  3  the verdict is INVALID (with --strict)
+  4  figures were produced, and not everything could be written
+  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM
 """
 
 
@@ -134,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         verb, *arguments = _readable(words)
         if verb not in VERBS:
-            raise UsageError(f"no verb {shown(verb)}; there are {', '.join(VERBS)}")
+            raise UsageError(f"no verb {shown(verb)}{nearest(verb, VERBS)}; there are {', '.join(VERBS)}")
         with warnings_printed():
             return VERBS[verb](arguments)
     except LoadgenError as error:

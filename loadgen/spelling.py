@@ -14,7 +14,8 @@ _SHORTEST_BEGINNING = 4  # letters of a name that stand for the whole
 _SHORTEST_WORD = 3  # letters of a word in it
 # Names of ours, and the words of other clients and of habit for them, with dashes.
 _SYNONYMS = {
-    "base-url": "url uri target server address",
+    "backend": "endpoint-type api",
+    "base-url": "url uri target server address host",
     "duration": "max-seconds benchmark-duration seconds",
     "explain": "verbose debug",
     "extra-body": "extra extra-inputs",

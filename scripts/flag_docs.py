@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from loadgen.session.other_clients.client import OtherClient
-from loadgen.session.other_clients.lookup import OTHERS, VLLM
+from loadgen.session.other_clients.lookup import OTHERS
+from loadgen.session.other_clients.vllm import VLLM
 from loadgen.workload import backends
 
 DOCS = Path(__file__).parent.parent / "docs"

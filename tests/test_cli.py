@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -56,6 +57,10 @@ USAGE = [
     ),
     ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
     ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
+    ("--tokenizer /no/such --preset instant", "--tokenizer /no/such: there is no such directory"),
+    ("--tokenizer ./no --base-url {url}", "--tokenizer ./no: there is no such directory"),
+    ("--tokenizer {file} --base-url {url}", "is a file: name the directory that it is in"),
+    ("--tokenizer /proc/self/fd --base-url {url}", "holds no files of a tokenizer or a model"),
     ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
     ("--goodput ttft:100 --disable-stream", "--disable-stream"),
     ("--goodput itl:5", "unknown objective 'itl'"),
@@ -189,7 +194,7 @@ def test_verbs_help_themselves(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["bnech"], "no verb 'bnech'"),
+        (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, ladder"),
         (["profiles", "hihg-load"], "did you mean 'high-load'?"),
         (["report", "absent"], "absent is not a run directory"),
     ],
@@ -238,3 +243,15 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{sys.executable} -m loadgen bench --help | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, check=False)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["", *cli.VERBS])
+def test_help_fits_80_columns(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        cli.main([*([verb] if verb else []), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 80] == []

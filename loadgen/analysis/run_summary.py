@@ -15,6 +15,7 @@ from loadgen.metrics.metrics import SELECTABLE
 from loadgen.metrics.vllm_keys import Figures, peaks, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
+from loadgen.results import load_table
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
@@ -37,6 +38,8 @@ class Load(msgspec.Struct, frozen=True):
     request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
     asked_input_len: int | None = None
     seed: int | None = None  # of the prompts, if known
+    duration_s: float | None = None  # sent for a time; `requests` is then at most
+    shape: str = ""  # how lengths and arrivals vary, and what prompts share; "": all alike, or unknown
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -217,6 +220,8 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
         request_rate_per_s=profile.request_rate,
         asked_input_len=profile.input_len,
         seed=facts.seed,
+        duration_s=profile.duration,
+        shape=load_table.shape(profile),
     )
 
 

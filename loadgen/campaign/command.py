@@ -25,7 +25,7 @@ from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.protocol.printable import plain
 from loadgen.results import run_place
 from loadgen.results.printing import printed
-from loadgen.session import signals
+from loadgen.session import progress, signals
 from loadgen.session.credentials import api_key
 from loadgen.session.options import add_key_flags
 from loadgen.spelling import Parser, arguments
@@ -179,7 +179,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
         campaign = _record(wanted, None if given.resume is None else kept, given.retry_failed)
         kept.clear()
         kept.write(campaign)
-        cool = wanted.file.cool_down
+        cool, shown = wanted.file.cool_down, progress.display(given.quiet)
         execution = Execution(
             store=kept,
             starts=wanted.starts,
@@ -188,7 +188,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
             pace=Pace.of(kept),
             say=say,
             quiet=given.quiet,
-            cooling=None if cool is None else Cooling(cool, discovery.sensors(), say),
+            cooling=None if cool is None else Cooling(cool, discovery.sensors(), say, shown),
         )
         try:
             execution.run()

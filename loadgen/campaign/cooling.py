@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from loadgen import clock
 from loadgen.campaign.file import CoolDown
+from loadgen.session.progress import Display
 from loadgen.telemetry.sensor import Reading, Sensor
 
 _POLL_S = 1.0
@@ -15,8 +16,16 @@ _POLL_S = 1.0
 class Cooling:
     """Waits for the hottest sensor; without one it reports that once and never waits."""
 
-    def __init__(self, wanted: CoolDown, sensors: Sequence[Sensor], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        wanted: CoolDown,
+        sensors: Sequence[Sensor],
+        say: Callable[[str], None],
+        display: Display | None = None,
+    ) -> None:
         self.wanted, self.sensors, self.say = wanted, sensors, say
+        self.display = display or Display()
+        self.hottest_c = 0.0  # as last read
         self.reported_missing = False
 
     def wait(self, poll_s: float = _POLL_S) -> None:
@@ -29,9 +38,10 @@ class Cooling:
             return
         began_ns = clock.now_ns()
         end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
-        while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
-            time.sleep(poll_s)
-            hottest = self._hottest_c()
+        with self.display.waiting("cooling down", self.wanted.at_most_s, self._words):
+            while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
+                time.sleep(poll_s)
+                hottest = self._hottest_c()
         took_s = (clock.now_ns() - began_ns) / 1e9
         if hottest is not None and hottest > self.wanted.to_c:
             self.say(
@@ -44,4 +54,8 @@ class Cooling:
     def _hottest_c(self) -> float | None:
         reading = Reading.merged(sensor.read(()) for sensor in self.sensors)
         heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
+        self.hottest_c = max(heat, default=self.hottest_c)
         return max(heat, default=None)
+
+    def _words(self) -> str:
+        return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.endpoint import exchange
+from loadgen.endpoint.denied import DENIED, why_denied
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.exchange import ControlAnswer
 from loadgen.errors import MeasureError, UsageError
@@ -20,7 +21,6 @@ _TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minute
 _BUSY_S = 5.0
 _AGAIN_S = 0.25
 _NO_SUCH_PATH = (404, 405)
-_REFUSED = (401, 403)
 
 
 def reset_cache(
@@ -39,7 +39,7 @@ def reset_cache(
             return answer.why
         busy = _busy(answer)
         if not busy:
-            return "" if answer.status == 200 else _refusal(answer, engine, engine.reset_needs)
+            return "" if answer.status == 200 else _refusal(access, answer, engine, engine.reset_needs)
         if time.monotonic() >= deadline_s:
             return f"{engine.reset_path}: {busy}"
         time.sleep(_AGAIN_S)
@@ -96,18 +96,30 @@ def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engin
     return _answer(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
 
 
+def trial(
+    access: ServerAddress,
+    tls: ssl.SSLContext | None,
+    path: str,
+    body: Mapping[str, Any],
+    limit_s: float,
+) -> ControlAnswer:
+    """How a server answers a request of a workload before the run: an error whole, else how it begins."""
+    return _answer(access, tls, ("POST", path), limit_s, body, begin_only=True)
+
+
 def _answer(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     request: tuple[str, str],
     limit_s: float = _ANSWER_S,
-    body: Mapping[str, str] | None = None,
+    body: Mapping[str, Any] | None = None,
+    begin_only: bool = False,
 ) -> ControlAnswer:
     """The answer to one request, given as its method and path."""
 
     async def ask() -> ControlAnswer:
         async with access.client(tls, limit_s) as client:
-            return await exchange.ask(client, *request, limit_s, body=body)
+            return await exchange.ask(client, *request, limit_s, body=body, begin_only=begin_only)
 
     try:
         return access.loop.run(ask())
@@ -127,14 +139,14 @@ def _post(
         raise MeasureError(f"{answer.why}; see the server's log")
     if answer.status != 200:
         error = UsageError if answer.status in _NO_SUCH_PATH else MeasureError
-        raise error(_refusal(answer, engine, engine.trace_needs))
+        raise error(_refusal(access, answer, engine, engine.trace_needs))
 
 
-def _refusal(answer: ControlAnswer, engine: Engine, needs: str) -> str:
+def _refusal(access: ServerAddress, answer: ControlAnswer, engine: Engine, needs: str) -> str:
     """Why a control request was refused, and what to do."""
     path, status = answer.path, answer.status
-    if status in _REFUSED:
-        return f"{path}: refused ({status}): set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'"
+    if status in DENIED:
+        return why_denied(path, status, access.key_origin, access.secrets.hide(answer.message))
     if status in _NO_SUCH_PATH and needs:
         return f"{engine.name} has no {path} ({status}): start it with {needs}"
     return f"{path} answers {status}" + (f": {answer.message}" if answer.message else "")

@@ -18,12 +18,14 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen import clock
 from loadgen.endpoint import exchange
+from loadgen.endpoint.denied import DENIED, UNAUTHORIZED, why_denied
 from loadgen.endpoint.exchange import ControlAnswer, ControlClient, ControlLoop
+from loadgen.endpoint.pasted_url import VERSION
 from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.endpoint.secrecy import Secrets, shown_url
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol import engines, untrusted
-from loadgen.protocol.address import port_of
+from loadgen.protocol.address import is_public, port_of
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.layout import some
 from loadgen.transport.job import Target
@@ -52,6 +54,9 @@ class ServerAddress(msgspec.Struct, frozen=True):
     secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
     loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
     plain: bool = True  # whether a request may do without httpx where it can
+    prefix: str = VERSION  # before the paths of OpenAI's API
+    query: str = ""  # after them
+    key_origin: str = ""  # where the key in the headers came from, in words; "": none is sent
 
     def __post_init__(self) -> None:
         try:
@@ -197,6 +202,7 @@ class ServerProbe:
 
     def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None) -> None:
         self.access, self.tls = access, tls
+        self.reason = ""  # why the server is not ready yet, as of the last poll
         self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
     def ask(self, model: str | None, wait_s: float) -> ServerInfo:
@@ -215,10 +221,13 @@ class ServerProbe:
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
+            if self._public() and (found := await self._hosted(client, model)) is not None:
+                return found
             deadline_ns = clock.now_ns() + int(wait_s * 1e9)
             while True:
                 async with self.throttle:
                     reason = await self._not_ready(client)
+                self.reason = reason or ""
                 if reason is None:
                     return await self._identify(client, model)
                 if clock.now_ns() >= deadline_ns:
@@ -228,6 +237,25 @@ class ServerProbe:
                         "; check the address, or wait for the server with --ready-check-timeout-sec N",
                     )
 
+    def _public(self) -> bool:
+        """Whether the server is behind TLS at an address of the internet."""
+        return self.tls is not None and is_public(self.access.base_url)
+
+    async def _hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
+        """What a hosted API reports; None where an engine signs the models, or nothing answers yet.
+
+        It is asked for its models alone: it has no /health, and may have no list, or not for every key.
+        """
+        listing = await exchange.ask(client, "GET", self._models_path(), _ANSWER_S)
+        if listing.error or listing.status >= 500:
+            return None
+        if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
+            raise self._denied(listing)
+        cards = _cards(listing)
+        if cards and engines.by_owner(untrusted.text(cards[0].get("owned_by"))) is not None:
+            return None  # a gateway that passes on what the engine reports
+        return self._served(engines.HOSTED, "", cards, model)
+
     async def _not_ready(self, client: ControlClient) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
         answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
@@ -236,12 +264,9 @@ class ServerProbe:
         return answer.why or None
 
     async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
-        listing = await self._answer(client, "/v1/models")
-        if listing.status in (401, 403):
-            raise MeasureError(
-                f"{self.access.shown_url} refuses access ({listing.status}): "
-                "set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'"
-            )
+        listing = await self._answer(client, self._models_path())
+        if listing.status in DENIED:
+            raise self._denied(listing)
         cards = _cards(listing)
         first = cards[0] if cards else {}
         engine = engines.by_owner(untrusted.text(first.get("owned_by")))
@@ -250,6 +275,14 @@ class ServerProbe:
             engine = engines.by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
         version = (await self._answer(client, engine.version_path)).object
         return self._served(engine, untrusted.text(version.get("version")), cards, model)
+
+    def _models_path(self) -> str:
+        return f"{self.access.prefix}/models{self.access.query}"
+
+    def _denied(self, answer: ControlAnswer) -> MeasureError:
+        access = self.access
+        message = access.secrets.hide(answer.message)
+        return MeasureError(why_denied(access.shown_url, answer.status, access.key_origin, message))
 
     async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
         """The answer of a ready server; raises MeasureError if there is none, or a redirect."""
@@ -265,8 +298,12 @@ class ServerProbe:
         if model is None:
             if not names or not engine.lists_its_model:
                 raise MeasureError(
-                    f"{self.access.shown_url}/v1/models lists no served model: pass --model"
+                    f"{self.access.shown_url}{self.access.prefix}/models lists no served model: pass --model"
                     + ("" if names else ", or check --base-url")
+                )
+            if engine.hosted and len(names) > 1:
+                raise MeasureError(
+                    f"{self.access.shown_url} serves {some(names, _MOST_NAMES)}: pass --model NAME"
                 )
             model = names[0]
         elif engine.checks_model and engine.lists_its_model and names and model not in names:

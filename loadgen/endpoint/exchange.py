@@ -141,8 +141,12 @@ async def ask(
     limit_s: float,
     most_bytes: int = MOST_BYTES,
     body: object = None,
+    begin_only: bool = False,
 ) -> ControlAnswer:
-    """Send one request; its answer must arrive within `limit_s` and have at most `most_bytes`."""
+    """Send one request; its answer must arrive within `limit_s` and have at most `most_bytes`.
+
+    `begin_only`: of an answer with status 200 only what comes first is read.
+    """
     shown = path.partition("?")[0]
     try:
         async with asyncio.timeout(limit_s):
@@ -153,7 +157,8 @@ async def ask(
             from loadgen.endpoint import httpx_exchange
 
             return ControlAnswer(
-                shown, *await httpx_exchange.exchanged(client.full, method, path, most_bytes, body)
+                shown,
+                *await httpx_exchange.exchanged(client.full, method, path, most_bytes, body, begin_only),
             )
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s")

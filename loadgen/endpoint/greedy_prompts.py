@@ -132,7 +132,8 @@ class _PromptRun:
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
         request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.fields(sampling, self.plan.profile.stream, False)
-        return msgspec.json.encode({**merged(request, fields), **more})
+        asked = {**merged(request, fields), **more}
+        return msgspec.json.encode(self.plan.adaptation.applied(asked))
 
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float

@@ -9,11 +9,9 @@ import httpx
 
 from loadgen.protocol import untrusted
 from loadgen.protocol.address import is_this_machine
+from loadgen.protocol.certificates import why_untrusted
 
 _LONGEST_MESSAGE = 200  # characters
-_INSECURE = "pass --insecure to accept any certificate (--ca-cert does not help)"
-# OpenSSL's verify codes: expired and not yet valid; of another name, or address.
-_DATES, _NAMES = (9, 10), (62, 64)
 
 
 def opened(
@@ -39,9 +37,17 @@ def opened(
 
 
 async def exchanged(
-    client: httpx.AsyncClient, method: str, path: str, most_bytes: int, body: object
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    most_bytes: int,
+    body: object,
+    begin_only: bool = False,
 ) -> tuple[int, bytes, str]:
-    """The status, the body and the error of one request; an answer's body has at most `most_bytes`."""
+    """The status, the body and the error of one request; an answer's body has at most `most_bytes`.
+
+    `begin_only`: of an answer with status 200 only what comes first is read.
+    """
     try:
         async with client.stream(method, path, json=body) as answer:
             data = bytearray()
@@ -49,6 +55,8 @@ async def exchanged(
                 data += piece
                 if len(data) > most_bytes:
                     return 0, b"", f"answers more than {most_bytes >> 20} MiB"
+                if begin_only and answer.status_code == httpx.codes.OK:
+                    break
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise  # the whole exchange takes too long
@@ -77,32 +85,9 @@ def _other_origin(answer: httpx.Response) -> str:
 
 def _described(error: Exception) -> str:
     """Why there is no answer; not httpx's own message for a header, which contains its value."""
-    refusal = _certificate_error(error)
-    if refusal is not None:
-        return f"has a TLS certificate that {_certificate(refusal)}"
+    if refusal := why_untrusted(error):
+        return refusal
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
     message = untrusted.line(str(error), _LONGEST_MESSAGE)
     return f"does not answer: {message or type(error).__name__}"
-
-
-def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The certificate error among an error's causes."""
-    for _ in range(8):
-        if error is None or isinstance(error, ssl.SSLCertVerificationError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _certificate(refusal: ssl.SSLCertVerificationError) -> str:
-    """What is wrong with a server's certificate, and what to do."""
-    reason = untrusted.text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
-    if refusal.verify_code in _DATES:
-        return f"is out of date ({reason}): renew it, or {_INSECURE}"
-    if refusal.verify_code in _NAMES:
-        return f"is for another host ({reason}): check --base-url, or {_INSECURE}"
-    return (
-        f"no trusted authority has signed ({reason}): name the authority with --ca-cert FILE, or pass "
-        "--insecure to accept any certificate"
-    )

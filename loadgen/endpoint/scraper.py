@@ -58,6 +58,11 @@ class MetricsScraper:
         self.began, _ = self._run(self._scrape_idle(idle_s, meanwhile))
         return self.began.error
 
+    @property
+    def longest_wait_s(self) -> float:
+        """For how long `after` waits at most for an idle server."""
+        return _IDLE_S
+
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
         """Sample the gauges about once a second in a thread; do not fork inside the block."""

@@ -59,6 +59,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     server_ttft_ns: _MaybeTime
     impossible_stamps: _MaybeCount
     http_status: _MaybeCount
+    text_tokens: _MaybeCount
 
     def __len__(self) -> int:
         return len(self.index)
@@ -82,7 +83,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 BOUNDS: dict[str, tuple[int, int]] = {
     name: globals()[kind].__metadata__[0] for name, kind in Columns.__annotations__.items()
 }
-LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status")  # not in older files
+# Not in older files.
+LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens")
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 

@@ -18,8 +18,9 @@ from loadgen.metrics.goodput import meets
 from loadgen.metrics.peaks import peak_concurrency, peak_of
 from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
+from loadgen.metrics.text_tokens import uncounted
 
-DEFINITIONS_VERSION = 1  # raised whenever a formula below changes; stored with every result
+DEFINITIONS_VERSION = 2  # raised whenever a formula below changes; stored with every result
 SELECTABLE = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time")
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1e6
@@ -60,7 +61,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
     e2el_ns: Int64  # last_ns - sent_ns
     input_tokens: Int64  # usage, else the planned length
-    output_tokens: Int64  # usage, else what the messages carried; failures: 0
+    output_tokens: Int64  # usage, else the text's by a tokenizer, else the messages; failures: 0
 
     @classmethod
     def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
@@ -113,8 +114,11 @@ class Metrics(msgspec.Struct, frozen=True):
     total_input_tokens: int  # prompt tokens: usage, else the planned length
     planned_inputs: int  # successes whose prompt tokens are the planned length
     unknown_inputs: int  # successes whose prompt tokens are unknown: they count 0
-    total_output_tokens: int  # completion tokens: usage, else the messages counted
+    total_output_tokens: int  # completion tokens: usage, else the text's by a tokenizer, else the messages
     counted_by_usage: int  # successes whose completion tokens are the server's own count
+    counted_by_tokenizer: int  # successes without it whose text was encoded again
+    counted_by_messages: int  # the other successes
+    uncounted: int  # of these, successes whose messages are not known to carry a token each
     exact_tokens: int  # successes whose tokens per message are known, not spread evenly
     request_throughput_per_s: float  # completed / duration
     output_throughput_per_s: float  # output tokens / duration
@@ -189,6 +193,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
     peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS) if ask.streamed else None
     completed, good = int(ok.sum()), _good(each, ask)
+    by_usage = int(records.usage[ok].sum())
+    by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
         streamed=ask.streamed,
@@ -200,7 +206,10 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         planned_inputs=int((ok & (records.input_tokens < 0) & (each.input_tokens >= 0)).sum()),
         unknown_inputs=int((ok & (each.input_tokens < 0)).sum()),
         total_output_tokens=outputs,
-        counted_by_usage=int(records.usage[ok].sum()),
+        counted_by_usage=by_usage,
+        counted_by_tokenizer=by_text,
+        counted_by_messages=completed - by_usage - by_text,
+        uncounted=int(uncounted(records).sum()),
         exact_tokens=int(records.exact_tokens[ok].sum()),
         request_throughput_per_s=_per_s(completed, duration_s),
         output_throughput_per_s=_per_s(outputs, duration_s),

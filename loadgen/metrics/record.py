@@ -60,11 +60,12 @@ class Record(msgspec.Struct):
     planned_input: int = UNKNOWN  # the plan's prompt tokens
     planned_output: int = UNKNOWN  # the answer's length that was asked for
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
-    output_tokens: int = UNKNOWN  # usage.completion_tokens, else the messages counted
+    output_tokens: int = UNKNOWN  # usage.completion_tokens, else `text_tokens`, else the messages counted
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
     server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled (vLLM's `metrics`)
     server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
     http_status: int = UNKNOWN  # of the response
+    text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read
@@ -76,7 +77,7 @@ class Record(msgspec.Struct):
     lag_max_ns: int = 0
     finish_reason: str = ""
     failure: Failure | None = None
-    text: str | None = None  # kept only when asked for
+    text: str | None = None  # kept only when asked for, and until its tokens are counted
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True):

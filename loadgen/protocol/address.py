@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -34,3 +35,13 @@ def port_of(url: str) -> int:
 def is_this_machine(url: str) -> bool:
     """Whether a URL's host is this machine."""
     return is_loopback(host_of(url))
+
+
+def is_public(url: str) -> bool:
+    """Whether a URL's host is one of the internet: every address of it is global; one look-up of its name."""
+    host = host_of(url)
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(ip_address(str(address).partition("%")[0]).is_global for address in found)

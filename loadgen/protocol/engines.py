@@ -32,9 +32,13 @@ class Engine(msgspec.Struct, frozen=True):
     trace_needs: str = ""
     trace_directory_field: str = ""  # of the start request; "" where the directory is chosen at its launch
     simulated: bool = False  # its `root` names the timing it acts with
+    unproven: bool = False  # which of our fields it takes is not known before a request
+    hosted: bool = False  # someone else's service: nothing but the API itself is asked of it
 
 
-UNKNOWN = Engine("unknown", checks_model=False)
+UNKNOWN = Engine("unknown", checks_model=False, unproven=True)
+# What answers at a public https address and is no engine that signs its models.
+HOSTED = Engine("hosted API", checks_model=False, unproven=True, hosted=True)
 ENGINES = (
     Engine(
         "vLLM",
@@ -83,7 +87,7 @@ ENGINES = (
 
 def by_name(name: str) -> Engine:
     """The engine of this name, or UNKNOWN."""
-    return next((engine for engine in ENGINES if engine.name == name), UNKNOWN)
+    return next((engine for engine in (*ENGINES, HOSTED) if engine.name == name), UNKNOWN)
 
 
 def by_owner(owned_by: str) -> Engine | None:

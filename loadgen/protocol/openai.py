@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON, error_text
@@ -39,12 +40,25 @@ class PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: CountOrNone | None = None
 
 
+class CompletionDetails(msgspec.Struct, gc=False):
+    """Of `usage.completion_tokens`."""
+
+    reasoning_tokens: CountOrNone | None = None
+
+
 class Usage(msgspec.Struct, gc=False):
     """The server's own counts."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+    @property
+    def reasoned(self) -> bool:
+        """Whether some of the tokens are counted as reasoning."""
+        details = self.completion_tokens_details
+        return details is not None and (details.reasoning_tokens or 0) > 0
 
 
 class Timing(msgspec.Struct, gc=False):
@@ -76,8 +90,12 @@ class Choice(msgspec.Struct, gc=False):
         raise NotImplementedError
 
     def content(self) -> str:
-        """The text, reasoning included."""
+        """The text, reasoning and tool calls included."""
         raise NotImplementedError
+
+    def reasons(self) -> bool:
+        """Whether it carries reasoning, and no text of the answer itself."""
+        return False
 
 
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
@@ -180,10 +198,10 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_content: str | None = None  # SGLang, DeepSeek, older vLLM
     tool_calls: list[ToolCall] | None = None
 
-    def calls_tool(self) -> bool:
-        """Whether it holds a piece of a tool call."""
+    def tool_text(self) -> str:
+        """What the model wrote of tool calls: names and arguments."""
         functions = (call.function for call in self.tool_calls or ())
-        return any(function and (function.name or function.arguments) for function in functions)
+        return "".join((each.name or "") + (each.arguments or "") for each in functions if each is not None)
 
 
 _NO_DELTA = Delta()
@@ -199,7 +217,7 @@ class ChatChoice(Choice, gc=False):
         delta = self.delta or self.message or _NO_DELTA
         if delta.content or delta.reasoning or delta.reasoning_content:
             return TOKEN
-        if delta.tool_calls and delta.calls_tool():
+        if delta.tool_calls and delta.tool_text():
             return TOKEN
         empty = (delta.content, delta.reasoning, delta.reasoning_content) != (None, None, None)
         if self.finish_reason is not None:
@@ -208,7 +226,12 @@ class ChatChoice(Choice, gc=False):
 
     def content(self) -> str:
         delta = self.delta or self.message or _NO_DELTA
-        return (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
+        text = (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
+        return text + delta.tool_text() if delta.tool_calls else text
+
+    def reasons(self) -> bool:
+        delta = self.delta or self.message or _NO_DELTA
+        return bool(delta.reasoning or delta.reasoning_content) and not delta.content
 
 
 class ChatMessage(Message, gc=False):
@@ -230,6 +253,10 @@ class Dialect(msgspec.Struct, frozen=True):
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         """The other fields of every request; a table of both is merged. Sampling is spelled as in vLLM."""
         raise NotImplementedError
+
+    def limited_by(self, field: str) -> Dialect:
+        """The same API with the length of an answer under another name, where it has a choice of them."""
+        return self
 
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
@@ -253,6 +280,9 @@ class _OpenAI(Dialect, frozen=True):
 
     limit_field: str
     _messages: ClassVar[msgspec.json.Decoder[Any]]
+
+    def limited_by(self, field: str) -> Dialect:
+        return replace(self, limit_field=field)
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {**sampling, "stream": stream}

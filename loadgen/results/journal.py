@@ -105,13 +105,23 @@ class Journal:
         if self._file >= 0 and not self.error:
             self._attempt(lambda: os.fsync(self._file))
 
-    def records(self, spill: Path | None = None) -> Records:
-        """Every request so far, sorted by plan index; long columns may lie in a file under `spill`."""
-        self._flush()
+    def records(
+        self, spill: Path | None = None, revise: Callable[[Records], Records] = lambda part: part
+    ) -> Records:
+        """Every request so far, sorted by plan index; long columns may lie in a file under `spill`.
+
+        `revise` makes of each part what it is to be.
+        """
+        revised = Parts(lambda: map(revise, self.parts()))
         try:
-            return Records.joined(Parts(self._kept), spill)
+            return Records.joined(revised, spill)
         except OSError:  # no room to spill to: then memory must hold them
-            return Records.joined(Parts(self._kept))
+            return Records.joined(revised)
+
+    def parts(self) -> Parts:
+        """Every request so far, a frame at a time."""
+        self._flush()
+        return Parts(self._kept)
 
     def remove(self) -> None:
         """Take the file away: all of it is kept elsewhere by now."""

@@ -1,65 +1,60 @@
-"""Report: a run as a person reads it, from its facts and records alone."""
+"""Report: a run as a person reads it, from its facts and records alone: all of it, or what matters most."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import compute
-from loadgen.protocol.layout import wrapped
-from loadgen.protocol.printable import plain
-from loadgen.results import result_block
-from loadgen.results.result_block import Layout
+from loadgen.protocol.layout import counted, cut, wrapped
+from loadgen.results import figure_basis, result_block, short_lines
+from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
+from loadgen.results.screen import Colour, Mark, Screen
 from loadgen.telemetry import sensor_summary
 from loadgen.validity import reconcile, run_roofline, verdict
+from loadgen.validity.rule import Severity
 from loadgen.validity.run_facts import Facts
-from loadgen.validity.sections import Broken, guarded
+from loadgen.validity.verdict import Level
+
+_MOST_LINES = 10  # of a short report under its block
+_MOST_KINDS = 3  # of failures in it
+_MOST_DETAIL = 150  # characters of one
 
 
-class ReportOptions(msgspec.Struct, frozen=True):
-    """How the report is to be."""
-
-    explain: bool
-    layout: Layout
-
-
-class Section(msgspec.Struct, frozen=True):
-    """One part of the report, made without the others: its name, and its lines of a run."""
-
-    name: str
-    lines: Callable[[Result, ReportOptions], Iterable[str]]
-    wrapped: bool = True  # False: they are laid out already
-
-
-def render(result: Result, explain: bool = False, layout: str | None = None) -> str:
+def render(
+    result: Result, explain: bool = False, layout: str | None = None, screen: Screen | None = None
+) -> str:
     """The whole report: the server and the workload, the block, the verdict, and remarks.
 
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
-    options = ReportOptions(explain, result_block.layout(layout))
-    return plain("\n".join(line for section in SECTIONS for line in _made(section, result, options)))
+    options = ReportOptions(explain, result_block.layout(layout), screen or Screen())
+    return "\n".join(line for section in SECTIONS for line in made(section, result, options).lines)
 
 
-def _made(section: Section, result: Result, options: ReportOptions) -> list[str]:
-    """The lines of a section, or one line with the reason that it has no lines."""
-    broken: list[Broken] = []
-    none: list[str] = []
+def short(result: Result, directory: str, layout: str | None = None, screen: Screen | None = None) -> str:
+    """What matters at once: the block, what was measured above it, and ten lines at most under it.
 
-    def make() -> list[str]:
-        lines = section.lines(result, options)
-        return [part for line in lines for part in (wrapped(line) if section.wrapped else [line])]
-
-    lines = guarded(section.name, make, none, broken)
-    failures = (f"section {failure.name} failed: {failure.why}; please report it" for failure in broken)
-    return lines + [part for line in failures for part in wrapped(line)]
+    More they are only where the verdict and the failures need them. Raises UsageError as `render` does.
+    """
+    options = ReportOptions(False, result_block.layout(layout), screen or Screen(), directory)
+    sections = [section for section in SECTIONS if section.room]
+    parts = {section.name: made(section, result, options, section.short) for section in sections}
+    under = list(parts.values())[list(parts).index("block") + 1 :]
+    left = _MOST_LINES - sum(len(part.lines) for part in under if part.room is Room.ALWAYS)
+    shown: list[str] = []
+    for part in parts.values():
+        lines = [line for entry in part.fitting(left) for line in entry]
+        left -= len(lines) * (part.room is Room.IF_ANY)
+        shown += lines
+    return "\n".join(shown)
 
 
 def _block(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -106,8 +101,12 @@ def _launched(result: Result, options: ReportOptions) -> Iterator[str]:
         yield from engine_config.render(facts.as_run, facts.checkpoint)
     if facts.cache_reset:
         yield f"prefix cache: {facts.cache_reset}"
-    if facts.traced:
-        yield f"TRACED: the engine's profiler wrote to {facts.traced}: it was slower than without"
+    yield from _traced(result, options)
+
+
+def _traced(result: Result, options: ReportOptions) -> Iterator[str]:
+    if result.facts.traced:
+        yield f"TRACED: the engine's profiler wrote to {result.facts.traced}: it was slower than without"
 
 
 def _prompts(facts: Facts) -> str:
@@ -115,12 +114,14 @@ def _prompts(facts: Facts) -> str:
         return "from --extra-body, the same in every request"
     if facts.prompt_format == "ids":
         return f"ids, random token ids of exactly the planned length, from {facts.ids_source}"
-    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer"
+    made = f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else ""
+    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer{made}"
 
 
 def _requests(facts: Facts) -> str:
     profile = facts.profile
-    parts = [*(f"{name} {value}" for name, value in profile.sampling.items())]
+    unsent = {field.name for field in facts.adapted}
+    parts = [f"{name} {value}" for name, value in profile.sampling.items() if name not in unsent]
     if profile.ignore_eos and not facts.ignore_eos_refused:
         parts.append("ignore_eos")
     parts.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")
@@ -134,9 +135,25 @@ def _requests(facts: Facts) -> str:
 
 def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """What became of the requests that the block does not count: failed, lost, or never sent."""
-    facts, metrics = result.facts, result.metrics
-    for kind, tally in metrics.failures.items():
+    for kind, tally in result.metrics.failures.items():
         yield f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
+    yield from _missing(result)
+
+
+def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The same, of the most frequent kinds alone."""
+    kinds = sorted(result.metrics.failures.items(), key=lambda item: -item[1].count)
+    for kind, tally in kinds[:_MOST_KINDS]:
+        detail = f", the first: {tally.detail}" if tally.detail else ""
+        yield cut(f"failed: {tally.count} × {kind}{detail}", _MOST_DETAIL)
+    if rest := kinds[_MOST_KINDS:]:
+        count = sum(tally.count for _, tally in rest)
+        yield f"failed: {count} more, of {counted(len(rest), 'other kind')}"
+    yield from _missing(result)
+
+
+def _missing(result: Result) -> Iterator[str]:
+    facts, metrics = result.facts, result.metrics
     missing = facts.requests - metrics.requests
     lost = min(facts.unfinished, max(missing, 0))
     if lost:
@@ -155,17 +172,10 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
-    uncounted = metrics.completed - metrics.counted_by_usage
-    if uncounted:
-        yield f"tokens: {uncounted} responses have no usage: their messages were counted instead"
-    elif metrics.completed:
-        yield "tokens: as reported by the server in usage"
-    spread = metrics.completed - metrics.exact_tokens - uncounted
-    if spread > 0 and metrics.streamed:
-        yield (
-            f"messages: in {spread} requests some carry several tokens; ITL is per message, "
-            "TPOT per token (--continuous-usage counts them one by one)"
-        )
+    yield from figure_basis.percentile_lines(metrics, result.facts.block().selected)
+    yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
+    facts = result.facts
+    yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, metrics.completed)
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
 
@@ -228,7 +238,7 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     if window is None:
         return
     if window.error:
-        yield from wrapped(f"server-reported figures: none: {window.error}")
+        yield from wrapped(f"server-reported figures: none: {window.error}", width=options.screen.width)
         return
     yield f"server-reported figures ({window.names}) of the same run:"
     yield from reconcile.render(result.reconciled)
@@ -244,25 +254,75 @@ def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:
         yield from answer_check.lines(result.facts.fingerprint)
 
 
+def _nothing(result: Result, options: ReportOptions) -> Iterable[str]:
+    """Of a section of the short report alone."""
+    return ()
+
+
+def _more(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Where the rest is."""
+    facts = result.facts
+    notes = counted(len(facts.notes) + len(facts.unknown), "note")
+    with_notes = "" if notes == "0 notes" else f" ({notes})"
+    place = shlex.quote(options.directory)
+    yield f"more{with_notes}: loadgen report {place} (doubts: --explain)"
+
+
+def _states(result: Result) -> Iterator[Mark]:
+    """What the run is, if not whole and real, is never missed."""
+    yield Mark("PARTIAL", Colour.WARNING, bold=True)
+    yield Mark("SIMULATED", Colour.WARNING, bold=True)
+
+
+def _judgement(result: Result) -> Iterator[Mark]:
+    """The verdict's word, and each doubt that decided it."""
+    level = result.verdict.level
+    yield from _states(result)
+    yield Mark(level.value, _OF_LEVEL[level], bold=True)
+    for finding in result.verdict.grave:
+        yield Mark(finding.evidence, _OF_SEVERITY[finding.rule.severity])
+
+
+_OF_LEVEL = {Level.VALID: Colour.GOOD, Level.SUSPECT: Colour.WARNING, Level.INVALID: Colour.BAD}
+_OF_SEVERITY = {Severity.SUSPECT: Colour.WARNING, Severity.INVALID: Colour.BAD}
+
+# In the short report, what comes first has room first.
 SECTIONS = (
-    Section("heading", _heading),
-    Section("server", _server),
-    Section("launched", _launched),
+    Section("heading", _heading, room=Room.ALWAYS, marks=_states),
+    Section("server", _server, room=Room.ALWAYS),
+    Section("launched", _launched, room=Room.ALWAYS, short=_traced),
     Section("workload", _workload),
-    Section("block", _block, wrapped=False),
+    Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
+    Section("block", _block, wrapped=False, room=Room.ALWAYS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),
+        room=Room.ALWAYS,
+        marks=_judgement,
     ),
-    Section("failures", _failures),
-    Section("tokens", _tokens),
-    Section("load", _load),
-    Section("client", _client),
+    Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
+    Section("tokens", _tokens, room=Room.IF_ANY),
+    Section("load", _load, room=Room.IF_ANY, short=short_lines.load),
+    Section("client", _client, room=Room.IF_ANY, short=short_lines.client),
     Section("calibration", _calibration),
     Section("notes", _notes),
-    Section("steady-state", lambda result, _: steady_state.lines(result.steady)),
-    Section("reconciliation", _reconciled, wrapped=False),
-    Section("roofline", lambda result, _: run_roofline.lines(result.facts, result.metrics)),
-    Section("sensors", _sensed),
-    Section("fingerprint", _fingerprint),
+    Section(
+        "steady-state",
+        lambda result, _: steady_state.lines(result.steady),
+        room=Room.IF_ANY,
+        short=short_lines.steady,
+    ),
+    Section(
+        "reconciliation", _reconciled, wrapped=False, room=Room.IF_ANY, short=short_lines.server_reported
+    ),
+    Section(
+        "roofline",
+        lambda result, _: run_roofline.lines(result.facts, result.metrics),
+        room=Room.IF_ANY,
+        short=short_lines.roofline,
+    ),
+    Section("sensors", _sensed, room=Room.IF_ANY, short=short_lines.sensors),
+    Section("fingerprint", _fingerprint, room=Room.IF_ANY, short=short_lines.broken_answers),
+    Section("unavailable", _nothing, room=Room.IF_ANY, short=short_lines.unavailable),
+    Section("more", _nothing, room=Room.ALWAYS, short=_more),
 )

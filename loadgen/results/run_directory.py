@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
-from loadgen.metrics import files, steady_state
+from loadgen.metrics import files, steady_state, text_tokens
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
@@ -164,10 +164,15 @@ def _recovered(directory: Path) -> Result:
         raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
     facts = _facts(directory, json.loads(contents.facts))
     spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
-    records = Records.joined(journal.parts(path), spill)
+    parts = journal.parts(path)
+    tokenizer = text_tokens.find((facts.text_tokenizer,))
+    revise, uncounted = text_tokens.revision(parts, tokenizer)
+    records = Records.joined(journal.Parts(lambda: map(revise, parts)), spill)
     end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
     where = f"its journal, which ends after {end}"
     late: LateFacts = {"requests": max(facts.requests, len(records)), "under_way": False}
+    if uncounted:
+        late["unknown"] = (*facts.unknown, f"tokens of answers without usage: {uncounted}")
     if facts.under_way:
         late["recovered"] = f"the client was killed during the run; read from {where}"
     else:  # nothing that was measured is missing

@@ -7,11 +7,27 @@ from contextlib import ExitStack, contextmanager
 
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.session.importing import importing
+from loadgen.session.progress import Display
 from loadgen.telemetry.sampler import Sampler
+from loadgen.validity.run_metadata import LateFacts
 
 
-def import_results() -> None:
-    """Import what results need where there is time for it."""
+def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
+    """Scrape the server's counters once it is idle, or that long has passed; returns the error.
+
+    What results need is imported meanwhile, as there is time for it.
+    """
+    with display.waiting("settling: until the server is idle", most_s):
+        return observer.before(most_s, meanwhile=_import_results)
+
+
+def counted(observer: MetricsScraper, display: Display) -> LateFacts:
+    """The server's counters over a run that has ended, once it is idle again."""
+    with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
+        return {"window": observer.after()}
+
+
+def _import_results() -> None:
     with importing():
         import loadgen.results.report
         import loadgen.session.followup  # noqa: F401

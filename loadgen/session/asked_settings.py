@@ -8,7 +8,7 @@ from loadgen.errors import UsageError
 from loadgen.roofline.flags import Flags
 from loadgen.session.options import Options
 from loadgen.workload.profile import Profile
-from loadgen.workload.server_settings import ServerSettings, validated
+from loadgen.workload.server_settings import FLAGS, ServerSettings, validated
 
 
 def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
@@ -20,7 +20,7 @@ def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
     if any(other != wanted[0] for other in wanted):
         raise UsageError("the profiles' [server] tables differ: run them one by one")
     base = wanted[0] if wanted else ServerSettings()
-    return base.overlaid(validated(ServerSettings, options.launching.settings, "the flags"))
+    return base.overlaid(validated(ServerSettings, options.launching.settings, FLAGS))
 
 
 def roofline_flags(options: Options) -> Flags:

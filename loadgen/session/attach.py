@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from loadgen.endpoint import pasted_url
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
+from loadgen.endpoint.pasted_url import ApiPlace
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, signals, transport_choice
+from loadgen.session import embedded_engine, progress, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
-from loadgen.session.measure import Watch, measure
+from loadgen.session.measure import Watch
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
 from loadgen.session.session import Session
@@ -63,44 +65,56 @@ def attach(
             access, local = stack.enter_context(launched(options, asked, auth, loop))
             session = _session(options, access, local, 0.0, interrupts)
             try:
-                first_token(session, workload)
+                first_token(session, workload, progress.display(options.quiet))
             except MeasureError:
                 session.check_alive(failed=True)  # why it died explains more
                 raise
             return session
         if options.base_url is not None:
-            access = _attached(options, auth, loop)
+            place = pasted_url.parse(options.base_url, options.endpoint)
+            options = replace(options, endpoint=place.endpoint)
+            access = _attached(options, place, auth, loop)
             try:
                 return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
             except NotReady as error:
                 raise NotReady(error.summary, NOTHING_THERE) if options.default_url else error from None
         begun = begun or embedded_engine.begun(options, stack)
         assert begun is not None
-        url = embedded_engine.ready(begun)
+        with progress.display(options.quiet).waiting("starting the embedded engine"):
+            url = embedded_engine.ready(begun)
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
-def _attached(options: Options, auth: Credentials, loop: ControlLoop) -> ServerAddress:
+def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """The address of a server that runs already; raises UsageError."""
-    base_url = (options.base_url or "").rstrip("/")
-    if (options.endpoint or "/v1").startswith("/v1"):
-        base_url = base_url.removesuffix("/v1")  # which some people include and the endpoint repeats
-    certificates = (options.insecure, options.ca_cert, options.client_cert, options.client_key)
-    return ServerAddress(base_url, auth.headers, *certificates, secrets=auth.secrets, loop=loop)
+    return ServerAddress(
+        place.base_url,
+        auth.headers,
+        *(options.insecure, options.ca_cert, options.client_cert, options.client_key),
+        secrets=auth.secrets,
+        loop=loop,
+        prefix=place.prefix,
+        query=place.query,
+        key_origin=auth.origin,
+    )
 
 
-def first_token(session: Session, workload: Profile) -> None:
+def first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
     """Check that the server generates: one token, requested as the workload requests them.
 
     Raises MeasureError where none comes.
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    watch = Watch(Display(), "first token", interrupts=session.interrupts)
-    outcome = measure(asked, session.transport_options(asked), watch)
-    if outcome.signal:
-        raise signals.Stopped(outcome.signal)
+    options = session.transport_options(asked)
+    display = display or Display()
+    try:
+        outcome = session.adapter.tried(
+            asked, options, lambda: Watch(display, "first token", interrupts=session.interrupts)
+        )
+    finally:
+        display.close()
     if failures := outcome.records.failed:
         raise MeasureError(
             f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
@@ -131,7 +145,12 @@ def _session(
     access = replace(access, plain=transport_choice.likely(options.transport) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
-    served = ServerProbe(access, tls).ask(model, wait_s)
+    probe = ServerProbe(access, tls)
+    asking = progress.display(options.quiet).waiting(
+        f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
+    )
+    with asking:
+        served = probe.ask(model, wait_s)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)
     # A --model that is a directory has its tokenizer there, as `vllm bench serve` has it.
@@ -143,6 +162,8 @@ def _session(
         tokenizer=options.tokenizer or directory,
         vocab_size=options.vocab_size,
         endpoint=options.endpoint,
+        prefix=access.prefix,
+        query=access.query,
     )
     files: Checkpoint | None = None
     if local is not None and not served.engine.simulated and subject.model_root:

@@ -28,8 +28,10 @@ from loadgen.validity import run_metadata
 from loadgen.workload import profile
 from loadgen.workload.plan import Seed
 from loadgen.workload.profile import Profile
+from loadgen.workload.vocabulary import NOT_HERE, located_tokenizer
 
 if TYPE_CHECKING:
+    from loadgen.results.load_table import LoadRow
     from loadgen.results.run_directory import Result
     from loadgen_servers.process.embedded import Embedded
 
@@ -79,6 +81,7 @@ def seeded(options: Options) -> Seed:
 def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
     worst = 0
     tabled: list[Result] = []
+    loads: list[LoadRow] = []
     for position, workload in enumerate(profiles):
         # A profile named twice is a repeat: with the same prompts it would measure the cache.
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
@@ -88,6 +91,10 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
+        elif len(profiles) > 1 and runs:
+            from loadgen.results import load_table  # few runs need it
+
+            loads += map(load_table.of_run, runs)
         if worst in signals.EXIT_CODES:
             break
     if tabled:
@@ -95,6 +102,8 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
 
         rows = [speed_ladder.throughput_row(run) for run in tabled]
         printed("\n" + speed_tables.throughput(rows, "text"), sys.stdout, end="")
+    if len({row.load for row in loads}) > 1:
+        printed("\n" + load_table.text(load_table.merged(loads)), sys.stdout, end="")
     return worst
 
 
@@ -133,7 +142,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
 
 def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
-    profiles = [profile.load(name, overrides) for name in names] or [profile.build(overrides)]
+    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         run_metadata.check(workload)
         if workload.ladder is not None and options.repeat > 1:
@@ -152,6 +161,7 @@ def check(options: Options) -> None:
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
     roofline_flags(options).check()
+    _check_tokenizer(options.tokenizer)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if instead := transport_choice.check(options.transport):
@@ -167,14 +177,34 @@ def check(options: Options) -> None:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
+def _check_tokenizer(tokenizer: str | None) -> None:
+    """Raise UsageError for a path without a tokenizer; a name of the hub that is not here is only noted."""
+    if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
+        return
+    if located_tokenizer(tokenizer) is None:
+        without = "prompts of token ids, the default where the API takes them, are drawn without it"
+        _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
+
+
+def _shown(run: Result, directory: Path, options: Options) -> str:
+    """What standard output is given of a run: the whole report is in its directory."""
+    from loadgen.results import report
+    from loadgen.results.screen import Screen
+
+    screen = Screen.of(sys.stdout)
+    if options.explain:
+        return report.render(run, True, options.layout, screen)
+    return report.short(run, str(directory), options.layout, screen)
+
+
 def finish(session: Session, run: Result, directory: Path) -> int:
-    """Write the files, print the report, and give the exit code; the files come first."""
+    """Write the files, print what matters of the report, and give the exit code; the files come first."""
     from loadgen.results.vllm_json import write_result
     from loadgen.validity.verdict import Level
 
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
-    lines, errors = [kept.text, f"run directory: {directory}"], list(kept.errors)
+    lines, errors = [_shown(run, directory, options), f"run directory: {directory}"], list(kept.errors)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:

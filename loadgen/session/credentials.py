@@ -8,6 +8,7 @@ import stat
 
 import msgspec
 
+from loadgen.endpoint.pasted_url import key_header
 from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.session.options import Options
@@ -16,6 +17,7 @@ _LOG = logging.getLogger("loadgen")
 DEFAULT_VARIABLE = "OPENAI_API_KEY"
 NO_KEY = ""  # as Options.api_key_env: no key at all, whatever the environment holds
 _LONGEST_FILE = 1 << 16  # bytes
+_KEY_HEADERS = ("authorization", "api-key", "x-api-key")
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -24,6 +26,7 @@ class Credentials(msgspec.Struct, frozen=True):
     headers: dict[str, str]
     secrets: Secrets
     variables: tuple[str, ...] = ()  # of the environment, that no server started here inherits
+    origin: str = ""  # where the key came from, in words; "": there is none
 
 
 def credentials(options: Options, own: bool = False, *more: object) -> Credentials:
@@ -33,18 +36,29 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
     tables, as a server's environment, in which names of secrets have values.
     """
     headers = dict(options.headers)
-    authorized = any(name.lower() == "authorization" for name in headers)
+    given = next((name for name in headers if name.lower() in _KEY_HEADERS), "")
+    authorized = given.lower() == "authorization"
     asked = bool(options.api_key_env or options.api_key_file)
     if authorized and asked:
         raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
     key = "" if authorized or (own and not asked) else api_key(options.api_key_env, options.api_key_file)
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    origin = given and f"--header {given}"
+    name = key_header(options.base_url)
+    if key and name.lower() != given.lower():
+        headers[name] = f"Bearer {key}" if name == "Authorization" else key
+        origin = _origin(options)
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
     secrets = Secrets.of(headers, tables, options.base_url or "") | Secrets.of(url=options.endpoint or "")
     secrets |= Secrets.of(arguments=launching.settings.get("arguments") or ())
-    return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else ())
+    return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else (), origin)
+
+
+def _origin(options: Options) -> str:
+    """Where the key comes from, as it was typed."""
+    if options.api_key_file is not None:
+        return f"--api-key-file {options.api_key_file}"
+    return f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
 
 
 def api_key(variable: str | None, file: str | None) -> str:

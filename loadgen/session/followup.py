@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from loadgen.endpoint.scraper import MetricsScraper
+from loadgen.protocol import engines
 from loadgen.results import run_place, sample_file
 from loadgen.results.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline.flags import Flags
@@ -55,8 +56,11 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "interrupted": outcome.interrupted,
             "signal": outcome.signal,
             "stop_rule": outcome.rule,
+            "reasoned": outcome.reasoned,
+            "hidden_reasoning": outcome.hidden,
             "requests": max(1, len(outcome.records) if planned is None else planned),
             "journal_error": journal_error,
+            "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
         }
     )
 
@@ -91,6 +95,8 @@ def calibrated(facts: Facts) -> LateFacts:
 
 
 def bounded(facts: Facts, flags: Flags) -> LateFacts:
-    """What the machine could do at best, or why that is not known."""
+    """What the machine could do at best, or why that is not known; not asked of a hosted API's."""
+    if engines.by_name(facts.server.engine).hosted and flags == Flags():
+        return {}
     bound, why = run_roofline.ceiling(facts, flags)
     return {"ceiling": bound, "no_ceiling": why}

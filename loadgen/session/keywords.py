@@ -116,7 +116,7 @@ def parsed(
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
         try:
-            plain["backend"] = backends.named(api)
+            plain["backend"] = backends.meant(backends.named(api), None, str(plain.get("endpoint") or ""))
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
@@ -153,13 +153,16 @@ def parsed(
 
 def _instead(name: str) -> str:
     """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
-    from loadgen.session.other_clients import lookup, vllm  # only a wrong call needs them
+    from loadgen.session.options import bench_parser  # only a wrong call needs these
+    from loadgen.session.other_clients import lookup, vllm
 
     flag = f"--{name.replace('_', '-')}"
     if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
         return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
-    if near_one := nearest(name, BenchOptions.__annotations__):
+    if near_one := nearest(name, ["base_url", "profile", *BenchOptions.__annotations__]):
         return near_one
+    if any(flag in action.option_strings for action in bench_parser()._actions):
+        return f": {flag} is a flag of the command alone"
     reason = vllm.refusal(flag) or lookup.explained(flag)
     return f": {reason}" if reason else ""
 

@@ -73,7 +73,7 @@ def _workload(options: Options) -> Profile:
     names = options.profiles or (DEFAULT_PROFILE,)
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
-    workload = profile.load(names[0], options.overrides)
+    workload = profile.load(names[0], options.overrides, flags=True)
     if workload.ladder is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
     run_metadata.check(workload)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import MeasureError, ServerDied, UsageError
+from loadgen.protocol.layout import cut
 from loadgen.results import run_place
 from loadgen.session import progress
 from loadgen.session.credentials import Credentials
@@ -35,12 +37,13 @@ from loadgen_servers.process.running import Running, free_port, start
 LOG = "server.log"
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
 _POLL_S = 0.5
+_LOG_WIDTH = 120  # of its log's last line, in a display
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
 
 
 class Startup(msgspec.Struct, frozen=True):
-    """A server on its way, as a display shows it."""
+    """A server on its way: how it is started, its processes, and since when."""
 
     launch: Launching
     running: Running
@@ -51,15 +54,9 @@ class Startup(msgspec.Struct, frozen=True):
         """Since it was started."""
         return (clock.now_ns() - self.begin_ns) / 1e9
 
-    @property
-    def share(self) -> float:
-        """Of the time it has."""
-        return min(self.elapsed_s / self.launch.timeout_s, 1.0)
-
-    def line(self) -> str:
-        """How long it has taken, and the last line of its log."""
-        last = "".join(f" · {hide(line.strip())}" for line in self.running.tail(1))
-        return f"starting {self.launch.name}: {self.elapsed_s:.0f} s{last}"
+    def last_line(self) -> str:
+        """The last line of its log; "" while there is none."""
+        return "".join(cut(hide(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
 
 
 def dry_run(options: Options, settings: ServerSettings) -> str:
@@ -85,13 +82,21 @@ def launched(
     startup = Startup(launch, _started(command, port, directory, auth.variables), clock.now_ns())
     access = ServerAddress(f"http://127.0.0.1:{port}", auth.headers, secrets=auth.secrets, loop=loop)
     try:
-        with startup.running:
+        with ExitStack() as stack:
+            stack.push(lambda *error: _stop(startup, options.quiet, *error))
             _until_ready(startup, access, options.quiet)
             yield access, _local(startup, command, settings, before)
     except LaunchError as error:  # it does not end
         raise MeasureError(str(error)) from None
     finally:
-        _until_memory_is_back(before)
+        with progress.display(options.quiet).waiting("until the GPU's memory is free again", _MEMORY_S):
+            _until_memory_is_back(before)
+
+
+def _stop(startup: Startup, quiet: bool, *error: Any) -> None:
+    running = startup.running
+    with progress.display(quiet).waiting(f"stopping {startup.launch.name}", running.grace_s):
+        running.__exit__(*error)
 
 
 def _started(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
@@ -162,19 +167,15 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     """Wait until /health is ready; raises ServerDied."""
     probe = ServerProbe(access, None)
-    display = progress.display(quiet)
     launch, running = startup.launch, startup.running
-    try:
+    with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
         while (reason := probe.poll()) is not None:
             if (code := running.exit_code()) is not None:
                 raise _death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
                 limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
                 raise _death(launch.name, running, f"is not ready after {limit}")
-            display.show(startup)
             time.sleep(_POLL_S)
-    finally:
-        display.close()
 
 
 def _owned(running: Running) -> str:

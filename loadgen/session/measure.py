@@ -13,8 +13,10 @@ import msgspec
 
 from loadgen import clock
 from loadgen.errors import UsageError
+from loadgen.metrics import text_tokens
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Records
+from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
@@ -54,6 +56,9 @@ class Outcome(msgspec.Struct, frozen=True):
     cut_short: str = ""
     signal: int = 0  # which one asked the run to stop; 0: none did
     rule: str = ""  # which rule to stop ended it, in words
+    uncounted: str = ""  # why the tokens of answers without usage could not be counted
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden: int = 0  # answers whose reasoning was counted, and not streamed
 
     @property
     def interrupted(self) -> bool:
@@ -70,6 +75,7 @@ class Watch(msgspec.Struct, frozen=True):
     journal: Journal = msgspec.field(default_factory=Journal)
     rules: StopRules = msgspec.field(default_factory=StopRules)
     interrupts: Interrupts = SIGNALS
+    tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
 
 
 @dataclass
@@ -79,6 +85,7 @@ class _Ending:
     run: CaptureRun
     signal: int = 0
     gone: bool = False
+    stopped_by: str = ""  # the rule, in words
 
     def by_signal(self, number: int) -> None:
         if self.signal:
@@ -93,8 +100,16 @@ class _Ending:
             return
         counters = self.run.counters
         self.gone = gone()
-        if self.gone or rules.reason(elapsed_s, max(counters.sent - counters.ended, 0)):
+        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
+        if self.gone or self.stopped_by:
             self.run.stop()
+
+    @property
+    def why(self) -> str:
+        """Why it is about to end; "" while it goes on."""
+        if self.signal:
+            return f"{signals.reason(self.signal)}; what is under way is cut (again: at once)"
+        return "the server has ended" if self.gone else self.stopped_by
 
     @property
     def cut_short(self) -> str:
@@ -130,9 +145,18 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     job = _job(plan, options, rules)
     _allow_files(job, options.transport)
     planned = (plan.prompts.input_lens, plan.prompts.output_lens)
-    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned)
+    counts = watch.tokenizer is not None
+    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
     run = start(job, options.transport)
-    progress = Progress(watch.title, plan.total, run.counters, plan.profile.duration)
+    duration_s = job.duration_ns / 1e9 or None
+    progress = Progress(
+        watch.title,
+        plan.total,
+        run.counters,
+        duration_s,
+        rules.cut_after_s,
+        max_concurrency=plan.profile.max_concurrency,
+    )
     began_ns, ending = clock.now_ns(), _Ending(run)
     try:
         with watch.interrupts.caught(ending.by_signal), _no_collector(), watch.during:
@@ -140,6 +164,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
             for capture in run.captures():
                 if capture is None:
                     journal.write()
+                    progress.ending = ending.why
                     watch.display.show(progress)
                     watch.interrupts.poll()
                     ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
@@ -155,7 +180,18 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
-    return Outcome(journal.records(spill), health, ending.cut_short, ending.signal, rule)
+    tokenizer = watch.tokenizer if decoder.uncounted else None
+    revise, uncounted = text_tokens.revision(journal.parts(), tokenizer, options.keep_text)
+    return Outcome(
+        journal.records(spill, revise),
+        health,
+        cut_short=ending.cut_short,
+        signal=ending.signal,
+        rule=rule,
+        uncounted=uncounted,
+        reasoned=decoder.reasoning.shown,
+        hidden=decoder.reasoning.hidden,
+    )
 
 
 def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:

@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session import which_server
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
-from loadgen.session.other_clients import guidellm, vllm
+from loadgen.session.other_options import add_unheeded_flags, dataset, explained, refuse
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, arguments
 from loadgen.workload import backends, bounds
@@ -97,9 +97,9 @@ class Options(msgspec.Struct, frozen=True):
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
     """The options on this command line; raises UsageError that names what is wrong with it."""
-    words = joined(argv)
-    _refuse(words)
-    values = vars(arguments(parser or bench_parser(), words, explained=_of_another_client))
+    words = joined(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
+    refuse(words)
+    values = vars(arguments(parser or bench_parser(), words, explained=explained))
     given = frozenset(values)
     values.pop("dataset_name", None)
     backend = backends.meant(
@@ -143,27 +143,6 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     )
 
 
-def _refuse(argv: Sequence[str]) -> None:
-    """Raises UsageError of a flag of vLLM that is not supported, or would be read as another of ours."""
-    for position, word in enumerate(argv):
-        following = argv[position + 1] if position + 1 < len(argv) else "--"
-        if word == "--profile" and following.startswith("--"):
-            raise UsageError(
-                "--profile takes the name of a workload here (`loadgen profiles` lists them); "
-                "vLLM's bare --profile, which traces the server, is --server-trace"
-            )
-        if word == "--profile" and (following in guidellm.KINDS or following.startswith("kind=")):
-            raise UsageError(f"--profile {shown(following)} of `guidellm run`: {guidellm.PROFILE}")
-        if word.startswith("--") and (reason := vllm.refusal(word.split("=", 1)[0])) is not None:
-            raise UsageError(reason)
-
-
-def _of_another_client(flag: str) -> str | None:
-    from loadgen.session.other_clients import lookup  # only a wrong command line needs it
-
-    return lookup.explained(flag)
-
-
 def _headers(pairs: Sequence[str]) -> dict[str, str]:
     """Headers written NAME=VALUE, or as curl has them; no word of one that is refused is shown."""
     headers = {}
@@ -192,6 +171,7 @@ def bench_parser() -> argparse.ArgumentParser:
     """The parser of `loadgen bench`; what is not given is absent from its result."""
     parser = Parser(
         prog="loadgen bench",
+        usage="%(prog)s [--base-url URL|--launch ENGINE|--preset NAME] [FLAG ...]",
         allow_abbrev=False,
         argument_default=_UNSET,
         description="Benchmark a server: a running one (--base-url) or one started for the run (--launch). "
@@ -208,36 +188,11 @@ def bench_parser() -> argparse.ArgumentParser:
     _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))
-    _unheeded_flags(parser)
+    add_unheeded_flags(parser)
     return parser
 
 
 Group = argparse._ArgumentGroup
-
-
-class _Unheeded(argparse.Action):
-    """A flag of vLLM without effect here: it is noted, and refused with a value that would have one."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Note the flag; raises UsageError."""
-        flag = self.option_strings[0]
-        if isinstance(values, str) and (reason := vllm.refusal_of(flag, values)) is not None:
-            raise UsageError(reason)
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
-
-
-def _unheeded_flags(parser: argparse.ArgumentParser) -> None:
-    """What no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
-    for flag in vllm.VLLM.no_effect:
-        nargs = None if flag in vllm.VALUED else 0
-        parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
-    parser.add_argument("--endpoint-type", type=parsed_by(backends.named), help=argparse.SUPPRESS)
 
 
 # fmt: off
@@ -259,7 +214,7 @@ def _target_flags(group: Group) -> None:
         help="API (default openai: completions; sglang: its own /generate)")
     add("--model", help="default: the first in /v1/models")
     add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")
-    add("--tokenizer", metavar="DIR", help="source of token ids or text prompts")
+    add("--tokenizer", metavar="DIR", help="or a name in the local hub cache: source of ids or text prompts")
     add("--vocab-size", type=whole(1, bounds.MOST_IDS), metavar="N",
         help="draw token ids below N, if neither tokenizer nor config is available")
     add("--header", nargs="+", action="extend", metavar="NAME=VALUE",
@@ -279,7 +234,7 @@ def _target_flags(group: Group) -> None:
 def _workload_flags(group: Group) -> None:
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
-    add("--dataset-name", type=_dataset, help="only random is supported (default)")
+    add("--dataset-name", type=dataset, help="only random is supported (default)")
     add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
     add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="output tokens")
     add("--random-range-ratio", dest="range_ratio", metavar="R", help="vary lengths by ± R, 0 to 1")
@@ -364,7 +319,7 @@ def _output_flags(group: Group) -> None:
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
     add("--warmup", metavar="N|Ss", help="exclude the first N requests or S seconds from the steady state")
     add("--cooldown", metavar="N|Ss", help="exclude the last ones")
-    add("--explain", action="store_true", help="show evidence, condition and remedy of every doubt")
+    add("--explain", action="store_true", help="print the whole report, with every doubt")
     add("--strict", action="store_true", help="exit with 3 if the verdict is INVALID")
     add("--save-result", action="store_true", help="also write vLLM's result JSON")
     add("--save-detailed", action="store_true", help="include every request's times and text")
@@ -376,12 +331,6 @@ def _output_flags(group: Group) -> None:
     add("--metadata", nargs="+", action="extend", type=hide, metavar="KEY=VALUE")  # as in every result
     add("--label", type=hide)
 # fmt: on
-
-
-def _dataset(name: str) -> str:
-    if name not in ("random", "random-ids"):  # the second is SGLang's name of the first
-        raise argparse.ArgumentTypeError(f"{shown(name)}: {vllm.ONLY_RANDOM}")
-    return name
 
 
 def _warmups(text: str) -> int | str:

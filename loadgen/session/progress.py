@@ -1,19 +1,31 @@
-"""Live: what a person sees while a run is under way; it only reads counters."""
+"""Live: what a person sees while a run is under way, or something is waited for; it only reads counters."""
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+import msgspec
 
 from loadgen import clock
 from loadgen.metrics.record import Record
+from loadgen.protocol import layout
 from loadgen.results.printing import printed
 from loadgen.transport.job import Counters
 
+if TYPE_CHECKING:
+    from rich.live import Live
+
 _LINE_EVERY_NS = 10_000_000_000
 _WINDOW_NS = 3_000_000_000
+_JOIN_S = 1.0  # at most, for a terminal that takes no more (Ctrl-S)
+_MOMENT_S = 0.1  # no time has passed
+_BAR_WIDTH = 60
 
 
 @dataclass
@@ -24,6 +36,9 @@ class Progress:
     total: int | None  # None: only the sending time is limited
     counters: Counters
     duration_s: float | None = None  # for which requests are sent
+    cut_after_s: float | None = None  # when those still under way are cut; None: never
+    ending: str = ""  # why it is about to end before its plan
+    max_concurrency: int | None = None
     begin_ns: int = field(default_factory=clock.now_ns)
     ended: int = 0
     failed: int = 0
@@ -75,17 +90,32 @@ class Progress:
     def line(self) -> str:
         """All of it in one line."""
         of = "" if self.total is None else f"/{self.total}"
-        running = max(self.counters.sent - self.counters.ended, 0)
+        # What is sent is counted at once, what has ended ten times a second.
+        running = max(self.counters.sent - max(self.counters.ended, self.ended), 0)
+        if self.max_concurrency is not None:
+            running = min(running, self.max_concurrency)
         parts = [f"{self.title}: {self.ended}{of} done", f"{running} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
+        parts += self._rest(running)  # before what a narrow terminal cuts off
         if (rate := self.token_rate_per_s()) is not None:
             parts.append(f"{rate:,.0f} tok/s")
         if self.ttft_count:
             parts.append(f"TTFT {self.ttft_sum_ns / self.ttft_count / 1e6:.1f} ms")
-        if (left_s := self.left_s) is not None:
-            parts.append(f"{_duration(left_s)} left")
         return " · ".join(parts)
+
+    def _rest(self, running: int) -> Iterator[str]:
+        """What is still waited for, and how long."""
+        if self.ending:
+            yield f"ending: {self.ending}"
+        elif self.duration_s is not None and running and self.elapsed_s > self.duration_s:
+            cut_s = None if self.cut_after_s is None else max(self.cut_after_s - self.elapsed_s, 0.0)
+            limit = "" if cut_s is None else f", {_duration(cut_s)} at most"
+            yield f"no more are sent: waiting for the last{limit}"
+        elif (left_s := self.left_s) is not None:
+            yield f"{_duration(left_s)} left"
+        elif self.elapsed_s >= 1:
+            yield _duration(self.elapsed_s)
 
 
 def _duration(seconds: float) -> str:
@@ -94,12 +124,32 @@ def _duration(seconds: float) -> str:
 
 
 class Shown(Protocol):
-    """What a display shows: one line, and how much of the whole is behind it, 0 to 1."""
+    """What a display shows: one line, and how much of the whole is behind it, 0 to 1; None: no one knows."""
 
     @property
-    def share(self) -> float: ...
+    def share(self) -> float | None: ...
 
     def line(self) -> str: ...
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Something that is waited for: what it is, since when, for how long at most, and how it stands."""
+
+    what: str
+    at_most_s: float | None
+    begin_ns: int
+    detail: Callable[[], str] = str
+
+    @property
+    def share(self) -> None:
+        """Unknown: the time it may take is no measure of what is done."""
+
+    def line(self) -> str:
+        """What is waited for, how long it has taken and may take, and how it stands."""
+        elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
+        parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
+        parts += [f"at most {_duration(self.at_most_s)}"] if self.at_most_s else []
+        return " · ".join(filter(None, (self.what, " of ".join(parts), self.detail())))
 
 
 class Display:
@@ -109,11 +159,73 @@ class Display:
         """Show how far a run is."""
 
     def close(self) -> None:
-        """Take away what must not stay."""
+        """Take away what must not stay; it may be shown again."""
+
+    @contextmanager
+    def waiting(
+        self,
+        what: str,
+        at_most_s: float | None = None,
+        detail: Callable[[], str] = str,
+        forks: bool = False,
+    ) -> Iterator[None]:
+        """Show meanwhile what is waited for, where that takes longer than a moment.
+
+        A thread does it, which has ended when the block has; where something `forks` inside there is none,
+        and what is shown stands still.
+        """
+        yield
 
 
-class Lines(Display):
-    """A plain line now and then, for logs."""
+class _Visible(Display):
+    """One that shows what is waited for from `first_s` seconds on, every `every_s`."""
+
+    first_s: float
+    every_s: float
+
+    def show_wait(self, wait: Wait) -> None:
+        """Show it now; called in a thread of its own."""
+        raise NotImplementedError
+
+    def show_still(self, wait: Wait) -> None:
+        """Show it once, for as long as it takes."""
+
+    @contextmanager
+    def waiting(
+        self,
+        what: str,
+        at_most_s: float | None = None,
+        detail: Callable[[], str] = str,
+        forks: bool = False,
+    ) -> Iterator[None]:
+        """Show meanwhile what is waited for."""
+        wait = Wait(what, at_most_s, clock.now_ns(), detail)
+        over = threading.Event()
+        thread = threading.Thread(target=self._repeat, args=(wait, over), name="waiting", daemon=True)
+        if forks:
+            self.show_still(wait)
+        else:
+            with suppress(RuntimeError):  # no more threads: it is waited for unseen
+                thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if thread.ident is not None:
+                thread.join(_JOIN_S)
+            self.close()
+
+    def _repeat(self, wait: Wait, over: threading.Event) -> None:
+        after_s = self.first_s
+        while not over.wait(after_s):
+            self.show_wait(wait)
+            after_s = self.every_s
+
+
+class Lines(_Visible):
+    """A plain line now and then, for logs: at most 80 columns, no escapes."""
+
+    first_s, every_s = 2.0, 30.0
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -123,46 +235,80 @@ class Lines(Display):
         """A line every ten seconds."""
         if clock.now_ns() - self.last_ns >= _LINE_EVERY_NS:
             self.last_ns = clock.now_ns()
-            printed(progress.line(), self.stream)
+            self._print(progress)
+
+    def show_wait(self, wait: Wait) -> None:
+        """A line each time."""
+        self._print(wait)
+
+    def _print(self, shown: Shown) -> None:
+        printed("\n".join(layout.wrapped(shown.line())), self.stream)
 
 
-class ProgressBar(Display):
+class ProgressBar(_Visible):
     """One line that stays in place on a terminal; where that is gone, nothing more is shown."""
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
+    first_s, every_s = 0.2, 0.25
 
-        self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
-        self.live.start()
+    def __init__(self) -> None:
+        # Both here: nothing is imported while anything is measured.
+        import rich.console
+        import rich.live
+        import rich.progress_bar
+
+        self.console = rich.console.Console(stderr=True)
+        self.live: Live | None = None  # from the first time that there is something to show
         self.gone = False
 
     def show(self, progress: Shown) -> None:
-        """A bar and the figures."""
+        """The figures, and a bar where it is known how much is done."""
         if self.gone:
             return
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        bar = ProgressBar(total=1.0, completed=progress.share, width=60)
-        figures = Text(progress.line(), overflow="ellipsis", no_wrap=True)
+        parts: list[Text | ProgressBar] = [Text(progress.line(), overflow="ellipsis", no_wrap=True)]
+        if (share := progress.share) is not None:  # colour is for what is wrong
+            bar = ProgressBar(1.0, share, _BAR_WIDTH, style="dim", complete_style="none", finished_style="none")
+            parts.append(bar)
         try:
-            self.live.update(Group(figures, bar), refresh=True)
+            self._on_screen().update(Group(*parts), refresh=True)
         except (OSError, ValueError):  # ValueError: the stream is closed
             self.gone = True
 
+    def show_wait(self, wait: Wait) -> None:
+        """The same place shows it."""
+        self.show(wait)
+
+    def show_still(self, wait: Wait) -> None:
+        """The same place shows it, without a time that would stand still."""
+        self.show(wait)
+
     def close(self) -> None:
         """Take the bar away: the report takes its place."""
+        live, self.live = self.live, None
         with suppress(OSError, ValueError):
-            self.live.stop()
+            if live is not None:
+                live.stop()
+
+    def _on_screen(self) -> Live:
+        if self.live is None:
+            from rich.live import Live
+
+            # What goes to standard output may be read by another program: it is none of ours.
+            self.live = Live(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False)
+            self.live.start()
+        return self.live
 
 
 def display(quiet: bool) -> Display:
     """The display that fits standard error: a bar on a terminal, lines elsewhere, none when quiet."""
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Display()
-    return ProgressBar() if sys.stderr.isatty() else Lines(sys.stderr)
+    # A dumb terminal cannot take back what it has shown.
+    in_place = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return ProgressBar() if in_place else Lines(sys.stderr)
 
 
 def warn(text: str) -> None:

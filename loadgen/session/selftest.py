@@ -29,7 +29,7 @@ from loadgen.protocol.openai import DIALECTS
 from loadgen.results.printing import printed
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
-from loadgen.session.progress import Display
+from loadgen.session.progress import Display, display
 from loadgen.session.transport_choice import runnable
 from loadgen.spelling import Parser, arguments
 from loadgen.telemetry.environment import describe
@@ -363,12 +363,14 @@ def main(argv: Sequence[str]) -> int:
         printed(f"ring is not measured: {why_not}", sys.stdout)
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     deadline_ns = clock.now_ns() + int(options.seconds * 1e9)
-    lines, well = _modes(transports)
+    with display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
+        lines, well = _modes(transports)
     printed("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
     measured: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
-        measured |= measure_client(load, (transport,), left_s)
+        with display(quiet=False).waiting(f"error and capacity of {transport}", left_s, forks=True):
+            measured |= measure_client(load, (transport,), left_s)
         printed("\n".join(table(measured[transport])), sys.stdout, end="\n\n")
     if options.save and calibration.remember(measured.values()):
         printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)

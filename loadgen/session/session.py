@@ -22,12 +22,16 @@ from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
+from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.address import is_loopback
+from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import progress, signals, transport_choice
-from loadgen.session.alongside import devices, import_results, sampled
+from loadgen.session.adapting import Adapter
+from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -70,6 +74,8 @@ class Session(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
+    # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
+    adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     cell: Cell | None = None  # of a campaign, whose runs these are
     interrupts: Interrupts = signals.SIGNALS
 
@@ -88,6 +94,14 @@ class Session(msgspec.Struct, frozen=True):
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
 
+    @property
+    def adapter(self) -> Adapter:
+        """What learns how this server takes the requests of a plan."""
+        tls, title = self.root.tls, f"{self._simulated}warming up"
+        known, alive = self.adaptations, self.check_alive
+        quiet = self.options.quiet
+        return Adapter(self.access, tls, self.subject, known, alive, self.interrupts, title, quiet)
+
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
     ) -> FinishedRun:
@@ -101,7 +115,8 @@ class Session(msgspec.Struct, frozen=True):
         from loadgen.validity.sections import Broken, guarded
 
         broken: list[Broken] = []
-        with signals.deferred(self.interrupts) as came:
+        writing = progress.display(self.options.quiet).waiting(f"writing {directory}")
+        with signals.deferred(self.interrupts) as came, writing:
             text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
             texts = {run_directory.REPORT: text + "\n"}
             if self.local is not None and self.local.log is not None:
@@ -142,7 +157,9 @@ class Session(msgspec.Struct, frozen=True):
             return replace(self, access=replace(self.access, secrets=hidden))._run(workload, seed)
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        made = plan.make(workload, self.subject, seed)
+        display = progress.display(self.options.quiet)
+        with display.waiting("making the prompts"):
+            made = plan.make(workload, self.subject, seed)
         if 0 < (limit := self.served.max_model_len) < made.longest:
             raise MeasureError(
                 f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
@@ -151,7 +168,6 @@ class Session(msgspec.Struct, frozen=True):
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(base, workload.name or "bench", started)
-        display = progress.display(self.options.quiet)
         journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
             return self._measured(made, started, display, journal), directory
@@ -171,22 +187,20 @@ class Session(msgspec.Struct, frozen=True):
 
     def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
         options = self.transport_options(made)
-        reset = self._reset_cache()
-        sensing = self._sensing()
-        warmed = self._warm_up(made, options, display)
+        with display.waiting("emptying the server's prefix cache"):
+            reset = self._reset_cache()
+        sensing = self._sensing(display)
+        made, warmed = self.adapter.warmed_up(made, options, display)
         if self.options.selftest:
             from loadgen.session import selftest  # no other run pays for it
 
-            selftest.at_the_pace_of(made.profile, options.transport, warmed)
+            with display.waiting("self-test of this client, against a null server", forks=True):
+                selftest.at_the_pace_of(made.profile, options.transport, warmed)
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset))
         journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
-        observer, traces = None, self.options.launching.trace_directory
-        if self.options.observe:
-            observer = MetricsScraper(self.access, self.root.tls, self.served.model)
-            observer.before(_REST_S if len(warmed) else 0.0, meanwhile=import_results)
-            if self.local is not None:
-                self.local.pids()  # searching for them is cheaper while there are few connections
+        traces = self.options.launching.trace_directory
+        observer = self._observer(_REST_S if len(warmed) else 0.0, display)
         during, rules = sampled(observer, sensing), self.options.stop_rules()
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         title = f"{self._simulated}{cell}{made.profile.name or 'bench'}"
@@ -195,7 +209,7 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, title, during, journal, rules, self.interrupts)
+            watch = Watch(display, title, during, journal, rules, self.interrupts, self._text_tokenizer())
             outcome = measure(made, options, watch)
             with importing():
                 from loadgen.results.run_directory import Result
@@ -203,6 +217,9 @@ class Session(msgspec.Struct, frozen=True):
             facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
+            if trace is not None:
+                with display.waiting("until the engine has written its trace"):
+                    stack.close()
         health = outcome.health
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         steps: tuple[tuple[str, Step], ...] = (
@@ -213,7 +230,7 @@ class Session(msgspec.Struct, frozen=True):
             ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
             (
                 "the server's counters",  # once they have settled; not waited for after a signal
-                lambda _: {"window": observer.after()} if observer and not outcome.interrupted else {},
+                lambda _: counted(observer, display) if observer and not outcome.interrupted else {},
             ),
             (
                 "the sensors",
@@ -259,15 +276,31 @@ class Session(msgspec.Struct, frozen=True):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
-    def _sensing(self) -> Sampler | None:
+    def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
+        if not self.options.observe or self.served.engine.hosted:
+            return None
+        observer = MetricsScraper(self.access, self.root.tls, self.served.model)
+        if settled(observer, rest_s, display) and self.served.engine.unproven:
+            return None  # nothing says that it should have /metrics
+        if self.local is not None:
+            self.local.pids()  # searching for them is cheaper while there are few connections
+        return observer
+
+    def _sensing(self, display: Display) -> Sampler | None:
         """The sensors of this machine, where the server is on it, and its idle power."""
         if self.local is None or not self.options.observe or self.served.engine.simulated:
             return None
         from loadgen.telemetry import discovery
 
         sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        sensing.sample_idle(_IDLE_S)
+        with display.waiting("measuring idle power", _IDLE_S):
+            sensing.sample_idle(_IDLE_S)
         return sensing
+
+    def _text_tokenizer(self) -> TextTokenizer | None:
+        """The model's tokenizer, where it is on this machine: it counts what the server does not."""
+        names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
+        return None if self.subject.engine.simulated else text_tokens.find(names)
 
     def _target(self, made: Plan) -> Target:
         return replace(self.root, path=self.root.path.rstrip("/") + made.path)
@@ -292,22 +325,6 @@ class Session(msgspec.Struct, frozen=True):
             gone=self.local.gone if self.local is not None else lambda: False,
         )
 
-    def _warm_up(self, made: Plan, options: TransportOptions, display: Display) -> Records:
-        """Send the warm-up, and what came of it; raises MeasureError when every request failed."""
-        if not made.profile.warmups:
-            return Records.of([])
-        warmup = plan.warmup(made.profile, self.subject, made.seed)
-        watch = Watch(display, f"{self._simulated}warm-up", interrupts=self.interrupts)
-        outcome = measure(warmup, options, watch)
-        if outcome.signal:
-            raise signals.Stopped(outcome.signal)
-        failures = outcome.records.failed
-        if len(failures) == len(outcome.records):
-            self.check_alive(failed=True)  # why it died explains more
-            first = failures[0]
-            raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return outcome.records
-
     def _facts(
         self,
         made: Plan,
@@ -318,7 +335,7 @@ class Session(msgspec.Struct, frozen=True):
         reset: str,
     ) -> StartFacts:
         """What is known before the first request of the run itself."""
-        local = self.local
+        local, tokenizer = self.local, self._text_tokenizer()
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = devices(sensing) if sensing is not None else {}
         environment = {**describe(), "git": git_state(), **sensed}
@@ -330,16 +347,18 @@ class Session(msgspec.Struct, frozen=True):
             seed=made.seed.value,
             seed_chosen=made.seed.chosen,
             repeat=made.seed.repeat,
+            runs=self.options.repeat,
             plan_digest=made.digest(),
             prompt_format=made.prompts.format,
             ids_source=made.ids_source,
             server=self._server(made),
-            tokenizer=self.options.tokenizer,
+            tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
             client=Client(transport=options.transport, why=options.why_transport),
             environment={name: value for name, value in environment.items() if value},
-            ignore_eos_refused=made.profile.ignore_eos and not self.subject.engine.takes_ignore_eos,
+            ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
+            adapted=made.adaptation.fields,
             notes=made.notes,
             under_way=True,
             request_id_prefix=options.request_id_prefix,
@@ -348,6 +367,7 @@ class Session(msgspec.Struct, frozen=True):
             cell=self.cell,
             requests=made.total or 1,
             repeated_prompts=plan.repeated_prompts(made),
+            text_tokenizer=str(tokenizer.directory) if tokenizer is not None else "",
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
             cache_reset=reset,

@@ -16,7 +16,7 @@ from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import CANCELLED, Failure, FailureKind
+from loadgen.transport.failure import CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
@@ -386,7 +386,7 @@ class EpollTransport:
             if due_ns <= self.now_ns():
                 self._take(slot, due_ns)
         if slot.index >= 0:
-            self._end(slot, Failure(FailureKind.CONNECT, str(error)))
+            self._end(slot, unconnected(error))
         else:
             slot.retry_ns = self.now_ns() + _SWEEP_NS
 

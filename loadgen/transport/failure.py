@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from loadgen.protocol.certificates import why_untrusted
+
 
 class FailureKind(StrEnum):
     """Every way a request can fail; the detail holds what the server reported."""
@@ -13,7 +15,8 @@ class FailureKind(StrEnum):
     CONNECT = "connect"  # no connection, or one refused or lost before the request was sent
     TIMEOUT = "timeout"  # --request-timeout passed
     STALL = "stall"  # --stall-timeout passed without a token (pings do not count)
-    HTTP_STATUS = "http-status"  # any status but 200
+    HTTP_STATUS = "http-status"  # any status but 200 and 429
+    RATE_LIMITED = "rate-limited"  # a 429: the server takes fewer requests or tokens a minute
     IN_BAND = "in-band-error"  # a `data: {"error": …}`, `event: error` or the like after a 200
     ABORTED = "aborted"  # a finish_reason such as abort, error, content_filter: the server ended it early
     TRUNCATED = "truncated"  # the stream ended before its end
@@ -29,6 +32,14 @@ class Failure(msgspec.Struct, frozen=True):
 
     kind: FailureKind
     detail: str = ""
+
+
+def unconnected(error: Exception) -> Failure:
+    """The failure of a request for which no connection could be made."""
+    untrusted = why_untrusted(error)
+    return Failure(
+        FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__
+    )
 
 
 CANCELLED = Failure(FailureKind.CANCELLED, "stopped while under way")

@@ -23,7 +23,7 @@ from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, comp
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import CANCELLED, Failure, FailureKind
+from loadgen.transport.failure import CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.stalls import Stream
 
@@ -265,7 +265,7 @@ class HttpxTransport:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             if not exchange.resends:
                 exchange.sent_ns = 0
-            return Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
+            return unconnected(error)
         except httpx.TransportError as error:
             # The server may have closed an idle connection just as we wrote: sent again, once.
             fresh = exchange.connect_begin_ns or exchange.resends or exchange.came

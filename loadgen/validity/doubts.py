@@ -27,6 +27,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.identical_prompts,
     server.beyond_roofline,
     # Another load than requested.
+    load.tokens_not_counted,
     load.answer_lengths,
     load.prompt_lengths,
     load.concurrency_not_held,

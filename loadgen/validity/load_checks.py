@@ -7,12 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from loadgen.metrics import steady_state
+from loadgen.metrics import steady_state, text_tokens
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.validity.evidence import RunEvidence, least_samples, percent
 from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
+UNCOUNTED = 0.01  # of the responses
 ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens requested
 IDS_OFF, TEXT_OFF = (0.01, 2), (0.1, 100)  # of the prompt: a share and tokens, both exceeded
 HELD, RATE = 0.95, 0.95  # of what was requested
@@ -20,6 +21,7 @@ LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
+THIN = 0.1  # of the samples of a point estimate
 _FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
 _KEEP_ALIVE = (
     "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
@@ -109,15 +111,35 @@ resent = note(
 
 
 @suspect(
+    "tokens-not-counted",
+    f"more than {percent(UNCOUNTED)} of the answers have no usage, their text could not be counted by a "
+    "tokenizer, and they do not end by length with as many messages as tokens were requested: their messages "
+    "were counted, and a message may carry several tokens",
+    "pass the model's own --tokenizer DIR (with the tokenizer extra: in the clone, .venv/bin/pip install "
+    "'.[tokenizer]'), or have the server send usage (a gateway must pass stream_options.include_usage on)",
+)
+def tokens_not_counted(run: RunEvidence) -> Evidence | None:
+    """Messages stand for tokens, of which they may carry several."""
+    metrics = run.metrics
+    if metrics.uncounted <= UNCOUNTED * metrics.completed:
+        return None
+    count = f"{metrics.uncounted} of {metrics.completed} responses have no usage"
+    if not metrics.streamed:
+        return f"{count}: their tokens are not known and count 0"
+    return f"{count}: their messages were counted, so TPOT and tok/s are of messages, not of tokens"
+
+
+@suspect(
     "answer-lengths",
     "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
-    f"{percent(ANSWER_OFF)} on average (by usage, else by messages); a server that honours it is exact",
-    "check that the server honours ignore_eos, and that prompt and answer fit its context (--max-model-len)",
+    f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
+    "it is exact",
+    "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
+    "prompt and answer fit its context (--max-model-len)",
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
     """Answers do not have the length they were made to have."""
-    # Without usage, messages are counted: too few are a truncated answer, or tokens that were not counted.
-    return _answers(run, 1 - ANSWER_OFF, 1 + ANSWER_OFF, counted=True) if run.ignores_eos else None
+    return _answers(run, 1 - ANSWER_OFF, 1 + ANSWER_OFF) if run.ignores_eos else None
 
 
 @note(
@@ -127,25 +149,22 @@ def answer_lengths(run: RunEvidence) -> Evidence | None:
 )
 def early_ends(run: RunEvidence) -> Evidence | None:
     """Answers are shorter than the maximum, as they may be."""
-    return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf, counted=False)
+    return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf)
 
 
-def _answers(run: RunEvidence, low: float, high: float, counted: bool) -> Evidence | None:
+def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
     records = run.records
-    by_usage = records.usage > 0
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
-    comparable &= by_usage | counted
+    comparable &= ~text_tokens.uncounted(records)
     planned, received = records.planned_output[comparable], records.output_tokens[comparable]
     if not len(received) or low <= received.sum() / planned.sum() <= high:
         return None
     reasons = [records.finish_reasons[i] or "none" for i in np.flatnonzero(comparable).tolist()]
     ends = ", ".join(f"{reason} {reasons.count(reason)}" for reason in sorted(set(reasons)))
-    messages = int((comparable & ~by_usage).sum())
-    how = f"; {messages} of them without usage, so their messages were counted" if messages else ""
     return (
         f"{received.mean():.1f} tokens per answer, {planned.mean():.1f} requested "
         f"({percent(received.sum() / planned.sum())}), {int((received < planned).sum())} of {len(received)} "
-        f"shorter; finish reasons: {ends}{how}"
+        f"shorter; finish reasons: {ends}"
     )
 
 
@@ -248,26 +267,24 @@ def overload(run: RunEvidence) -> Evidence | None:
 
 @note(
     "thin-percentiles",
-    "a percentile q of fewer samples than ln 0.05 / ln q, the number that a 95 % upper bound needs "
-    "(P99: 299); a point estimate needs 1 / (1 - q) (P99: 100)",
+    f"a percentile q of fewer than {percent(THIN)} of the 1 / (1 - q) samples that a point estimate needs "
+    "(P99: 10 of 100): no sample is likely to lie near it; with fewer than ln 0.05 / ln q (P99: 299), a line "
+    "under the block has their number",
     "raise --num-prompts, or request lower --metric-percentiles",
 )
 def thin_percentiles(run: RunEvidence) -> Evidence | None:
-    """A percentile of too few samples."""
+    """A percentile of hardly any samples."""
     metrics, shown = run.metrics, run.facts.block().selected
     thin: dict[tuple[float, int], list[str]] = {}
     for key, distribution in metrics.selectable.items():
         for percentile in distribution.percentiles_ms if key in shown else ():
-            if 0 < distribution.n < least_samples(percentile)[1]:
+            if 0 < distribution.n < THIN * least_samples(percentile)[0]:
                 thin.setdefault((percentile, distribution.n), []).append(key.upper())
-    parts = []
-    for (percentile, n), names in thin.items():
-        point, bound = least_samples(percentile)
-        parts.append(
-            f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: "
-            f"a point estimate needs {point}, a 95 % upper bound {bound}"
-        )
-    return joined(parts)
+    return joined(
+        f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: a point estimate needs "
+        f"{least_samples(percentile)[0]}"
+        for (percentile, n), names in thin.items()
+    )
 
 
 @note(

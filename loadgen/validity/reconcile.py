@@ -104,7 +104,9 @@ def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
     if metrics.failed:
         return f"the server's tokens for the {metrics.failed} failed requests were not received"
     if metrics.counted_by_usage < metrics.completed:
-        return "without usage the client counts messages and planned prompts, not tokens"
+        return (
+            "without usage the client counts messages or encodes the text again, and counts planned prompts"
+        )
     if window.running_before or window.running_after or not window.settled:
         return "the server was not idle before or after the run, and its counters lag"
     if more:

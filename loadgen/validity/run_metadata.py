@@ -14,6 +14,7 @@ from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
 from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
+from loadgen.protocol.refusals import AdaptedField
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.server_settings import ServerSettings
 
@@ -82,6 +83,8 @@ class LateFacts(TypedDict, total=False):
     interrupted: bool
     signal: int
     stop_rule: str
+    reasoned: int
+    hidden_reasoning: int
     recovered: str
     journal_error: str
     throttled: tuple[str, ...]
@@ -109,16 +112,21 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     seed: int
     seed_chosen: bool
     repeat: int = 0
+    runs: int = 1  # with prompts of their own, of which this is one: --repeat
     plan_digest: str
     prompt_format: str
     ids_source: str = ""
     server: Server
     tokenizer: str | None = None
+    text_tokenizer: str = ""  # the directory of the tokenizer that counts answers without usage; "": none
     warmups: int = 0
     warmup_failures: int = 0
     client: Client
     environment: dict[str, str]
     ignore_eos_refused: bool = False  # the engine does not accept it, so it was not sent
+    adapted: tuple[AdaptedField, ...] = ()  # what the server refused of the requests as planned
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden_reasoning: int = 0  # answers whose reasoning was counted, and not streamed before the first token
     notes: tuple[str, ...] = ()
     cut_short: str = ""  # why the run ended early
     interrupted: bool = False

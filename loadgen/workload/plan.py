@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Chat, Completions, Dialect
+from loadgen.protocol.refusals import Adaptation
 from loadgen.protocol.sglang import Generate
 from loadgen.workload.arrival import NS_PER_S, Arrival, within
 from loadgen.workload.profile import Profile, check_body
@@ -28,7 +30,7 @@ from loadgen.workload.prompts import (
     parse_range_ratio,
 )
 from loadgen.workload.vllm_prompts import text_prompts
-from loadgen.workload.vocabulary import find_vocabulary
+from loadgen.workload.vocabulary import find_tokenizer, find_vocabulary
 
 _USUAL_S = 5  # of a request
 _SEED_BITS = 32
@@ -52,6 +54,8 @@ class ModelTarget(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     vocab_size: int | None = None
     endpoint: str | None = None  # None: the dialect's own path
+    prefix: str = "/v1"  # of that path, in place of its own
+    query: str = ""  # after it, or after the endpoint
 
 
 class Seed(msgspec.Struct, frozen=True):
@@ -80,6 +84,8 @@ class Plan(msgspec.Struct, frozen=True):
     fields: dict[str, Any]  # of every body, other than prompt and length
     ids_source: str = ""  # where token ids are drawn from; "" for text
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
+    tokenizer: str = ""  # that made the texts, where none was named
+    adaptation: Adaptation = Adaptation()  # what of the body is not as the profile has it
 
     def __len__(self) -> int:
         return len(self.prompts.input_lens)
@@ -100,6 +106,17 @@ class Plan(msgspec.Struct, frozen=True):
     def longest(self) -> int:
         """Tokens of the longest request, prompt and answer together."""
         return int((self.prompts.input_lens + self.prompts.output_lens).max())
+
+    def adapted(self, adaptation: Adaptation) -> Plan:
+        """The plan whose requests leave out or rename what a server refused; prompts and times stay."""
+        dialect = self.dialect.limited_by(adaptation.limit_field) if adaptation.limit_field else self.dialect
+        fields = adaptation.applied(self.fields)
+        return replace(self, dialect=dialect, fields=fields, adaptation=adaptation)
+
+    def refuses_ignore_eos(self, engine: Engine) -> bool:
+        """Whether the profile has ignore_eos and no request does, as the engine or this server refuses it."""
+        refused = not engine.takes_ignore_eos or "ignore_eos" in self.adaptation.left_out
+        return self.profile.ignore_eos and refused
 
     def payload(self, index: int) -> dict[str, Any]:
         """The JSON object of request `index`."""
@@ -156,10 +173,28 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     offsets_ns, count, schedule_notes = _schedule(profile, stream)
     ratios = parse_range_ratio(profile.range_ratio)
     shape = PromptShape(count, profile.input_len, profile.output_len, *ratios, profile.prefix_len)
-    prompts, source = _prompts(profile, subject, shape, stream, seed, isinstance(dialect, Chat))
+    form, source, tokenizer = _format(profile, subject, isinstance(dialect, Chat)), "", ""
+    prompts: Prompts
+    if form == "ids":
+        vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+        prompts, source = TokenIds(shape, vocabulary, stream), vocabulary.source
+    else:
+        tokenizer = _tokenizer(profile, subject)
+        prompts = _texts(form, profile, shape, stream, seed, tokenizer)
     fields, unsent = _fields(profile, subject.engine, dialect)
-    notes = (*schedule_notes, *unsent)
-    return Plan(profile, seed, prompts, offsets_ns, dialect, path, subject.model, fields, source, notes)
+    return Plan(
+        profile,
+        seed,
+        prompts,
+        offsets_ns,
+        dialect,
+        path,
+        subject.model,
+        fields,
+        ids_source=source,
+        notes=(*schedule_notes, *unsent),
+        tokenizer=tokenizer,
+    )
 
 
 def _schedule(profile: Profile, stream: RandomStream) -> tuple[Int64 | None, int, list[str]]:
@@ -184,9 +219,10 @@ def _schedule(profile: Profile, stream: RandomStream) -> tuple[Int64 | None, int
 def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     """The API that endpoint and backend name, with the engine's spelling of the length."""
     wanted = _BACKENDS.get(profile.backend)
-    path = subject.endpoint or _APIS[wanted or "/completions"]().path
+    own = _APIS[wanted or "/completions"]().path
+    path = subject.endpoint or (subject.prefix + own.removeprefix("/v1") if own.startswith("/v1") else own)
     path = path if path.startswith("/") else f"/{path}"
-    api = next((ending for ending in _APIS if path.endswith(ending)), None)
+    api = next((ending for ending in _APIS if path.partition("?")[0].endswith(ending)), None)
     if api is None:
         raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_APIS)}")
     if wanted not in (None, api):
@@ -195,33 +231,55 @@ def _dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
             "--endpoint, or pass --backend openai for the API of the endpoint"
         )
     if api == "/chat/completions" and subject.engine.max_tokens_field:
-        return Chat(limit_field=subject.engine.max_tokens_field), path
-    return _APIS[api](), path
+        return Chat(limit_field=subject.engine.max_tokens_field), path + subject.query
+    return _APIS[api](), path + subject.query
 
 
-def _prompts(
-    profile: Profile, subject: ModelTarget, shape: PromptShape, stream: RandomStream, seed: Seed, chat: bool
-) -> tuple[Prompts, str]:
-    """The prompts and where token ids come from.
+def _format(profile: Profile, subject: ModelTarget, chat: bool) -> str:
+    """The form of the prompts: ids where the API takes them, unless the profile names one.
 
-    A text format reproduces other clients' prompts, so a seed that the user chose goes to their
-    generator as it is; a drawn one is mixed with profile and repeat, as for ids.
+    Raises UsageError where the API does not take it.
     """
     takes_ids = subject.engine.takes_ids and not chat
     wanted = profile.prompt_format
-    if wanted == "auto":
-        wanted = "ids" if takes_ids else "text-vllm"
-    if wanted == "ids":
-        if not takes_ids:
-            who = "the chat API" if chat else subject.engine.name
-            raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
-        vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
-        return TokenIds(shape, vocabulary, stream), vocabulary.source
+    if wanted == "ids" and not takes_ids:
+        who = "the chat API" if chat else subject.engine.name
+        raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
+    return ("ids" if takes_ids else "text-vllm") if wanted == "auto" else wanted
+
+
+def _tokenizer(profile: Profile, subject: ModelTarget) -> str:
+    """The tokenizer that makes the texts: the one that was named, else the model's; raises UsageError."""
+    if subject.tokenizer is not None:
+        return subject.tokenizer
+    if (found := find_tokenizer(subject.model_root, subject.model)) is not None:
+        return str(found)
+    if profile.prompt_format != "auto":
+        what = f"--prompt-format {profile.prompt_format} sends text"
+    elif profile.backend == "openai-chat":
+        what = "--backend openai-chat sends text"
+    else:
+        what = f"{'the chat API' if subject.engine.takes_ids else subject.engine.name} takes text"
+    raise UsageError(
+        f"{what}, which needs a tokenizer, and none of {subject.model} is on this machine: pass --tokenizer "
+        "with a directory or a name of the Hugging Face Hub (the model's own, or one like it: usage then has "
+        "the server's count)"
+    )
+
+
+def _texts(
+    form: str, profile: Profile, shape: PromptShape, stream: RandomStream, seed: Seed, tokenizer: str
+) -> Prompts:
+    """Texts as other clients make them.
+
+    A seed that the user chose goes to their generator as it is; a drawn one is mixed with profile and repeat,
+    as for ids.
+    """
     if profile.num_prompts is None and shape.num_prompts == profile.most_prompts:
-        raise UsageError(f"--duration with {wanted} needs --num-prompts: texts are all built beforehand")
+        raise UsageError(f"--duration with {form} needs --num-prompts: texts are all built beforehand")
     own = seed.chosen and seed.repeat == 0 and stream.purpose == "measure"
     text_seed = seed.value if own else stream.key("text") % 2**_SEED_BITS
-    return text_prompts(wanted, shape, subject.tokenizer, text_seed), ""
+    return text_prompts(form, shape, tokenizer, text_seed)
 
 
 def _fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[str, Any], list[str]]:

@@ -26,7 +26,7 @@ from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds
 from loadgen.workload.paths import place
-from loadgen.workload.server_settings import ServerSettings, refusal, validated
+from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
@@ -256,15 +256,16 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     return table
 
 
-def load(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
-    """A shipped profile by name, or anyone's by path, with overrides; raises UsageError."""
+def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
+    """A shipped profile by name, or anyone's by path, with overrides, maybe typed; raises UsageError."""
     path = locate(name_or_path)
     table = read_toml(path)
     if overrides.get("duration") is not None:
         table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
-    return build({"name": path.stem, **table, **overrides}, str(path))
+    typed = overrides if flags else ()
+    return validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
 
 
-def build(table: Mapping[str, Any], origin: str = "the flags") -> Profile:
+def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
     return validated(Profile, table, origin)

@@ -17,7 +17,7 @@ from loadgen.workload.vocabulary import Vocabulary
 DIGESTED_PROMPTS = 64
 Purpose = Literal["measure", "warmup", "when"]
 _RATIO_RULE = (
-    "give a number from 0 (every length the same) to below 1, "
+    "give a number from 0 (every length the same; SGLang's 1.0) to below 1, "
     'or two such numbers as {"input": R, "output": R}'
 )
 

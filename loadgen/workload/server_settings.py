@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, TypeVar
@@ -14,6 +15,19 @@ from loadgen.workload.bounds import MOST_SEED, MOST_TOKENS, shown
 
 _MOST_GPUS = 1024
 Table = TypeVar("Table", bound=BaseModel)
+
+
+FLAGS = "the flags"  # as the origin of a table: the command line
+_FLAGS = {
+    **{
+        key: f"--random-{key.replace('_', '-')}"
+        for key in ("input_len", "output_len", "prefix_len", "range_ratio")
+    },
+    "arguments": "--server-args",
+    "environment": "--server-env",
+    "seed": "--server-seed",
+}
+_KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
 class ServerSettings(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
@@ -53,20 +67,30 @@ class ServerSettings(BaseModel, extra="forbid", frozen=True, strict=True, allow_
         return self.model_copy(update=given)
 
 
-def validated(kind: type[Table], table: Mapping[str, Any], origin: str) -> Table:
-    """What these keys make; raises UsageError that names each wrong key, an unknown one with the nearest."""
+def validated(kind: type[Table], table: Mapping[str, Any], origin: str, typed: Collection[str] = ()) -> Table:
+    """What these keys make; raises UsageError that names each wrong key, an unknown one with the nearest.
+
+    The `typed` keys were given as flags and are named so; all are where the origin is FLAGS.
+    """
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
-        raise refusal(error, origin, kind.model_fields) from None
+        raise refusal(error, origin, kind.model_fields, table if origin == FLAGS else typed) from None
 
 
-def refusal(error: ValidationError, origin: str, keys: Collection[str]) -> UsageError:
+def flag_of(key: str) -> str:
+    """The flag that gives a key of a profile or of a server's settings."""
+    return _FLAGS.get(key, f"--{key.replace('_', '-')}")
+
+
+def refusal(
+    error: ValidationError, origin: str, keys: Collection[str], typed: Collection[str] = ()
+) -> UsageError:
     """pydantic's error as ours."""
-    return UsageError("; ".join(_explain(item, origin, keys) for item in error.errors()))
+    return UsageError("; ".join(_explain(item, origin, keys, typed) for item in error.errors()))
 
 
-def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str:
+def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed: Collection[str]) -> str:
     place, inside = [str(part) for part in item["loc"]], ""
     if place[:1] == ["server"] and len(place) > 1:
         place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
@@ -74,4 +98,7 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str]) -> str
     if item["type"] == "extra_forbidden":
         return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
     why = item["msg"].lower().removeprefix("value error, ")
+    if key in typed:
+        why = _KEY.sub(lambda found: flag_of(found[0]) if found[0] in keys else found[0], why)
+        return f"{flag_of(key)} {shown(item['input'])}: {why}"
     return f"{origin}: {inside}{key} = {shown(item['input'])}: {why}"

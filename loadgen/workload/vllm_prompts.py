@@ -127,8 +127,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
         transformers = importlib.import_module("transformers")
     except ImportError:
         raise UsageError(
-            f"--prompt-format {prompt_format} needs transformers: "
-            "in the clone, .venv/bin/pip install '.[tokenizer]'"
+            f"texts ({prompt_format}) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
         ) from None
     finally:
         logging.disable(before)

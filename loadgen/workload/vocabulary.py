@@ -18,7 +18,10 @@ from loadgen.workload import model_files
 T = TypeVar("T")
 
 DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
+NOT_HERE = "neither a directory nor in the local Hugging Face cache"
+_ENDS = (".json", ".model", ".txt")  # of a tokenizer's and a model's files
 _OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
+_TOKENIZER = ("tokenizer.json", "vocab.json", *_OPAQUE)
 _LONGEST_NAME = 200  # characters of a name of the hub, which has 96
 _MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
 _MOST_IDS = 1 << 22  # the greatest id; the largest vocabulary has some 300 000
@@ -47,9 +50,9 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
 
     `tokenizer` and `model_root` are directories or names in the local Hugging Face cache; the network is
     never asked. Every bound that is known holds: a tokenizer's ids are cut to the model's vocabulary and
-    to `vocab_size`, since one id beyond it kills some servers. Raises UsageError where the directory
-    named by `tokenizer` is not readable as one; what is unusable about `model_root`, which the user may
-    never have typed, only goes into `source`.
+    to `vocab_size`, since one id beyond it kills some servers. Raises UsageError where the path given as
+    `tokenizer` does not exist, or is not readable as one; a name of the hub that is not in the cache, and
+    what is unusable about `model_root`, which the user may never have typed, only go into `source`.
     """
     if vocab_size is not None and vocab_size < 1:
         raise UsageError(f"--vocab-size {vocab_size}: give the number of token ids of the model, at least 1")
@@ -72,6 +75,15 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
         vocabulary = Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
     vocabulary = vocabulary or default_vocabulary()
     return Vocabulary(vocabulary.allowed, "; ".join([vocabulary.source, *missing]))
+
+
+def find_tokenizer(*models: str) -> Path | None:
+    """The directory of the first of these models, by path or name, that is on this machine with a tokenizer.
+
+    A name is looked up in the local Hugging Face cache; the network is never asked.
+    """
+    directories = (directory for model in models if (directory := locate(model)) is not None)
+    return next((at for at in directories if any((at / file).is_file() for file in _TOKENIZER)), None)
 
 
 def default_vocabulary() -> Vocabulary:
@@ -120,7 +132,7 @@ def locate(name: str) -> Path | None:
     path = Path(os.path.expanduser(name))
     if os.path.isdir(path):
         return path
-    if name.count("/") > 1 or name.startswith((".", "/", "~")) or len(name) > _LONGEST_NAME or "\0" in name:
+    if not _may_be_of_the_hub(name):
         return None
     home = os.getenv("HF_HOME") or f"{os.getenv('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     cache = Path(os.getenv("HF_HUB_CACHE") or f"{home}/hub").expanduser()
@@ -134,13 +146,45 @@ def locate(name: str) -> Path | None:
     return next((s for s in snapshots if any((s / file).is_file() for file in readable)), None)
 
 
+def _may_be_of_the_hub(name: str) -> bool:
+    return (
+        name.count("/") <= 1
+        and not name.startswith((".", "/", "~"))
+        and len(name) <= _LONGEST_NAME
+        and "\0" not in name
+    )
+
+
+def located_tokenizer(tokenizer: str) -> Path | None:
+    """The directory of a tokenizer; None for a name of the hub that is not in the local cache.
+
+    Raises UsageError for a path that does not exist, is a file, or holds nothing of a tokenizer or model.
+    """
+    directory, path = locate(tokenizer), os.path.expanduser(tokenizer)
+    if directory is None and os.path.exists(path):
+        raise UsageError(f"--tokenizer {tokenizer} is a file: name the directory that it is in")
+    if directory is None and not _may_be_of_the_hub(tokenizer):
+        raise UsageError(
+            f"--tokenizer {tokenizer}: there is no such directory; prompts of token ids, the default where "
+            "the API takes them, need none"
+        )
+    try:
+        files = None if directory is None else os.listdir(directory)
+    except OSError as error:
+        raise UsageError(f"--tokenizer {tokenizer} cannot be read: {error.strerror}") from None
+    if files is not None and not any(file.endswith(_ENDS) for file in files):
+        raise UsageError(
+            f"--tokenizer {tokenizer} holds no files of a tokenizer or a model: name the directory that does"
+        )
+    return directory
+
+
 def _of_tokenizer(tokenizer: str | None, vocab_size: int | None, missing: list[str]) -> Vocabulary | None:
     if tokenizer is None:
         return None
-    directory = locate(tokenizer)
+    directory = located_tokenizer(tokenizer)
     if directory is None:
-        where = "neither a directory nor in the local Hugging Face cache"
-        missing.append(f"--tokenizer {tokenizer} not found here: {where}")
+        missing.append(f"--tokenizer {tokenizer} not found here: {NOT_HERE}")
         return None
     try:
         return from_directory(directory, vocab_size)

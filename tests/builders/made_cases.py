@@ -103,7 +103,7 @@ def uncounted(rows: Rows, tokens: int) -> Rows:
         replace(row, arrival_ns=row.arrival_ns[:tokens], tokens=row.tokens[:tokens], output_tokens=tokens)
         for row in rows
     ]
-    return changed(short, usage=False)
+    return changed(short, usage=False, exact_tokens=False)
 
 
 def contradicted(reads: int) -> RunEvidence:

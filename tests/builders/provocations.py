@@ -19,7 +19,9 @@ import httpx
 import pytest
 
 from fakes.scripted_server import (
+    DONE,
     HEAD,
+    LAST,
     PATIENCE_S,
     Answer,
     Asked,
@@ -98,6 +100,13 @@ def hanging() -> AbstractContextManager[str]:
     """Twelve requests are answered; each other one gets one token and no end."""
     number, endless = count(1), Answer([HEAD, chunk(token())], End.HANG)
     return scripted(api(lambda _: stream(3, 0.02) if next(number) <= 12 else endless))
+
+
+def uncounted() -> AbstractContextManager[str]:
+    """Five messages of several words each, and no usage."""
+    events = [*[token("one two three") for _ in range(4)], token("four", "stop"), DONE]
+    pieces = [piece for event in events for piece in (0.02, chunk(event))]
+    return scripted(api(lambda _: Answer([HEAD, *pieces, LAST])))
 
 
 def metered(metrics: Callable[[int, int], bytes]) -> Server:

@@ -60,7 +60,8 @@ def reset(base_url: str, engine: Engine, busy_s: float = 0.0) -> str:
         pytest.param(
             SGLANG,
             UNAUTHORIZED,
-            "/flush_cache: refused (401): set OPENAI_API_KEY or pass --header 'Authorization=Bearer …'",
+            "/flush_cache needs an API key and none was sent (401): set OPENAI_API_KEY, or pass "
+            "--api-key-file FILE (--header for other schemes)",
             id="401",
         ),
         pytest.param(engines.UNKNOWN, OK, "unknown has no way to empty its cache", id="no way"),

@@ -340,7 +340,7 @@ def whole(body: bytes, status: str = "200 OK", kind: str = "application/json", m
     return head.encode() + body
 
 
-def api(answer: Callable[[Asked], Answer], owner: str = "someone") -> Callable[[Asked], Answer]:
+def api(answer: Callable[[Asked], Answer], owner: str = "llamacpp") -> Callable[[Asked], Answer]:
     """A script that is ready, serves the model `m`, and answers completions by another script."""
     card = b'{"data":[{"id":"m","owned_by":"%b","max_model_len":4096}]}' % owner.encode()
     known = {"GET /health": b"", "GET /v1/models": card, "GET /version": b'{"version":"1"}'}

@@ -47,8 +47,10 @@ def stored(name: str = "bench") -> dict[str, Any]:
     return found
 
 
-def report(capsys: pytest.CaptureFixture[str]) -> str:
-    return " ".join(capsys.readouterr().out.split())
+def report() -> str:
+    """The whole report of the one run, on one line."""
+    (path,) = Path("runs").glob("*-bench/report.txt")
+    return " ".join(path.read_text("utf-8").split())
 
 
 def test_one_server_serves_all_profiles_and_each_run_has_its_log(
@@ -78,14 +80,15 @@ def test_the_report_from_files_says_how_the_server_was_started(
     ports: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(INSTANT) == 0
+    (directory,) = Path("runs").glob("*-bench")
+    capsys.readouterr()
+    assert cli.main(["report", str(directory)]) == 0
     out = capsys.readouterr().out
+    assert out == (directory / "report.txt").read_text()
     line = " ".join(out.split())
     assert re.search(
         rf"started by command, ready after \d\.\d s: \S+ -m loadgen_servers\.engine .*{ports[0]} ", line
     )
-    (directory,) = Path("runs").glob("*-bench")
-    assert cli.main(["report", str(directory)]) == 0
-    assert out == capsys.readouterr().out + f"run directory: {directory}\n"
 
 
 def test_repeats_share_the_server_and_no_prompt(ports: list[int]) -> None:
@@ -94,11 +97,9 @@ def test_repeats_share_the_server_and_no_prompt(ports: list[int]) -> None:
     assert len(list(Path("runs").glob("*-bench*/server.log"))) == 2
 
 
-def test_where_an_engine_can_empty_its_cache_it_does_before_each_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_an_engine_can_empty_its_cache_it_does_before_each_run(tmp_path: Path) -> None:
     assert bench(launch_command(tmp_path, AS_VLLM)) == 0
-    assert "prefix cache: emptied before the run" in report(capsys)
+    assert "prefix cache: emptied before the run" in report()
     assert stored()["cache_reset"] == "emptied before the run"
 
 
@@ -107,21 +108,21 @@ def test_where_an_engine_can_empty_its_cache_it_does_before_each_run(
     [([], ""), (["--reset-cache"], "prefix cache: unknown has no way to empty its cache ")],
 )
 def test_an_engine_that_cannot_flush_its_cache_is_reported(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], told: str, tmp_path: Path
 ) -> None:
     assert bench(launch_command(tmp_path, HEALTHY), *words) == 0
-    said = report(capsys)
+    said = report()
     assert told in said
     assert ("prefix cache:" in said) is bool(told)
 
 
 def test_server_memory_is_measured_and_missing_sensors_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "gpus", lambda: Absent("no NVIDIA GPU here"))
     monkeypatch.setattr(discovery, "board", lambda root: None)
     assert bench(launch_command(tmp_path, HEALTHY)) == 0
-    said = report(capsys)
+    said = report()
     sensed = stored()["sensed"]
     assert sensed["rss"]["peak_bytes"] > 1 << 20
     assert sensed["energy"] is None
@@ -130,14 +131,14 @@ def test_server_memory_is_measured_and_missing_sensors_say_why(
 
 
 def test_the_gpus_of_this_machine_are_those_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "gpus", lambda: Gpus(RecordedNvml("h200")))
     assert bench(launch_command(tmp_path, HEALTHY)) == 0
     known = stored()
     assert "H200" in known["environment"]["gpu"]
     assert known["sensed"]["device"]["peak_bytes"] == 136_000_000_000
-    assert "less the 126.66 GiB in use before it" in report(capsys)
+    assert "less the 126.66 GiB in use before it" in report()
 
 
 def test_the_next_start_waits_until_the_gpus_memory_is_back(
@@ -158,14 +159,12 @@ def test_memory_that_does_not_come_back_is_not_waited_for_forever(
     assert bench(launch_command(tmp_path, HEALTHY), "--no-observe") == 0
 
 
-def test_nothing_is_observed_where_that_was_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_observed_where_that_was_asked_for(tmp_path: Path) -> None:
     assert bench(launch_command(tmp_path, HEALTHY), "--no-observe") == 0
     known = stored()
     assert (known["sensed"], known["window"]) == (None, None)
     assert "gpu" not in known["environment"]
-    assert "energy" not in report(capsys)
+    assert "energy" not in report()
 
 
 def unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +203,7 @@ def test_the_key_of_other_servers_is_not_sent_to_one_of_our_own(
     assert "authorization" not in capsys.readouterr().out.lower()
 
 
-def test_files_of_the_model_that_is_served_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_the_model_that_is_served_are_read(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     config = {"quantization_config": {"quant_method": "awq", "bits": 4}, "vocab_size": 100}
     (tmp_path / "model/config.json").write_text(json.dumps(config), "utf-8")
@@ -305,9 +302,7 @@ def contained(docker: Path, code: str, *words: str) -> int:
     return cli.main(["bench", "--quiet", "--launch-container", "IMAGE", *engine, *LOAD, *words])
 
 
-def test_an_engine_in_a_container_is_benchmarked_and_stopped_as_one(
-    docker: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_in_a_container_is_benchmarked_and_stopped_as_one(docker: Path) -> None:
     assert contained(docker, "Server(owner='vllm', model='org/m').serve()", "--context-len", "99") == 0
     known = stored()
     told = known["launched"]
@@ -315,7 +310,7 @@ def test_an_engine_in_a_container_is_benchmarked_and_stopped_as_one(
     assert told["owned"] == "the listening socket belongs to the process tree that was started"
     assert told["command"][-2:] == ["--max-model-len", "99"]
     assert known["sensed"]["rss"]["peak_bytes"] > 1 << 20
-    assert "Successful requests: 4" in report(capsys)
+    assert "Successful requests: 4" in report()
     assert {path.name for path in docker.iterdir()} == {"docker", "vllm"}  # and no container
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
+import rich.live
 
 from loadgen import clock
 from loadgen.metrics.record import Record
 from loadgen.session import progress as live
-from loadgen.session.progress import Display, Lines, Progress
+from loadgen.session.progress import Display, Lines, Progress, ProgressBar, Wait
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters
 
@@ -60,7 +65,7 @@ def test_every_figure_has_its_place(now: Clock) -> None:
     shown.line()
     shown.counters.publish(6, 3, 130)
     now.at_ns += SECOND
-    assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 100 tok/s · TTFT 30.0 ms · 7 s left")
+    assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 7 s left · 100 tok/s · TTFT 30.0 ms")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,10 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
         lines.show(shown)
         now.at_ns += SECOND // 2
     lines.close()
-    assert stream.getvalue().splitlines() == ["smoke: 0/10 done · 0 running"] * 2
+    assert stream.getvalue().splitlines() == [
+        "smoke: 0/10 done · 0 running · 10 s",
+        "smoke: 0/10 done · 0 running · 20 s",
+    ]
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
@@ -97,7 +105,7 @@ def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Cloc
         raise OSError(5, "Input/output error")
 
     for name in ("update", "stop"):
-        monkeypatch.setattr(bar.live, name, hung_up)
+        monkeypatch.setattr(rich.live.Live, name, hung_up)
     for _ in range(3):
         bar.show(progress(now))
     assert len(asked) == 1
@@ -109,3 +117,119 @@ def test_a_bar_shows_the_line_and_is_taken_away(capsys: pytest.CaptureFixture[st
     bar.show(progress(now))
     bar.close()
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "cut_after_s", "ending", "rest"),
+    [
+        (None, None, "", "30 s left"),
+        (5.0, None, "", "no more are sent: waiting for the last"),
+        (5.0, 35.0, "", "no more are sent: waiting for the last, 25 s at most"),
+        (20.0, None, "", "10 s left"),
+        (20.0, None, "the server has ended", "ending: the server has ended"),
+    ],
+)
+def test_what_is_left_is_time_or_the_last_answers(
+    duration_s: float | None, cut_after_s: float | None, ending: str, rest: str, now: Clock
+) -> None:
+    shown = Progress("smoke", 4, Counters(), duration_s, cut_after_s, ending, begin_ns=now())
+    shown.counters.publish(2, 1, 30)
+    now.at_ns += 10 * SECOND
+    assert shown.line() == f"smoke: 0/4 done · 1 running · {rest}"
+
+
+@pytest.mark.parametrize(
+    ("at_most_s", "after_s", "detail", "line"),
+    [
+        (None, 0, "", "settling"),
+        (3.0, 0, "", "settling · at most 3 s"),
+        (None, 61, "", "settling · 1:01"),
+        (600.0, 12, "", "settling · 12 s of at most 10:00"),
+        (600.0, 12, "2 run", "settling · 12 s of at most 10:00 · 2 run"),
+        (0.0, 1, "", "settling · 1 s"),
+    ],
+)
+def test_a_wait_says_for_what_and_how_long(
+    at_most_s: float | None, after_s: int, detail: str, line: str, now: Clock
+) -> None:
+    wait = Wait("settling", at_most_s, now(), lambda: detail)
+    now.at_ns += after_s * SECOND
+    assert (wait.line(), wait.share) == (line, None)
+
+
+class Hasty(Lines):
+    """Lines that wait for no second."""
+
+    first_s, every_s = 0.0, 0.001
+
+
+@pytest.mark.realtime
+def test_a_log_has_a_line_now_and_then_while_something_is_waited_for() -> None:
+    stream, counter = io.StringIO(), itertools.count()
+    with Hasty(stream).waiting("starting", 9.0, lambda: f"poll {next(counter)}"):
+        while stream.getvalue().count("\n") < 3:
+            time.sleep(0.001)
+    written = stream.getvalue()
+    last = [line.rpartition(" · ")[2] for line in written.splitlines()[:3]]
+    assert last == ["poll 0", "poll 1", "poll 2"]
+    assert [thread.name for thread in threading.enumerate() if thread.name == "waiting"] == []
+    assert stream.getvalue() == written
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_moment_leaves_no_line_and_no_thread(forks: bool) -> None:
+    stream = io.StringIO()
+    with pytest.raises(KeyError), Lines(stream).waiting("a moment", forks=forks):
+        raise KeyError
+    assert stream.getvalue() == ""
+    assert [thread.name for thread in threading.enumerate() if thread.name == "waiting"] == []
+
+
+def test_no_thread_runs_where_something_forks() -> None:
+    bar = ProgressBar()
+    with bar.waiting("measuring", 5.0, forks=True):
+        assert bar.live is not None
+        assert [thread.name for thread in threading.enumerate() if thread.name == "waiting"] == []
+    assert bar.live is None
+
+
+def test_a_line_of_a_log_has_80_columns_at_most(now: Clock) -> None:
+    stream = io.StringIO()
+    Lines(stream).show_wait(Wait("waiting for it: " + "not ready yet, " * 9, 600.0, now()))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "kind"),
+    [
+        (io.StringIO, "xterm", Lines),
+        (Terminal, "xterm", ProgressBar),
+        (Terminal, "dumb", Lines),
+        (Terminal, "unknown", Lines),
+    ],
+)
+def test_only_a_terminal_that_can_erase_has_a_bar(
+    stream: type[io.StringIO], term: str, kind: type[Display], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream())
+    monkeypatch.setenv("TERM", term)
+    assert type(live.display(quiet=False)) is kind
+
+
+def test_no_more_requests_run_than_may(now: Clock) -> None:
+    shown = progress(now)
+    shown.max_concurrency = 2
+    shown.counters.publish(9, 3, 0)
+    assert shown.line() == "smoke: 0/10 done · 2 running · 0 s left"
+    shown.max_concurrency = None
+    shown.ended = 5
+    assert shown.line() == "smoke: 5/10 done · 4 running · 0 s left"

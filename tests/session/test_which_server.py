@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 import loadgen
 from fakes.scripted_server import ScriptedServer, api, closed_port, stream
 from loadgen import cli
-from loadgen.session import attach, keywords, which_server
+from loadgen.session import keywords, which_server
 from loadgen.session.keywords import BenchOptions
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.options import Options, parse
@@ -136,7 +136,7 @@ def test_nothing_there_is_one_line_with_both_ways(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"loadgen: {url} is not ready: ")
-    assert said.err.endswith(f"{attach.NOTHING_THERE}\n")
+    assert said.err.endswith(f"{which_server.NOTHING_THERE}\n")
     assert said.err.count("\n") == 1
     assert not list(Path().rglob("*.json*"))
 

@@ -32,13 +32,28 @@ def names(case: RunEvidence) -> set[str]:
     [
         pytest.param(
             run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
-            "answer-lengths",
-            "2.0 tokens per answer, 11.0 requested (18.2 %), 320 of 320 shorter; finish reasons: length 320; "
-            "320 of them without usage, so their messages were counted",
+            "tokens-not-counted",
+            "320 of 320 responses have no usage: their messages were counted, so TPOT and tok/s are of "
+            "messages, not of tokens",
             id="without usage, by messages",
         ),
         pytest.param(
-            run(uncounted(closed(), OUTPUT), window=None), "answer-lengths", "", id="without usage, as asked"
+            run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
+            "answer-lengths",
+            "",
+            id="messages are no length",
+        ),
+        pytest.param(
+            run(uncounted(closed(), 2), {"stream": False}, window=None),
+            "tokens-not-counted",
+            "320 of 320 responses have no usage: their tokens are not known and count 0",
+            id="without usage, in one piece",
+        ),
+        pytest.param(
+            run(uncounted(closed(), OUTPUT), window=None),
+            "tokens-not-counted",
+            "",
+            id="without usage, as asked",
         ),
         pytest.param(
             run(None, {"extra_body": {"prompt": [7, 7, 7]}}),

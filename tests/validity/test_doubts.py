@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,13 +54,13 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "many-failures": (
         run(failed(5)),
         "64 of 320 requests failed (20 %): 64 × timeout",
-        {"thin-percentiles"},
+        set(),
     ),
     "tokens-far-off": (run(window=observed(generation_tokens=100)), "client 3520, server 100", set()),
     "interrupted": (
         run(failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True),
         "stopped by Ctrl-C: 256 of 320",
-        {"thin-percentiles"},
+        set(),
     ),
     "stopped-by-rule": (
         run(failed(100, FailureKind.CANCELLED), stop_rule="--max-duration 60 s: 4 requests were cut"),
@@ -77,6 +78,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "beyond-roofline": (
         run(ceiling=bound(400)),
         "10 ms per token (mean TPOT): reading 15.1 GB of weights in that time takes 1514 GB/s, 3.8 × the 400",
+        set(),
+    ),
+    "tokens-not-counted": (
+        run(changed(closed(), usage=False, exact_tokens=False, finish_reason="stop"), window=None),
+        "320 of 320 responses have no usage: their messages were counted",
         set(),
     ),
     "answer-lengths": (
@@ -210,9 +216,9 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "thin-percentiles": (
-        run(closed(requests=50), {"num_prompts": 50}, requests=50, window=None),
-        "P99 of TTFT, TPOT from 50 samples: a point estimate needs 100, a 95 % upper bound 299",
-        set(),
+        run(closed(requests=9), {"num_prompts": 9}, requests=9, window=None),
+        "P99 of TTFT, TPOT from 9 samples: a point estimate needs 100",
+        {"ramp-and-drain", "few-per-slot"},
     ),
     "ran-out": (
         run(None, {"duration": 100.0}),
@@ -227,7 +233,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "few-per-slot": (
         run(closed(requests=16), {"num_prompts": 16}, requests=16, window=None),
         "2 requests per slot",
-        {"thin-percentiles"},
+        set(),
     ),
 }
 
@@ -264,30 +270,25 @@ def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "counted", "doubts"),
+    ("every", "changes", "doubts"),
     [
-        (1, 2, {"answer-lengths"}),
-        (8, 2, {"answer-lengths"}),
-        (REQUESTS, 2, set()),  # one alone: the mean is off by less than 1 %
-        (8, OUTPUT, set()),
-        (1, -1, set()),  # not streamed: nothing was counted
+        (1, {"output_tokens": 2}, {"tokens-not-counted"}),
+        (8, {"output_tokens": 2}, {"tokens-not-counted"}),
+        (REQUESTS, {"output_tokens": 2}, set()),  # one alone
+        (1, {"output_tokens": -1}, {"tokens-not-counted"}),  # in one piece
+        # As many messages as tokens were requested, and that length was its end: a token each.
+        (1, {"finish_reason": "length"}, set()),
+        (1, {"finish_reason": "stop"}, {"tokens-not-counted"}),
+        (1, {"finish_reason": "stop", "exact_tokens": True}, set()),  # by token ids
+        (1, {"output_tokens": 2, "text_tokens": 2}, {"answer-lengths"}),  # by a tokenizer
+        (1, {"text_tokens": OUTPUT}, set()),
     ],
 )
-def test_answers_without_usage_are_as_long_as_their_messages(
-    every: int, counted: int, doubts: set[str]
+def test_messages_without_usage_are_no_tokens_unless_that_shows(
+    every: int, changes: dict[str, Any], doubts: set[str]
 ) -> None:
-    case = run(changed(closed(), every, usage=False, output_tokens=counted), window=None)
-    assert names(case) == doubts
-    evidence = BY_DOUBT["answer-lengths"].find(case) or ""
-    assert ("of them without usage" in evidence) == bool(doubts)
-
-
-def test_messages_that_were_counted_for_want_of_usage_are_said_to_be() -> None:
-    case = run(changed(closed(), 4, usage=False, output_tokens=2), window=None)
-    assert BY_DOUBT["answer-lengths"].find(case) == (
-        "8.8 tokens per answer, 11.0 requested (79.5 %), 80 of 320 shorter; finish reasons: length 320; "
-        "80 of them without usage, so their messages were counted"
-    )
+    changes = {"usage": False, "exact_tokens": False, **changes}
+    assert names(run(changed(closed(), every, **changes), window=None)) == doubts
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.metrics import steady_state
 from loadgen.protocol.layout import wrapped
 from loadgen.results import report, result_block
-from loadgen.results.report import SECTIONS, Section
+from loadgen.results.report import SECTIONS
+from loadgen.results.report_parts import ReportOptions, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.vllm_json import vllm_result
 from loadgen.telemetry import sensor_summary
@@ -135,8 +136,8 @@ FULL = Result(
 
 def parts(of: Result) -> dict[str, str]:
     """The lines of each section of a report."""
-    wanted = report.ReportOptions(explain=False, layout=result_block.layout(None))
-    return {section.name: "\n".join(report._made(section, of, wanted)) for section in SECTIONS}
+    wanted = ReportOptions(explain=False, layout=result_block.layout(None))
+    return {section.name: "\n".join(made(section, of, wanted).lines) for section in SECTIONS}
 
 
 def text(lines: dict[str, str]) -> str:

@@ -90,7 +90,7 @@ def test_a_certificate_that_signed_itself_is_said_to_be_so(tmp_path: Path) -> No
         access = ServerAddress(server.base_url)
         with pytest.raises(
             MeasureError,
-            match=r"no trusted authority has signed \(self.signed certificate\): name .* with --ca-cert",
+            match=r"is self-signed \(self.signed certificate\): name it with --ca-cert FILE, or .*--insecure",
         ):
             ServerProbe(access, access.tls()).ask("m", 0.0)
 

@@ -181,8 +181,30 @@ def test_settings_that_are_given_later_win(
 
 
 def test_settings_that_are_wrong_name_where_they_come_from() -> None:
-    with pytest.raises(UsageError, match="the flags: context_len = -1: input should be greater than"):
-        validated(ServerSettings, {"context_len": -1}, "the flags")
+    with pytest.raises(UsageError, match=r"mine\.toml: context_len = -1: input should be greater than"):
+        validated(ServerSettings, {"context_len": -1}, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("table", "reported"),
+    [
+        ({"input_len": 0}, "--random-input-len 0: input should be greater than"),
+        ({"max_concurrency": -1}, "--max-concurrency -1: input should be greater than"),
+        ({"duration": 5}, "--duration 5: needs --max-concurrency or --request-rate, else"),
+        ({"seed": -1}, "--server-seed -1: input"),
+    ],
+)
+def test_a_wrong_flag_is_named_as_it_is_typed(table: dict[str, object], reported: str) -> None:
+    kind: type[Profile | ServerSettings] = ServerSettings if "seed" in table else Profile
+    with pytest.raises(UsageError, match=f"^{reported}"):
+        validated(kind, table, "the flags")
+
+
+def test_a_key_of_a_file_and_a_flag_over_it_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("input_len = 0\n", "utf-8")
+    with pytest.raises(UsageError, match=r"mine\.toml: input_len = 0: .*; --random-output-len 0: "):
+        profile.load(str(path), {"output_len": 0}, flags=True)
 
 
 def test_flags_are_laid_over_the_file(tmp_path: Path) -> None:

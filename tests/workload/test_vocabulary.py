@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload.vocabulary import Vocabulary, find_vocabulary, from_directory
+from loadgen.workload.vocabulary import Vocabulary, find_vocabulary, from_directory, located_tokenizer
 
 DEFAULT = list(range(1000, 5000))
 
@@ -202,10 +203,10 @@ def test_the_first_source_that_is_there_and_every_bound_that_is_known(
             "neither a directory nor in the local Hugging Face cache",
         ),
         (
-            "/models/qwen3",
+            "org/name",
             "m",
             None,
-            "vocab_size 20 of m/config.json; --tokenizer /models/qwen3 not found here: "
+            "vocab_size 20 of m/config.json; --tokenizer org/name not found here: "
             "neither a directory nor in the local Hugging Face cache",
         ),
     ],
@@ -222,6 +223,36 @@ def test_the_source_says_where_the_ids_come_from(
     write(tmp_path / "t", tokenizer=bpe(30))
     write(tmp_path / "m", config={"vocab_size": 20})
     assert find_vocabulary(tokenizer, model, vocab_size).source == source
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "says"),
+    [
+        ("/no/such", "--tokenizer /no/such: there is no such directory"),
+        ("./no", "--tokenizer ./no: there is no such directory"),
+        ("~/no", "--tokenizer ~/no: there is no such directory"),
+        ("~nouser/t", "--tokenizer ~nouser/t: there is no such directory"),
+        ("models/org/name", "--tokenizer models/org/name: there is no such directory"),
+        ("t/tokenizer.json", "--tokenizer t/tokenizer.json is a file: name the directory"),
+        ("empty", "--tokenizer empty holds no files of a tokenizer or a model"),
+        ("pictures", "--tokenizer pictures holds no files of a tokenizer or a model"),
+    ],
+)
+def test_a_path_without_a_tokenizer_is_refused(
+    tokenizer: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t", tokenizer=bpe(30))
+    for name in ("empty", "pictures"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "pictures" / "a.png").touch()
+    with pytest.raises(UsageError, match=re.escape(says)):
+        find_vocabulary(tokenizer, None, None)
+
+
+def test_a_name_of_the_hub_that_is_not_here_may_exist_elsewhere() -> None:
+    assert located_tokenizer("org/name") is None
+    assert located_tokenizer("gpt2-of-no-one") is None
 
 
 def test_a_name_is_looked_up_in_the_local_cache_at_its_current_revision(empty_cache: Path) -> None:
@@ -259,7 +290,7 @@ def test_the_cache_is_where_the_environment_puts_it(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({}, "holds no tokenizer.json"),
+        ({}, "holds no "),
         ({"config": {"model_type": "qwen3"}}, "holds no tokenizer.json"),
         ({"tokenizer": '{"model": {"vocab": {"a": 0'}, "tokenizer.json: not JSON of the expected form"),
         ({"tokenizer": {"model": {"vocab": 3}}}, "tokenizer.json: not JSON of the expected form"),

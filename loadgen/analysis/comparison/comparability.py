@@ -78,7 +78,7 @@ def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.
             return None
         if isinstance(own, float) and isinstance(other, float) and abs(own - other) <= tolerance * abs(other):
             return None
-        return f"{form.format(_word(own))}, baseline {_word(other)}"
+        return f"{form.format(word(own))}, baseline {word(other)}"
 
     return find
 
@@ -111,9 +111,8 @@ def _shape(facts: Facts) -> Value:
 
 
 def _simulated(run: Reported) -> Value:
-    if run.simulated:
-        return "a simulation"
-    return "a real server" if run.run is not None or run.engine else None
+    """Refused, not marked: a preset's timing says nothing of a server, so neither may be called faster."""
+    return "a simulation" if run.simulated else "a real server"
 
 
 _much_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
@@ -129,17 +128,21 @@ def _speeds(pair: Pair) -> Evidence | None:
 
 def _request(pair: Pair) -> Evidence | None:
     """Keys of the profile that make a request another one."""
-    runs = [run.run for run in (pair.run, pair.baseline) if run.run is not None]
-    profiles = [run.facts.profile.model_dump(exclude=_OF_THEIR_OWN) for run in runs]
-    return _listed(*profiles) if len(profiles) == 2 else None
+    return _listed(request_keys(pair.run), request_keys(pair.baseline))
+
+
+def request_keys(run: Reported) -> dict[str, Any]:
+    """The keys of the profile that make a request what it is; empty if the run does not report them."""
+    return {} if run.run is None else run.run.facts.profile.model_dump(exclude=_OF_THEIR_OWN)
 
 
 def _server(pair: Pair) -> Evidence | None:
     """Settings that a server was given or reports, except those that are the checkpoint's own."""
-    return _listed(dict(_settings(pair.run)), dict(_settings(pair.baseline)))
+    return _listed(dict(server_settings(pair.run)), dict(server_settings(pair.baseline)))
 
 
-def _settings(run: Reported) -> Iterator[tuple[str, Any]]:
+def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
+    """What a server was given or reports, by name, except what is the checkpoint's own."""
     if run.run is None:
         return
     facts = run.run.facts
@@ -152,10 +155,11 @@ def _settings(run: Reported) -> Iterator[tuple[str, Any]]:
 
 def _listed(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None:
     apart = [key for key in own if key in other and own[key] != other[key]]
-    return rule.joined(f"{key} {_word(own[key])}, baseline {_word(other[key])}" for key in apart)
+    return rule.joined(f"{key} {word(own[key])}, baseline {word(other[key])}" for key in apart)
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """A value as marks and names of rows write it."""
     if isinstance(value, tuple):
         value = " ".join(map(str, value))
     if isinstance(value, float):

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from loadgen.analysis.comparison import groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
-from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions, Figure, Line
+from loadgen.analysis.comparison.model import ALONE, ComparedLoad, ComparisonOptions, Figure, Line
 from loadgen.analysis.comparison.rows import FIGURES, BaselineRuns, value_of
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
+from loadgen.results.load_table import SIMULATION
 from loadgen.roofline.models import suffix
 from loadgen.spelling import nearest
 from loadgen.validity.campaign_cell import FailedCell
@@ -188,9 +189,9 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
     """What holds for the whole table."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):
-        yield "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
+        yield SIMULATION
     if len(rows) == 1:
-        yield "one row under this load, nothing to compare it with: pass another run"
+        yield ALONE
     elif reference.missing:
         yield f"no verdicts: {reference.missing} ({baseline}); --baseline NAME chooses another"
     several = [line for line in rows if len(line.runs) > 1]

@@ -8,17 +8,23 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from loadgen.analysis.comparison import loads
 from loadgen.analysis.comparison.model import ComparedLoad, Line
 from loadgen.analysis.comparison.render import speed_up
 from loadgen.analysis.run_summary import Reported
 from loadgen.results.csv_text import csv_table
+from loadgen.results.load_table import LoadRow
 from loadgen.results.vllm_json import strict
 
 FORMAT = 1
+_LOAD = (
+    "requests", "duration_s", "input_len", "output_len", "max_concurrency", "request_rate_per_s", "shape",
+)  # fmt: skip
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
 CSV_COLUMNS = (
     "load", "checkpoint", "baseline", "figure", "headline", "runs", "units", "mean", "mean_low", "mean_high",
     "call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "answers", "failures",
+    "simulated", *_LOAD,
 )  # fmt: skip
 
 
@@ -31,8 +37,15 @@ def csv(comparisons: Sequence[ComparedLoad]) -> str:
 
 def json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
-    clean: dict[str, Any] = strict({"format": FORMAT, "comparisons": list(map(_comparison, comparisons))})
+    found = loads.swept(comparisons)
+    swept = {"rows": [_load_row(row) for row in found.rows], "notes": found.notes}
+    made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}
+    clean: dict[str, Any] = strict(made)
     return clean
+
+
+def _load_row(row: LoadRow) -> dict[str, Any]:
+    return {**asdict(row), "figures": {key: asdict(mean) for key, mean in row.figures.items()}}
 
 
 def _csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
@@ -45,6 +58,8 @@ def _csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
         "marks": "; ".join(line.marks),
         "answers": line.answers,
         "failures": "; ".join(line.failures),
+        "simulated": line.simulated,
+        **{key: getattr(comparison.load, key) for key in _LOAD},
     }
     if not line.summaries:
         yield about
@@ -86,14 +101,24 @@ def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
             for key, effect in line.effects.items()
         },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
-        **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures")},
+        **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},
         "runs": [_run(run) for run in line.runs],
     }
 
 
 def _run(run: Reported) -> dict[str, Any]:
-    keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
-    more = ("weight_bytes", "joules_per_token", "level", "doubts", "remarks")
+    keys = (
+        "name",
+        "source",
+        "told_by",
+        "engine",
+        "machine",
+        "power_mode",
+        "plan_digest",
+        "memory_bytes",
+        "simulated",
+    )
+    more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks")
     return {
         **{key: getattr(run, key) for key in (*keys, *more)},
         "started": None if run.started is None else run.started.isoformat(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import product
@@ -11,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadgen.analysis.comparison import distinctions
 from loadgen.analysis.run_summary import Load, Reported
 
-_LENGTH_TOLERANCE = 0.01
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
@@ -54,7 +53,7 @@ def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool
     `names` are the rows' of the runs, as `row_names` gives them.
     """
     by_load = []
-    loads: list[Sequence[int]] = [range(len(reported))] if one_load else [*_by_load(reported)]
+    loads: list[Sequence[int]] = [range(len(reported))] if one_load else _apart(reported, names)
     for members in loads:
         rows = grouped(members, lambda at: names[at])
         load = _described([reported[at].load for at in members])
@@ -65,38 +64,21 @@ def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool
 def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
     """The row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
 
-    Runs of one name that differ in client, machine, power mode, engine, simulated timing or label are rows
-    of their own: then that is what is compared.
+    Runs of one name that differ in server, client, machine, request or label are rows of their own, with the
+    words in which they differ: then that is what is compared.
     """
     plain = [_plain(run, by_server) for run in reported]
-    several = {}
+    names = list(plain)
     for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
-        values = ((apart, {apart(reported[at]) for at in places}) for apart in _APART)
-        several[name] = [apart for apart, different in values if len(different - {""}) > 1]
-    words = ([apart(run) for apart in several[name]] for name, run in zip(plain, reported, strict=True))
-    added = (", ".join(filter(None, own)) for own in words)
-    return [f"{name} ({own})" if own else name for name, own in zip(plain, added, strict=True)]
+        for at, row in zip(places, distinctions.names(name, [reported[at] for at in places]), strict=True):
+            names[at] = row
+    return names
 
 
 def _plain(run: Reported, by_server: bool) -> str:
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
-
-
-def _label(run: Reported) -> str:
-    return "" if run.run is None or run.cell is not None else run.run.facts.label or ""
-
-
-# What distinguishes rows of one name, if more than one value of it is reported.
-_APART: tuple[Callable[[Reported], str], ...] = (
-    lambda run: run.told_by,
-    lambda run: run.machine,
-    lambda run: run.power_mode,
-    lambda run: run.engine,
-    lambda run: run.simulated,
-    _label,
-)
 
 
 def _identity(run: Reported) -> object:
@@ -114,12 +96,39 @@ def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
     kept: list[list[int]] = []
     for members in sorted(by_key.values(), key=lambda members: not loads[members[0]].name):
         own = loads[members[0]]
-        alike = (group for group in kept if not own.name and _alike(loads[group[0]], own))
+        alike = (
+            group
+            for group in kept
+            if not own.name and distinctions.same_load(reported[members[0]], reported[group[0]], _KNOWN_ALIKE)
+        )
         if (joined := next(alike, None)) is None:
             kept.append(members)
         else:
             joined += members
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
+
+
+def _apart(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
+    """Places of the runs under each load: several of one name by themselves where a row was run under them.
+
+    A profile keeps its name whatever flags are laid over it. Where no row has two, the load stays one: its
+    rows are refused by what differs, which says more than two tables of a row each.
+    """
+    loads: list[Sequence[int]] = []
+    for members in _by_load(reported):
+        rows = grouped(members, lambda at: names[at]).values()
+        if all(distinctions.same_load(reported[at], reported[row[0]]) for row in rows for at in row):
+            loads.append(members)
+            continue
+        kept: list[list[int]] = []
+        for at in members:
+            alike = (own for own in kept if distinctions.same_load(reported[at], reported[own[0]]))
+            if (own := next(alike, None)) is None:
+                kept.append([at])
+            else:
+                own.append(at)
+        loads += kept
+    return loads
 
 
 def _key(run: Reported) -> Hashable:
@@ -135,25 +144,11 @@ def plain(load: str) -> str:
     return re.sub(r"[\s_-]*load$", "", load.lower()) or load
 
 
-def _alike(own_load: Load, other: Load) -> bool:
-    """Nothing that both report differs, prompt lengths by 1 % at most, and they share enough facts."""
-    equal = 0
-    for key in ("requests", "asked_output_len", "max_concurrency", "request_rate_per_s", "input_len"):
-        own, their = getattr(own_load, key), getattr(other, key)
-        if own is None or their is None:
-            continue
-        tolerance = _LENGTH_TOLERANCE if key == "input_len" else 0.0
-        if own != their and not (math.isfinite(their) and abs(own - their) <= tolerance * their):
-            return False
-        equal += 1
-    return equal >= _KNOWN_ALIKE
-
-
 def _described(loads: Sequence[Load]) -> Load:
     """The facts of the load, each from the first run that reports it."""
     keys = ("name", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency")
     facts: dict[str, Any] = {}
-    for key, load in product((*keys, "request_rate_per_s"), loads):
+    for key, load in product((*keys, "request_rate_per_s", "duration_s", "shape"), loads):
         if (value := getattr(load, key)) not in (None, ""):
             facts.setdefault(key, value)
     return Load(**facts)

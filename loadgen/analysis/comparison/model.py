@@ -11,8 +11,10 @@ from loadgen.analysis.comparison.campaigns import CampaignSettings
 from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
+from loadgen.results.load_table import marked_name
 
 MARGIN = 0.02  # within ± 2 % two speeds are one
+ALONE = "one row under this load, nothing to compare it with: pass another run"
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True):
@@ -110,6 +112,16 @@ class Line(msgspec.Struct, frozen=True):
     marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
     failures: tuple[str, ...] = ()  # cells that failed, and why
     answers: str = ""  # where those to the greedy prompts first differ from the baseline's
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the embedded engine answered any of its runs."""
+        return any(run.simulated for run in self.runs)
+
+    @property
+    def shown_name(self) -> str:
+        """The name as tables and charts have it, with a mark where no model ran."""
+        return marked_name(self.name, self.simulated)
 
 
 class ComparedLoad(msgspec.Struct, frozen=True):

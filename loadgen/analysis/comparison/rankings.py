@@ -61,7 +61,7 @@ def ranking(comparison: ComparedLoad) -> Table:
     body = []
     for rank, line in enumerate(ranked, 1):
         model, star = Model.named(checkpoint(line)), UNLIKE * unlike(comparison, line)
-        body.append((str(rank), f"{line.name}{star}", model.params, model.type, _shown(line, key)))
+        body.append((str(rank), f"{line.shown_name}{star}", model.params, model.type, _shown(line, key)))
     columns = [
         *(Column(name, name) for name in ("rank", "model", "params", "type")),
         Column(key, _label(key)),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from loadgen.analysis.comparison import rows
+from msgspec.structs import replace
+
+from loadgen.analysis.comparison import loads, rows
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
 from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped
 from loadgen.protocol.printable import printable
-from loadgen.results import speed_tables
+from loadgen.results import load_table, speed_tables
 from loadgen.results.speed_tables import Column, Table
 
 SIGNS = {
@@ -32,14 +34,23 @@ _BASELINE, _FAILED = "baseline", "failed"
 
 
 def text(comparisons: Sequence[ComparedLoad]) -> str:
-    """Every load's table and its notes, in 80 columns."""
-    return "\n\n".join("\n".join(_load_lines(comparison)) for comparison in comparisons) + "\n"
+    """One table of what has nothing to compare, then every load's own with its notes, in 80 columns."""
+    found = loads.swept(comparisons)
+    parts = [load_table.text(found.rows, found.notes).rstrip("\n")] if found.points else []
+    parts += ["\n".join(_load_lines(comparison)) for comparison in found.compared]
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown(comparisons: Sequence[ComparedLoad]) -> str:
-    """The same as Markdown: a table a load, its remarks and marks as a list."""
-    titles = [speed_tables.markdown_text(described(comparison.load)) for comparison in comparisons]
-    drawn = [speed_tables.markdown(_table(comparison)) for comparison in comparisons]
+    """The same as Markdown: tables, their remarks and marks as lists."""
+    found = loads.swept(comparisons)
+    titles, drawn = [], []
+    if found.points:
+        notes = tuple(map(printable, (*load_table.legend(found.rows), *found.notes)))
+        titles.append(speed_tables.markdown_text(load_table.title(found.rows) or load_table.UNNAMED))
+        drawn.append(speed_tables.markdown(replace(load_table.table(found.rows, narrow=False), notes=notes)))
+    titles += [speed_tables.markdown_text(described(comparison.load)) for comparison in found.compared]
+    drawn += [speed_tables.markdown(_table(comparison)) for comparison in found.compared]
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
@@ -49,12 +60,15 @@ def described(load: Load) -> str:
     ways = ((load.input_len, "in"), (asked, "out"))
     lengths = [f"{_count(tokens)} {way}" for tokens, way in ways if tokens is not None]
     parts = [" / ".join(lengths)] if lengths else []
-    if load.requests is not None:
+    if load.duration_s is not None:
+        parts.append(f"for {load.duration_s:g} s")
+    elif load.requests is not None:
         parts.append(counted(load.requests, "request"))
     if load.max_concurrency is not None:
         parts.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
     if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
         parts.append(f"{load.request_rate_per_s:g} requests/s")
+    parts += filter(None, [load.shape])
     if not parts:
         return load.name or UNKNOWN_LOAD
     return f"{load.name}: {', '.join(parts)}" if load.name else ", ".join(parts)
@@ -112,7 +126,7 @@ def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
 
 def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
     """The name with its speed-up and verdict; the figures below."""
-    left, right = middle_cut(line.name, _LONGEST_NAME), _verdict(comparison, line)
+    left, right = middle_cut(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
     yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
     cells = []
     for figure in _columns(comparison):
@@ -249,7 +263,7 @@ def _table(comparison: ComparedLoad) -> Table:
     columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
     body = []
     for line in comparison.lines:
-        cells = [line.name, *(_cell(figure, line) for figure in figures)]
+        cells = [line.shown_name, *(_cell(figure, line) for figure in figures)]
         cells += [_percent(line.roofline)] * _rooflines(comparison)
         body.append((*cells, multiplied(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]

@@ -30,7 +30,7 @@ FIGURES = (
 )
 BROKEN = "fast because broken?"
 UNLIKE_BASELINE = "unlike the baseline"
-_INVALID, _SUSPECT = "INVALID", "SUSPECT"
+INVALID, _SUSPECT = "INVALID", "SUSPECT"
 
 
 class BaselineRuns(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class BaselineRuns(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions) -> BaselineRuns:
         """Those of the baseline's runs that are not INVALID and are like the first of them."""
-        valid = [run for run in runs if run.level != _INVALID]
+        valid = [run for run in runs if run.level != INVALID]
         none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
         like, missing = (valid[0], "") if valid else (None, none)
         baseline = cls((), like, asked_output, ask, missing)
@@ -77,7 +77,7 @@ def line(
     name: str, runs: Sequence[Reported], reference: BaselineRuns, figures: Sequence[Figure], is_baseline: bool
 ) -> Line:
     """A row: figures over the runs that are used; where none can be, over all, without verdict."""
-    valid = [run for run in runs if run.level != _INVALID]
+    valid = [run for run in runs if run.level != INVALID]
     used = [run for run in valid if reference.takes(run)]
     shown = used or valid or list(runs)
     unlike = bool(valid and not used and not reference.missing)
@@ -161,8 +161,8 @@ def _marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
     """What a reader of the row must know, the gravest first."""
-    if bad := [run for run in runs if run.level == _INVALID]:
-        yield f"{_share(len(bad), len(runs))}{_INVALID}, left out: {_names(bad)}"
+    if bad := [run for run in runs if run.level == INVALID]:
+        yield f"{_share(len(bad), len(runs))}{INVALID}, left out: {_names(bad)}"
     if reference.like is not None:
         refused = UNLIKE_BASELINE if reference.ask.allow_unlike else "not compared"
         for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from loadgen.errors import UsageError
 from loadgen.results import report, result_block, run_directory
 from loadgen.results.printing import printed
+from loadgen.results.run_directory import Result
+from loadgen.results.screen import Screen
 from loadgen.roofline.flags import Flags
+from loadgen.session.followup import bounded
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, arguments
 from loadgen.workload.paths import place
@@ -54,9 +57,10 @@ def main(argv: Sequence[str]) -> int:
     asked = _asked(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = place(asked.places[0])
-    if len(asked.places) == 1 and not forms and (not first.exists() or run_directory.is_run(first)):
-        text = report.render(run_directory.load(first), explain=asked.explain, layout=asked.layout)
-        printed(text, sys.stdout)
+    alone = len(asked.places) == 1 and not forms and asked.baseline is None
+    if alone and (not first.exists() or run_directory.is_run(first)):
+        run = _rated(run_directory.load(first), _roofline_flags(asked))
+        printed(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
         return 0
     if asked.explain and not forms:
         raise UsageError("--explain is of one run: name its directory alone")
@@ -75,5 +79,14 @@ def _asked(argv: Sequence[str]) -> argparse.Namespace:
     if not asked.places:
         raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
     result_block.layout(asked.layout)
-    Flags(asked.hardware, asked.bandwidth, asked.model_config).check()
+    _roofline_flags(asked).check()
     return asked
+
+
+def _roofline_flags(asked: argparse.Namespace) -> Flags:
+    return Flags(asked.hardware, asked.bandwidth, asked.model_config)
+
+
+def _rated(run: Result, flags: Flags) -> Result:
+    """The run with the roofline of the machine and model that were named; itself where none was."""
+    return run if flags == Flags() else Result(run.facts.learned(bounded(run.facts, flags)), run.records)

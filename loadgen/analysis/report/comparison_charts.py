@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Figure, Line
@@ -28,7 +27,7 @@ def comparison(compared: ComparedLoad) -> Iterator[Panel]:
         if bars:
             yield _bars(f"bars-{figure.key}", figure.label, bars, _BETTER[figure.higher_is_faster])
     shares = tuple(
-        Bar(line.name, 100 * line.roofline, f"{100 * line.roofline:.0f} %", best=100.0)
+        Bar(line.shown_name, 100 * line.roofline, f"{100 * line.roofline:.0f} %", best=100.0)
         for line in compared.lines
         if line.roofline is not None
     )
@@ -46,7 +45,7 @@ def _bar(line: Line, figure: Figure) -> Bar:
     if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
         best = summary.mean * line.roofline
     mean, low, high = map(figure.scaled, (summary.mean, summary.low, summary.high))
-    return Bar(line.name, mean, text, low, high, best)
+    return Bar(line.shown_name, mean, text, low, high, best)
 
 
 def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
@@ -63,7 +62,8 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
 
 def distributions(compared: ComparedLoad) -> list[Panel]:
     """The latencies of the rows over one another, of those whose requests are known."""
-    groups = [(line.name, [run.run for run in line.runs if run.run is not None]) for line in compared.lines]
+    lines = ((line.shown_name, line.runs) for line in compared.lines)
+    groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]
     return list(run_charts.distributions(groups[:MOST_CURVES])) if groups else []
 
@@ -75,40 +75,80 @@ class Point(NamedTuple):
     ttft_ms: float
     speed: float  # output tokens a second of one answer: 1000 / TPOT
     label: str  # of the load
+    limit: float  # requests at a time
+    rate: float  # requests a second
+
+    @property
+    def pressure(self) -> float:
+        """The concurrency, or the request rate where that is what limits the load."""
+        return self.rate if math.isfinite(self.rate) else self.limit
 
 
-_SWEPT: tuple[tuple[str, str, str, Callable[[Point], float], bool], ...] = (
-    ("ttft", "TTFT", "mean TTFT, ms", lambda point: point.ttft_ms, True),
-    ("speed", "Tokens/s per request", "tokens/s per request", lambda point: point.speed, False),
-)  # key, title, unit, figure, and whether less of it is better
+class _Axes(NamedTuple):
+    """One picture of a sweep: a figure of its points over another."""
+
+    key: str
+    title: str
+    x_label: str
+    y_label: str
+    x: Callable[[Point], float]
+    y: Callable[[Point], float]
 
 
-def sweeps(reported: Sequence[Reported]) -> Iterator[Panel]:
-    """Latency against throughput, of each checkpoint that was run under at least two loads of one shape."""
+_THROUGHPUT_LABEL = "output tokens/s, all requests"
+_SWEPT = (
+    _Axes("ttft", "TTFT against throughput", _THROUGHPUT_LABEL, "mean TTFT, ms",
+          lambda point: point.throughput, lambda point: point.ttft_ms),
+    _Axes("speed", "Tokens/s per request against throughput", _THROUGHPUT_LABEL, "tokens/s per request",
+          lambda point: point.throughput, lambda point: point.speed),
+)  # fmt: skip
+_LIMITED = _Axes("throughput", "Throughput against concurrency", "concurrency", _THROUGHPUT_LABEL,
+                 lambda point: point.pressure, lambda point: point.throughput)  # fmt: skip
+_FALLING = {"ttft": True, "speed": False}  # whether less of the figure is better, where points beat others
+
+
+def sweeps(
+    reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
+) -> Iterator[Panel]:
+    """Latency against throughput, and throughput against load, of what was run under several of one shape.
+
+    `named` gives the row of a run: what is no repeat of it has another.
+    """
     keys = (_THROUGHPUT, _TTFT, _TPOT)
     timed = [run for run in reported if all((run.figure(key) or 0.0) > 0 for key in keys)]
-    for shape, runs in grouped(timed, _shape).items():
+    for number, (shape, runs) in enumerate(grouped(timed, _shape).items(), 1):
         points = {
             name: _points(group)
-            for name, group in grouped(runs, lambda run: run.name).items()
+            for name, group in grouped(runs, named).items()
             if len({_pressure(run.load) for run in group}) > 1
         }
         if not points:
             continue
-        named = dict(list(points.items())[:MOST_CURVES])
-        lengths = f"About {shape[0]:g} tokens in and {shape[1]:g} out" if all(shape) else "Unknown lengths"
-        caption = f"{lengths}; labels are the concurrency, or requests/s."
-        if len(points) > len(named):
-            caption += f" {len(named)} of {len(points)} checkpoints are drawn."
-        stem = f"{shape[0]:.0f}-{shape[1]:.0f}"
-        for name, title, unit, figure, falling in _SWEPT:
-            panel = _sweep(f"sweep-{name}-{stem}", f"{title} against throughput", named, figure, falling)
-            yield replace(panel, y_label=unit, caption=caption + panel.caption)
+        drawn = dict(list(points.items())[:MOST_CURVES])
+        known = f"About {shape[0]:g} tokens in and {shape[1]:g} out"
+        lengths = known if shape[0] and shape[1] else "Unknown lengths"
+        about = ", ".join(filter(None, (lengths, shape[2])))
+        caption = f"{about}; labels are the concurrency, or requests/s."
+        if len(points) > len(drawn):
+            caption += f" {len(drawn)} of {len(points)} checkpoints are drawn."
+        stem = f"{shape[0]:.0f}-{shape[1]:.0f}" + f"-{number}" * bool(shape[2])
+        for axes in (*_SWEPT, *_load_axes(drawn)):
+            yield _sweep(axes, stem, drawn, caption)
 
 
-def _shape(run: Reported) -> tuple[float, float]:
-    """Lengths alike to a tenth: the server may count a token or two more; 0 without one."""
-    return (float(f"{run.load.input_len or 0:.2g}"), float(f"{run.load.output_len or 0:.2g}"))
+def _load_axes(points: Mapping[str, Sequence[Point]]) -> Iterator[_Axes]:
+    """Throughput over what limits the load, where that is one thing: the concurrency, or the rate."""
+    every = [point for curve in points.values() for point in curve]
+    if all(math.isfinite(point.limit) and math.isinf(point.rate) for point in every):
+        yield _LIMITED
+    elif all(math.isfinite(point.rate) for point in every):
+        yield _LIMITED._replace(title="Throughput against request rate", x_label="requests/s asked")
+
+
+def _shape(run: Reported) -> tuple[float, float, str]:
+    """Lengths to a tenth, since a server may count a token or two more, 0 if unknown; and how they vary."""
+    load = run.load
+    return float(f"{load.input_len or 0:.2g}"), float(f"{load.output_len or 0:.2g}"), load.shape
 
 
 def _pressure(load: Load) -> tuple[float, float]:
@@ -126,51 +166,49 @@ def _points(runs: Sequence[Reported]) -> list[Point]:
             float(np.mean([run.figure(key) or 0.0 for run in group])) for key in (_THROUGHPUT, _TTFT, _TPOT)
         )
         label = f"{rate:g}/s" if math.isfinite(rate) else f"{limit:g}" if math.isfinite(limit) else "all"
-        points.append(Point(throughput, ttft_ms, 1e3 / tpot_ms, label))
+        points.append(Point(throughput, ttft_ms, 1e3 / tpot_ms, label, limit, rate))
     return points
 
 
-def _sweep(
-    key: str,
-    title: str,
-    points: Mapping[str, Sequence[Point]],
-    figure: Callable[[Point], float],
-    falling: bool,
-) -> Panel:
-    """Curves of a figure over throughput; a point that another beats in both is hollow."""
-    sign = -1.0 if falling else 1.0
-    every = [(point.throughput, sign * figure(point)) for curve in points.values() for point in curve]
+def _sweep(axes: _Axes, stem: str, points: Mapping[str, Sequence[Point]], caption: str) -> Panel:
+    """Curves of one figure over another; a point that another beats in both is hollow."""
+    sign = -1.0 if _FALLING.get(axes.key) else 1.0
+    every = [(axes.x(point), sign * axes.y(point)) for curve in points.values() for point in curve]
+    every *= axes.key in _FALLING
     curves = tuple(
         Curve(
             name,
-            np.array([point.throughput for point in curve]),
-            np.array([figure(point) for point in curve]),
+            np.array([axes.x(point) for point in curve]),
+            np.array([axes.y(point) for point in curve]),
             CurveStyle.JOINED,
             tuple(point.label for point in curve),
-            tuple(_beaten(point.throughput, sign * figure(point), every) for point in curve),
+            tuple(_beaten(axes.x(point), sign * axes.y(point), every) for point in curve),
         )
         for name, curve in points.items()
     )
     rows = tuple(
-        (name, point.label, f"{point.throughput:,.1f}", f"{figure(point):,.2f}")
+        (name, point.label, f"{axes.x(point):,.1f}", f"{axes.y(point):,.2f}")
         for name, curve in points.items()
         for point in curve
     )
-    hollow = any(any(curve.hollow) for curve in curves)
-    caption = " Another point is better in both than a hollow one." if hollow else ""
-    numbers, x_label = FigureTable(("", "load", "tokens/s", "figure"), rows), "output tokens/s, all requests"
-    return Panel(key, title, x_label, curves=curves, caption=caption, numbers=numbers)
+    if any(any(curve.hollow) for curve in curves):
+        caption += " Another point is better in both than a hollow one."
+    numbers = FigureTable(("", "load", axes.x_label, axes.y_label), rows)
+    return Panel(f"sweep-{axes.key}-{stem}", axes.title, axes.x_label, axes.y_label, curves, caption=caption,
+                 numbers=numbers)  # fmt: skip
 
 
 def _beaten(x: float, y: float, every: Iterable[tuple[float, float]]) -> bool:
     return any(a >= x and b >= y and (a, b) != (x, y) for a, b in every)
 
 
-def ladders(reported: Sequence[Reported]) -> Iterator[Panel]:
+def ladders(
+    reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
+) -> Iterator[Panel]:
     """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
-    for name, runs in grouped(timed, lambda run: run.name).items():
+    for name, runs in grouped(timed, named).items():
         by_length = grouped(runs, lambda run: float(run.load.input_len or 0))
         if len(by_length) > 1:
             lengths = sorted(by_length)

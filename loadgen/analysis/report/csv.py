@@ -14,7 +14,7 @@ _LEFT = (
     "name", "load", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency",
     "request_rate_per_s", "campaign", "server", "repeat", "start", "engine", "machine", "power_mode",
     "started", "told_by", "source", "level", "doubts", "memory_bytes", "weight_bytes",
-    "joules_per_token", "plan_digest",
+    "joules_per_token", "plan_digest", "duration_s", "shape", "simulated",
 )  # fmt: skip
 
 

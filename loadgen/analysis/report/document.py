@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.analysis.comparison import memory_fit, rankings
+from loadgen.analysis.comparison import loads, memory_fit, rankings
 from loadgen.analysis.comparison.model import ComparedLoad
 from loadgen.analysis.comparison.render import described
 from loadgen.analysis.report import comparison_charts, formatting
+from loadgen.analysis.report.load_section import LoadSection, load_section
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.report.run_section import Account, account
 from loadgen.analysis.run_summary import Reported
@@ -37,8 +38,9 @@ class Document(msgspec.Struct, frozen=True):
 
     title: str
     subtitle: tuple[str, ...]
+    loads: LoadSection | None  # what was run under several loads, or has nothing to be compared with
     compared: tuple[Compared, ...]
-    sweeps: tuple[Panel, ...]
+    sweeps: tuple[Panel, ...]  # pictures of loads that have no table
     fits: Table | None  # which checkpoint goes into which memory
     accounts: tuple[Account, ...]
     levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
@@ -63,9 +65,13 @@ def document(
     accounts = tuple(
         account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
     )
+    swept = loads.swept(comparisons)
+    named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
+    pictures = _sweeps(reported, named)
+    section = load_section(swept, pictures)
     shown = [
         comparison
-        for comparison in comparisons
+        for comparison in swept.compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     levels = Counter(run.level for run in reported if run.level)
@@ -74,12 +80,22 @@ def document(
         subtitle=_subtitle(reported),
         compared=tuple(_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
         fits=memory_fit.fits(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
-        sweeps=(*comparison_charts.sweeps(reported), *comparison_charts.ladders(reported)),
+        loads=section,
+        sweeps=() if section is not None else pictures,
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
         failures=tuple(failures),
         errors=tuple(errors),
     )
+
+
+def _sweeps(reported: Sequence[Reported], named: Mapping[int, str]) -> tuple[Panel, ...]:
+    """Pictures of load and of input lengths, a curve a row."""
+
+    def row(run: Reported) -> str:
+        return named.get(id(run), run.name)
+
+    return (*comparison_charts.sweeps(reported, row), *comparison_charts.ladders(reported, row))
 
 
 def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:

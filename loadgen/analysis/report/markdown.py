@@ -24,6 +24,9 @@ def render(document: Document) -> str:
     if document.simulated:
         verdicts.append("SIMULATED: the embedded engine answered, no model ran")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
+    if document.loads is not None:
+        lines += [f"## {_cell(document.loads.title)}", "", *_words(document.loads.words)]
+        lines += [*(f"- {_cell(note)}" for note in document.loads.notes), ""]
     for part in document.compared:
         lines += _compared(part)
     if document.fits is not None:
@@ -43,7 +46,7 @@ def _compared(part: Compared) -> Iterator[str]:
         effect = line.effects.get(comparison.headline)
         if effect is not None:
             lead = _cell(formatting.lead(comparison, line))
-            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.name)}: {lead}"
+            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.shown_name)}: {lead}"
         for remark in (*formatting.marks(comparison, line), *filter(None, [line.answers]), *line.failures):
             yield f"- {_cell(line.name)}: {_cell(remark)}"
     for sentence, names in formatting.common(comparison).items():
@@ -66,7 +69,7 @@ def _compared(part: Compared) -> Iterator[str]:
 
 
 def _row(comparison: ComparedLoad, line: Line, roofline: bool) -> list[str]:
-    name = f"{_cell(line.name)} (baseline)" if line.name == comparison.baseline else _cell(line.name)
+    name = _cell(line.shown_name) + " (baseline)" * (line.name == comparison.baseline)
     cells = [name, *(_figure(line, figure) for figure in comparison.figures)]
     cells += [f"{100 * line.roofline:.0f} %" if line.roofline is not None else "–"] * roofline
     return [*cells, str(len(line.runs))]

@@ -75,7 +75,8 @@ class _Given:
         """Every panel with its file's stem."""
         compared = [(part.anchor, (*part.bars, *part.distributions)) for part in self.document.compared]
         accounts = [(account.anchor, account.drawn) for account in self.document.accounts]
-        for parts in (compared, [("", self.document.sweeps)], accounts):
+        loads = self.document.sweeps if self.document.loads is None else self.document.loads.pictures
+        for parts in (compared, [("", loads)], accounts):
             for anchor, panels in parts:
                 for panel in panels:
                     yield (f"{anchor}-{panel.key}" if len(parts) > 1 else panel.key), panel

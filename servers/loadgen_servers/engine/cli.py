@@ -90,6 +90,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="loadgen engine",
+        usage="%(prog)s [--preset NAME] [--port PORT] [FLAG ...]",
         description="A simulated LLM server: continuous batching in real time, on published step times.",
         allow_abbrev=False,
     )

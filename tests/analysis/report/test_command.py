@@ -53,6 +53,17 @@ def test_one_run_is_printed_as_ever(runs: Path, capsys: pytest.CaptureFixture[st
         assert capsys.readouterr().out == expected + "\n"
 
 
+def test_the_machine_that_is_named_is_that_of_one_run_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_runs.keep(made_runs.run(model="Qwen/Qwen3-8B"), tmp_path)
+    shown = {}
+    for gb_per_s in ("100", "200"):
+        assert cli.main(["report", str(tmp_path), "--bandwidth", gb_per_s]) == 0
+        (shown[gb_per_s],) = re.findall(r"roofline: ([\d.]+) tok/s at best", capsys.readouterr().out)
+    assert float(shown["200"]) == pytest.approx(2 * float(shown["100"]), rel=0.01)
+
+
 def test_several_are_compared(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(runs)]) == 0
     several = capsys.readouterr().out

@@ -59,11 +59,14 @@ def test_others_results_have_no_distributions() -> None:
 
 def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
     runs = [at("m", 8, 400.0, 50.0, 20.0), at("m", 1, 90.0, 20.0, 10.0), at("m", 8, 420.0, 60.0, 20.0)]
-    ttft, speed = comparison_charts.sweeps(runs)
+    ttft, speed, throughput = comparison_charts.sweeps(runs)
     assert ttft.curves[0].x.tolist() == [90.0, 410.0]
     assert ttft.curves[0].y.tolist() == [20.0, 55.0]
     assert ttft.curves[0].labels == ("1", "8")
     assert speed.curves[0].y.tolist() == [100.0, 50.0]
+    assert (throughput.title, throughput.x_label) == ("Throughput against concurrency", "concurrency")
+    assert (throughput.curves[0].x.tolist(), throughput.curves[0].y.tolist()) == ([1.0, 8.0], [90.0, 410.0])
+    assert not any(throughput.curves[0].hollow)
 
 
 def test_a_point_that_is_beaten_in_both_is_empty() -> None:
@@ -93,6 +96,25 @@ def test_rates_are_named_as_rates() -> None:
     assert next(iter(comparison_charts.sweeps(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
 
 
+def test_throughput_is_over_the_rate_where_that_limits_all() -> None:
+    rates = [at("m", None, 9.0 * rate, 20.0, 10.0, request_rate_per_s=rate) for rate in (1.0, 2.5)]
+    assert [panel.title for panel in comparison_charts.sweeps(rates)][2:] == [
+        "Throughput against request rate"
+    ]
+    mixed = [*rates, at("m", 8, 400.0, 50.0, 20.0)]
+    assert len(list(comparison_charts.sweeps(mixed))) == 2
+
+
+def test_rows_that_are_no_repeats_are_curves_of_their_own() -> None:
+    runs = [at("m", n, 100.0 * n + k, 10.0, 10.0) for n in (1, 2) for k in (0, 1)]
+    named = {id(run): f"m ({place % 2})" for place, run in enumerate(runs)}
+    ttft = next(iter(comparison_charts.sweeps(runs, lambda run: named[id(run)])))
+    assert [(curve.name, curve.x.tolist()) for curve in ttft.curves] == [
+        ("m (0)", [100.0, 200.0]),
+        ("m (1)", [101.0, 201.0]),
+    ]
+
+
 def test_other_lengths_are_another_sweep() -> None:
     short = [at("m", n, 100.0 * n, 10.0, 10.0) for n in (1, 2)]
     long = [
@@ -101,7 +123,8 @@ def test_other_lengths_are_another_sweep() -> None:
         for n in (1, 2)
     ]  # fmt: skip
     assert [panel.key for panel in comparison_charts.sweeps([*short, *long])] == [
-        "sweep-ttft-100-10", "sweep-speed-100-10", "sweep-ttft-4000-10", "sweep-speed-4000-10",
+        "sweep-ttft-100-10", "sweep-speed-100-10", "sweep-throughput-100-10",
+        "sweep-ttft-4000-10", "sweep-speed-4000-10", "sweep-throughput-4000-10",
     ]  # fmt: skip
 
 

@@ -1,0 +1,112 @@
+"""Short lines: what a short report has of a section, in a line: what a person compares at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from loadgen.endpoint import answer_check
+from loadgen.metrics.steady_state import Steady
+from loadgen.results.run_directory import Result
+from loadgen.roofline import bound
+from loadgen.validity import reconcile, run_roofline
+
+_GIB = 1 << 30
+
+
+def load(result: Result, options: object) -> Iterator[str]:
+    """How many requests were under way, and how soon each was sent."""
+    metrics, profile = result.metrics, result.facts.profile
+    closed = profile.max_concurrency is not None and not math.isfinite(profile.request_rate)
+    of = f" of {profile.max_concurrency}" if closed else ""
+    what = "turnaround" if closed else "send delay"
+    sent = f"; {what} {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
+    yield f"concurrency: {metrics.mean_concurrency:.2f} on average{of}{sent}"
+
+
+def client(result: Result, options: object) -> Iterator[str]:
+    """What timed the tokens, and how true it is where that was measured."""
+    health, facts = result.metrics.health, result.facts
+    if facts.client.segments:
+        clock = "a kernel timestamp for each TCP segment"
+    elif health.unstamped_reads < health.reads:
+        clock = f"kernel timestamps, read lag {health.lag_mean_ms:.2f} ms mean"
+    else:
+        clock = "user-space timestamps"
+    error, measured = "", facts.calibration
+    if measured is not None:
+        gap_ms, ttft_ms = measured.gap.p99_us / 1000, measured.ttft.p99_us / 1000
+        error = f"; error P99: ITL {gap_ms:.2f}, TTFT {ttft_ms:.2f} ms"
+    yield f"client: {facts.client.transport}, {clock}{error}"
+
+
+def steady(result: Result, options: object) -> Iterator[str]:
+    """The throughput while the load was held, where it was."""
+    part = result.steady
+    if isinstance(part, Steady) and part.whole:
+        span = f"{part.begin_s:.1f} to {part.end_s:.1f} s, {100 * part.share:.0f} % of the run"
+        yield f"steady state: {part.output_throughput_per_s:.1f} tok/s ({span})"
+
+
+def server_reported(result: Result, options: object) -> Iterator[str]:
+    """Whether the server's counters agree with the client's figures, and its TTFT and ITL."""
+    window, metrics = result.facts.window, result.metrics
+    if window is None or window.error or window.reset:
+        return
+    differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
+    agree = f"differ from the client's ({', '.join(differing)})" if differing else "agree with the client's"
+    pairs = (("TTFT", window.ttft, metrics.ttft), ("ITL", window.itl, metrics.token_time))
+    means = [
+        f"mean {name} {theirs.mean_ms:.2f} ms (client {ours.mean_ms - theirs.mean_ms:+.2f})"
+        for name, theirs, ours in pairs
+        if theirs is not None and ours.n
+    ]
+    yield "; ".join([f"server's counters {agree}", *means[:1]])
+
+
+def roofline(result: Result, options: object) -> Iterator[str]:
+    """How much of what the machine could decode at best was reached, where that is known."""
+    ceiling = result.facts.ceiling
+    step = ceiling and bound.decode(ceiling, *run_roofline.figures(result.facts, result.metrics))
+    if ceiling and step:
+        best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
+        share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
+        yield f"roofline: {share} ({reached:,.0f} of {best:,.0f} tok/s)"
+
+
+def sensors(result: Result, options: object) -> Iterator[str]:
+    """GPU memory, energy and heat, where they were read."""
+    sensed = result.facts.sensed
+    if sensed is None:
+        return
+    parts = []
+    if (memory := sensed.server or sensed.device) is not None:
+        parts.append(f"{memory.peak_bytes / _GIB:.2f} GiB at peak")
+    if sensed.energy is not None:
+        parts.append(f"{sensed.energy.mean_w:,.0f} W mean")
+    if (each := sensed.joules_per_token(result.metrics.total_output_tokens)) is not None:
+        parts.append(f"{each:,.3f} J per output token")
+    if sensed.held_back:
+        parts.append(f"throttled: {', '.join(sensed.held_back)}")
+    if parts:
+        yield f"GPU: {', '.join(parts)}"
+
+
+def broken_answers(result: Result, options: object) -> Iterator[str]:
+    """What is wrong with the greedy answers, where they were asked for."""
+    fingerprint = result.facts.fingerprint
+    if fingerprint is not None:
+        yield from (line for line in answer_check.lines(fingerprint)[1:])
+
+
+def unavailable(result: Result, options: object) -> Iterator[str]:
+    """What is not known on this machine, in one line, each with the way to it."""
+    facts, sensed = result.facts, result.facts.sensed
+    absent = {
+        "server's counters": facts.window is not None and bool(facts.window.error),
+        "client error (`loadgen selftest`)": facts.calibration is None,
+        "roofline (--hardware)": facts.ceiling is None and bool(facts.no_ceiling),
+        "GPU sensors": sensed is not None and not (sensed.gpus or sensed.energy),
+    }
+    if names := [name for name, missing in absent.items() if missing]:
+        yield f"not known: {', '.join(names)}"

@@ -1,0 +1,101 @@
+"""Distinctions: repeats are runs of one server, load and request; what differs names the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import made_runs
+from builders.comparison_samples import HIGH, run
+from loadgen.analysis.comparison import distinctions, groups
+from loadgen.analysis.run_summary import Load, Reported
+from loadgen.validity.run_metadata import Server
+from loadgen.workload import profile
+
+KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
+
+
+def ours(**changes: Any) -> Reported:
+    """A run of ours with keys of its profile, or facts, changed."""
+    facts = {key: changes.pop(key) for key in ("server", "warmups", "label") if key in changes}
+    made = made_runs.run(profile=profile.build({**KEYS, **changes}), **facts)
+    return made_runs.reported(made, "m")
+
+
+def at(url: str, simulated: str = "") -> Server:
+    return Server(url=f"{url}/v1/completions", engine="vLLM", version="1", model="m", simulated=simulated)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ({}, {}, ["m", "m"]),
+        ({}, {"temperature": 0.7}, ["m (temperature not given)", "m (temperature 0.7)"]),
+        ({}, {"stream": False}, ["m (streamed)", "m (not streamed)"]),
+        ({}, {"warmups": 4}, ["m (not warmed up)", "m (warmed up)"]),
+        ({"label": "x"}, {"label": "y"}, ["m (x)", "m (y)"]),
+        (
+            {"server": at("http://h:8000")}, {"server": at("http://h:8001")},
+            ["m (h:8000)", "m (h:8001)"],
+        ),
+        (
+            {"server": at("http://h:4321", "instant")}, {"server": at("http://h:5432", "instant")},
+            ["m", "m"],
+        ),
+    ],
+)  # fmt: skip
+def test_runs_that_are_no_repeats_are_rows_of_their_own(
+    first: dict[str, Any], second: dict[str, Any], names: list[str]
+) -> None:
+    assert groups.row_names([ours(**first), ours(**second)]) == names
+
+
+UNNAMED = replace(HIGH, name="", asked_input_len=2048)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"seed": 3}, True),
+        ({"input_len": 1900.0}, True),  # drawn: the requested length is the same
+        ({"asked_input_len": None}, True),
+        ({"asked_input_len": None, "input_len": 1900.0}, False),
+        ({"asked_input_len": 1024}, False),
+        ({"max_concurrency": 16}, False),
+        ({"max_concurrency": None}, False),  # of ours: no limit
+        ({"request_rate_per_s": 4.0}, False),
+        ({"requests": 50}, False),
+        ({"requests": 50, "duration_s": 10.0}, True),  # sent for a time
+        ({"asked_output_len": 64}, False),
+        ({"shape": "range ratio 0.5"}, False),
+    ],
+)
+def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str, Any], same: bool) -> None:
+    one, other = run("a", 1.0, UNNAMED), run("a", 1.0, replace(UNNAMED, **change))
+    assert distinctions.same_load(one, other) is same
+
+
+def tables(loads: list[tuple[str, Load]]) -> list[dict[str, int]]:
+    reported = [run(name, 1.0 + number, load) for number, (name, load) in enumerate(loads)]
+    found = groups.groups(reported, groups.row_names(reported))
+    return [{name: len(of) for name, of in group.rows.items()} for group in found]
+
+
+EIGHT, SIXTEEN = HIGH, replace(HIGH, max_concurrency=16)
+
+
+@pytest.mark.parametrize(
+    ("loads", "found"),
+    [
+        ([("a", EIGHT), ("a", SIXTEEN), ("a", EIGHT)], [{"a": 2}, {"a": 1}]),
+        ([("a", EIGHT), ("b", EIGHT), ("a", SIXTEEN), ("b", SIXTEEN)], [{"a": 1, "b": 1}] * 2),
+        ([("a", EIGHT), ("b", SIXTEEN)], [{"a": 1, "b": 1}]),  # refused by the concurrency
+    ],
+)
+def test_flags_over_a_profile_make_another_load(
+    loads: list[tuple[str, Load]], found: list[dict[str, int]]
+) -> None:
+    assert tables(loads) == found

@@ -1,0 +1,61 @@
+"""Load section: one table of every load and its pictures, in HTML and Markdown."""
+
+from __future__ import annotations
+
+from builders import made_runs
+from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.model import ComparisonOptions
+from loadgen.analysis.report import html, markdown
+from loadgen.analysis.report.document import Document, document
+from loadgen.analysis.report.formatting import Number
+from loadgen.analysis.run_summary import Reported
+
+
+def several(*models: str) -> list[Reported]:
+    return [
+        made_runs.reported(made_runs.run(concurrency=n, seed=n + 10 * at, model=model), model)
+        for at, model in enumerate(models)
+        for n in (1, 2, 4)
+    ]
+
+
+def made(reported: list[Reported]) -> Document:
+    return document(reported, compare(reported, ComparisonOptions()))
+
+
+def test_a_row_a_load_and_a_picture_of_load() -> None:
+    found = made(several("m"))
+    assert found.loads is not None
+    assert (found.compared, found.sweeps) == ((), ())
+    assert [row[:2] for row in found.loads.figures.rows] == [("m", "1"), ("m", "2"), ("m", "4")]
+    entry = found.loads.figures.rows[0][found.loads.figures.titles.index("TTFT ms")]
+    assert isinstance(entry, Number)
+    run = next(account.reported for account in found.accounts if account.reported.load.max_concurrency == 1)
+    assert entry.value == run.figure("mean_ttft_ms")
+    assert [panel.title for panel in found.loads.pictures] == [
+        "TTFT against throughput",
+        "Tokens/s per request against throughput",
+        "Throughput against concurrency",
+    ]
+
+
+def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
+    found = made(several("m", "n"))
+    assert found.loads is not None
+    assert [row[0] for row in found.loads.figures.rows] == ["m"] * 3 + ["n"] * 3
+    assert [curve.name for curve in found.loads.pictures[2].curves] == ["m", "n"]
+    assert len(found.compared) == 3
+
+
+def test_one_run_has_no_table_of_loads() -> None:
+    assert made(several("m")[:1]).loads is None
+
+
+def test_page_and_markdown_hold_the_table_once() -> None:
+    found = made(several("m"))
+    page, text = html.render(found), markdown.render(found)
+    assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
+    assert page.count("<h4>Throughput against concurrency</h4>") == 1
+    assert '<section id="sweeps">' not in page
+    assert "## made: 64 in / 16 out, 24 requests" in text
+    assert text.count("| m | 4 | ") == 1

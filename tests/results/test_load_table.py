@@ -1,0 +1,110 @@
+"""Load table: a row a load, with the columns in which the rows differ."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from loadgen.results import load_table
+from loadgen.results.load_table import LoadRow, Mean
+
+
+def row(**changes: Any) -> LoadRow:
+    keys = {"name": "m", "input_len": 64.0, "output_len": 16.0, "requests": 32, "concurrency": 4}
+    return LoadRow(**{**keys, "figures": {"output_throughput": Mean(100.0)}, **changes})
+
+
+def titles(*rows: LoadRow) -> list[str]:
+    return [column.title for column in load_table.table(rows).columns]
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({}, ["conc."]),
+        ({"load": "high"}, ["load", "conc."]),
+        ({"input_len": 128.0}, ["in / out", "conc."]),
+        ({"requests": 64}, ["requests", "conc."]),
+        ({"duration_s": 10.0}, ["requests", "conc."]),
+        ({"shape": "range ratio 0.5"}, ["spread", "conc."]),
+        ({"rate_per_s": 2.5}, ["conc.", "asked req/s"]),
+        ({"runs": 3}, ["conc.", "runs"]),
+    ],
+)
+def test_a_column_is_shown_where_rows_differ_in_it(changes: dict[str, Any], columns: list[str]) -> None:
+    assert titles(row(), row(**changes)) == ["model", *columns, "tok/s"]
+
+
+def test_rates_alone_have_no_column_of_concurrency() -> None:
+    rows = [row(concurrency=None, rate_per_s=rate) for rate in (1.0, math.inf)]
+    assert titles(*rows) == ["model", "asked req/s", "tok/s"]
+    assert [cells[1] for cells in load_table.table(rows).body] == ["1", "inf"]
+
+
+def test_failed_requests_are_a_column_if_any_failed() -> None:
+    none, some = (row(figures={"failed": Mean(count)}) for count in (0.0, 3.0))
+    assert titles(none, none) == ["model", "conc."]
+    assert titles(none, some) == ["model", "conc.", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ({}, "64 in / 16 out, 32 requests"),
+        ({"load": "high"}, "high: 64 in / 16 out, 32 requests"),
+        ({"duration_s": 10.0}, "64 in / 16 out, for 10 s"),
+        ({"shape": "burstiness 0.5", "runs": 3}, "64 in / 16 out, 32 requests, burstiness 0.5, 3 runs each"),
+        ({"input_len": None, "output_len": None, "requests": None}, ""),
+    ],
+)
+def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: str) -> None:
+    assert load_table.title([row(**changes), row(**changes)]) == title
+    other = load_table.title([row(**changes), row(name="n", input_len=1.0, requests=1, concurrency=8)])
+    assert "64 in" not in other
+
+
+def test_numbers_of_a_column_have_the_same_decimals() -> None:
+    rows = [row(figures={"mean_ttft_ms": Mean(mean)}) for mean in (2.345, 11.5, 12345.6)]
+    assert [cells[-1] for cells in load_table.table(rows).body] == ["2.35", "11.50", "12345.60"]
+
+
+def test_an_interval_has_no_more_than_two_digits() -> None:
+    rows = [row(figures={"output_throughput": Mean(1234.5, half)}, runs=3) for half in (0.123, 45.6)]
+    assert [cells[-1] for cells in load_table.table(rows).body] == ["1234.5 ±0.1", "1234 ±46"]
+    assert load_table.legend(rows) == ["± half of the mean's 95 % confidence interval"]
+
+
+def test_what_ran_in_part_as_a_simulation_is_named() -> None:
+    rows = [row(), row(name="s", simulated=True)]
+    assert [each.shown_name for each in rows] == ["m", "s (SIMULATED)"]
+    assert load_table.legend(rows) == [f"s: {load_table.SIMULATION}"]
+
+
+def test_our_own_runs_are_rows_and_repeats_one() -> None:
+    runs = [made_runs.run(seed=1), made_runs.run(seed=2), made_runs.run(seed=3, concurrency=8)]
+    made, other = load_table.merged([load_table.of_run(run) for run in runs])
+    means = [run.metrics.ttft.mean_ms for run in runs]
+    assert (made.name, made.load, made.concurrency, made.runs) == ("org/m", "made", 4, 2)
+    assert (made.input_len, made.output_len, made.requests) == (64, 16, 24)
+    assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means[:2]) / 2)
+    assert made.figures["failed"].mean == 0
+    assert made.verdict == runs[0].verdict.level.value
+    assert (other.concurrency, other.runs, other.figures["mean_ttft_ms"]) == (8, 1, Mean(means[2]))
+
+
+def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
+    keys = [figure.key for figure in load_table.FIGURES if figure.key != "request_goodput"]
+    rows = [
+        row(
+            figures={key: Mean(123456.0, 12.0) for key in keys}, runs=n, input_len=1000.0 * n, verdict="VALID"
+        )
+        for n in (1, 2)
+    ]
+    lines = load_table.text(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "P50" not in " ".join(lines[:4])
+    assert "1000 / 16" in lines[5]
+    assert "median_ttft_ms" in [column.key for column in load_table.table(rows).columns]
