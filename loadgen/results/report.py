@@ -318,7 +318,7 @@ SECTIONS = (
         short=short_lines.roofline,
     ),
     Section("sensors", _sensed, room=Room.IF_ANY, short=short_lines.sensors),
-    Section("fingerprint", _fingerprint, room=Room.IF_ANY, short=short_lines.broken_answers),
+    Section("fingerprint", _fingerprint, room=Room.ALWAYS),
     Section("unavailable", _nothing, room=Room.IF_ANY, short=short_lines.unavailable),
     Section("more", _nothing, room=Room.ALWAYS, short=_more),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.endpoint import answer_check
 from loadgen.metrics.steady_state import Steady
 from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
@@ -90,13 +89,6 @@ def sensors(result: Result, options: object) -> Iterator[str]:
         parts.append(f"throttled: {', '.join(sensed.held_back)}")
     if parts:
         yield f"GPU: {', '.join(parts)}"
-
-
-def broken_answers(result: Result, options: object) -> Iterator[str]:
-    """What is wrong with the greedy answers, where they were asked for."""
-    fingerprint = result.facts.fingerprint
-    if fingerprint is not None:
-        yield from (line for line in answer_check.lines(fingerprint)[1:])
 
 
 def unavailable(result: Result, options: object) -> Iterator[str]:
