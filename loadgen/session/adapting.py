@@ -78,8 +78,8 @@ class Adapter(msgspec.Struct, frozen=True):
             if records.ok.any():
                 self.known[key] = before
             elif set(records.http_status.tolist()) <= {*REFUSING, *DENIED}:
-                self.known.pop(key, None)
-                asked = self.adapted(asked)
+                self.known[key] = self._learned(asked)
+                asked = asked.adapted(self.known[key])
             if asked.adaptation == before:
                 return outcome
 
@@ -91,10 +91,11 @@ class Adapter(msgspec.Struct, frozen=True):
         """
         key = _key(made)
         if key not in self.known:
-            self.known[key] = self._learned(made)
+            self.known[key] = self._learned(made, unnamed=True)
         return made.adapted(self.known[key])
 
-    def _learned(self, made: Plan) -> Adaptation:
+    def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
+        """As `adapted`; `unnamed`: raises also where the error names no field of the request."""
         one = made.profile.model_copy(update={"num_warmups": 1})
         asked = plan.warmup(one, self.subject, made.seed)
         adaptation = made.adaptation
@@ -108,8 +109,10 @@ class Adapter(msgspec.Struct, frozen=True):
                 break
             found = refusals.read(answer.body, refusals.paths(body))
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
-            if not fields:
+            if not fields and (found or unnamed):
                 raise self._unadaptable(found, trial, answer)
+            if not fields:
+                break
             for field in fields:
                 adaptation = adaptation.with_field(field)
                 _LOG.warning("%s: %s", field.why, field)

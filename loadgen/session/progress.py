@@ -270,8 +270,8 @@ class ProgressBar(_Visible):
 
         parts: list[Text | ProgressBar] = [Text(progress.line(), overflow="ellipsis", no_wrap=True)]
         if (share := progress.share) is not None:  # colour is for what is wrong
-            styles = ("dim", "none", "none")  # of what is left, of what is done, and of all of it
-            parts.append(ProgressBar(1.0, share, _BAR_WIDTH, False, *styles))
+            bar = ProgressBar(1.0, share, _BAR_WIDTH, style="dim", complete_style="none", finished_style="none")
+            parts.append(bar)
         try:
             self._on_screen().update(Group(*parts), refresh=True)
         except (OSError, ValueError):  # ValueError: the stream is closed

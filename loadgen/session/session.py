@@ -347,6 +347,7 @@ class Session(msgspec.Struct, frozen=True):
             seed=made.seed.value,
             seed_chosen=made.seed.chosen,
             repeat=made.seed.repeat,
+            runs=self.options.repeat,
             plan_digest=made.digest(),
             prompt_format=made.prompts.format,
             ids_source=made.ids_source,
