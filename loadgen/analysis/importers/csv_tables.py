@@ -32,7 +32,8 @@ def marked(head: bytes) -> bool:
     line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
     figures = (b"tok", b"ttft", b"speed", b"throughput")
     names = (b"model", b"name", b"checkpoint")
-    return any(name in line for name in names) and any(figure in line for figure in figures)
+    is_json = line[:1] in (b"{", b"[")
+    return not is_json and any(name in line for name in names) and any(figure in line for figure in figures)
 
 
 def is_ours(text: str) -> bool:

@@ -70,6 +70,13 @@ def test_answers_of_another_length_are_those_of_the_speed(form: str) -> None:
     assert run.figures["output_throughput"] == converted(speed, TOTAL, OUTPUT, 6144, 128)
 
 
+def test_a_request_s_json_is_no_sheet(tmp_path: Path) -> None:
+    (tmp_path / "a.request.json").write_text('{"model":"m","max_tokens":4}', "utf-8")
+    (tmp_path / "speeds.md").write_text(speed_tables.render(LADDER, "md"), "utf-8")
+    found = sources.read([str(tmp_path)])
+    assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: a.request.json",)
+
+
 @pytest.mark.parametrize("form", ["text", "md", "csv"])
 def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> None:
     timed = {"ttft_ms": Decimal("12.87"), "decode_tok_s": Decimal("130.78")}
