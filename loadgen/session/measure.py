@@ -179,7 +179,9 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
     tokenizer = watch.tokenizer if decoder.uncounted else None
-    revise, uncounted = text_tokens.revision(journal.parts(), tokenizer, options.keep_text)
+    counting = watch.display.waiting(f"counting the tokens of {decoder.uncounted} responses without usage")
+    with counting if tokenizer is not None else nullcontext():
+        revise, uncounted = text_tokens.revision(journal.parts(), tokenizer, options.keep_text)
     records = journal.records(spill, revise)
     return Outcome(records, health, ending.cut_short, ending.signal, rule, uncounted)
 
