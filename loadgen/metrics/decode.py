@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.metrics.arrivals import arrivals
+from loadgen.metrics.reasoning import Reasoning
 from loadgen.metrics.record import UNKNOWN, Record
 from loadgen.metrics.text_tokens import needs_text, written
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
@@ -27,7 +28,7 @@ _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no tim
 _MS_NS = 1e6
 # What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
-_TELLING = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.ABORTED)
+_TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
 
 
 class DecodedStream(msgspec.Struct, frozen=True):
@@ -65,6 +66,7 @@ class Decoder(msgspec.Struct, eq=False):
     planned: tuple[Int64, Int64] | None = None
     keep_uncounted: bool = False
     uncounted: int = 0  # answers whose text was kept for that
+    reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
         """The capture's Record.
@@ -146,14 +148,14 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
+        self.reasoning.note(messages, counted, summary.usage)
         return None, ended
 
     def _keeps(self, record: Record) -> bool:
         """Whether an answer's text is kept, because that was asked for or its tokens are to be counted."""
-        if self.keep_uncounted and needs_text(record):
-            self.uncounted += 1
-            return True
-        return self.keep_text
+        to_count = self.keep_uncounted and needs_text(record)
+        self.uncounted += to_count
+        return to_count or self.keep_text
 
     def _text(self, stream: DecodedStream, messages: int) -> str | None:
         """The text of a stream's first messages; None where they cannot be parsed one by one."""
@@ -333,7 +335,8 @@ def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
         why = error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
         status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
-        return Failure(FailureKind.HTTP_STATUS, f"{status}: {why}" if why else status)
+        kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.HTTP_STATUS
+        return Failure(kind, f"{status}: {why}" if why else status)
     if answer.malformed:
         return Failure(FailureKind.MALFORMED, answer.malformed)
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")

@@ -40,12 +40,25 @@ class PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: CountOrNone | None = None
 
 
+class CompletionDetails(msgspec.Struct, gc=False):
+    """Of `usage.completion_tokens`."""
+
+    reasoning_tokens: CountOrNone | None = None
+
+
 class Usage(msgspec.Struct, gc=False):
     """The server's own counts."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+    @property
+    def reasoned(self) -> bool:
+        """Whether some of the tokens are counted as reasoning."""
+        details = self.completion_tokens_details
+        return details is not None and (details.reasoning_tokens or 0) > 0
 
 
 class Timing(msgspec.Struct, gc=False):
@@ -79,6 +92,10 @@ class Choice(msgspec.Struct, gc=False):
     def content(self) -> str:
         """The text, reasoning and tool calls included."""
         raise NotImplementedError
+
+    def reasons(self) -> bool:
+        """Whether it carries reasoning, and no text of the answer itself."""
+        return False
 
 
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
@@ -211,6 +228,10 @@ class ChatChoice(Choice, gc=False):
         delta = self.delta or self.message or _NO_DELTA
         text = (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
         return text + delta.tool_text() if delta.tool_calls else text
+
+    def reasons(self) -> bool:
+        delta = self.delta or self.message or _NO_DELTA
+        return bool(delta.reasoning or delta.reasoning_content) and not delta.content
 
 
 class ChatMessage(Message, gc=False):

@@ -28,8 +28,8 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "pre
 # What keeps the workload what it is may be left out without asking; the rest ends the run with the advice.
 FIELDS: dict[str, Field] = {
     "ignore_eos": Field("pass --no-ignore-eos", "answers may end early"),
-    "stream_options": Field("pass --no-stream", _UNCOUNTED),
-    "stream_options.include_usage": Field("pass --no-stream", _UNCOUNTED),
+    "stream_options": Field("pass --disable-stream", _UNCOUNTED),
+    "stream_options.include_usage": Field("pass --disable-stream", _UNCOUNTED),
     "stream_options.continuous_usage_stats": Field(
         "leave out --continuous-usage", "tokens are counted once a response, by its usage"
     ),
@@ -41,7 +41,7 @@ FIELDS: dict[str, Field] = {
     "max_completion_tokens": Field("lower --random-output-len", instead="max_tokens"),
     "max_tokens": Field("lower --random-output-len", instead="max_completion_tokens"),
     "chat_template_kwargs": Field("leave out --chat-template-kwargs"),
-    "stream": Field("pass --no-stream"),
+    "stream": Field("pass --disable-stream"),
     "prompt": Field("check --prompt-format (text-vllm sends text) and --random-input-len"),
     "messages": Field("check --random-input-len"),
     "model": Field("check --model"),

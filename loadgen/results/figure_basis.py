@@ -12,6 +12,17 @@ from loadgen.validity.evidence import least_samples
 _UNITS = {"itl": "gaps", "token_time": "tokens"}  # of what is no latency of a request
 
 
+def reasoning_lines(shown: int, hidden: int, every: int) -> Iterator[str]:
+    """What the first token of N responses was, where some have reasoning: in `shown` that, else visible."""
+    if shown:
+        yield f"TTFT: to the first token of any kind; in {shown} of {every} responses that is reasoning"
+    if hidden:
+        yield (
+            f"TTFT: includes reasoning that is counted in usage and not streamed, in {hidden} of {every} "
+            "responses"
+        )
+
+
 def token_lines(metrics: Metrics, tokenizer: str) -> Iterator[str]:
     """How the tokens of the answers were counted, `tokenizer` being the directory of the one that counted."""
     unknown = "messages were counted instead" if metrics.streamed else "their tokens count 0"

@@ -114,7 +114,8 @@ def _prompts(facts: Facts) -> str:
         return "from --extra-body, the same in every request"
     if facts.prompt_format == "ids":
         return f"ids, random token ids of exactly the planned length, from {facts.ids_source}"
-    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer"
+    made = f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else ""
+    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer{made}"
 
 
 def _requests(facts: Facts) -> str:
@@ -173,6 +174,8 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TPOT and ITL need responses of more than one message: there were none"
     yield from figure_basis.percentile_lines(metrics, result.facts.block().selected)
     yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
+    facts = result.facts
+    yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, metrics.completed)
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
 
@@ -299,7 +302,7 @@ SECTIONS = (
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.IF_ANY),
-    Section("load", _load, room=Room.IF_ANY),
+    Section("load", _load, room=Room.IF_ANY, short=short_lines.load),
     Section("client", _client, room=Room.IF_ANY, short=short_lines.client),
     Section("calibration", _calibration),
     Section("notes", _notes),

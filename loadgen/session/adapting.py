@@ -24,7 +24,7 @@ from loadgen.protocol import refusals
 from loadgen.protocol.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
-from loadgen.session.progress import Display
+from loadgen.session.progress import Display, display
 from loadgen.session.signals import Interrupts
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan
@@ -45,6 +45,7 @@ class Adapter(msgspec.Struct, frozen=True):
     check_alive: Callable[[bool], None]  # raises ServerDied where the server that just failed has ended
     interrupts: Interrupts
     title: str  # of the display while the warm-up runs
+    quiet: bool = True
 
     def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
         """The plan as this server takes it, and what came of the warm-up.
@@ -77,8 +78,8 @@ class Adapter(msgspec.Struct, frozen=True):
             if records.ok.any():
                 self.known[key] = before
             elif set(records.http_status.tolist()) <= {*REFUSING, *DENIED}:
-                self.known.pop(key, None)
-                asked = self.adapted(asked)
+                self.known[key] = self._learned(asked)
+                asked = asked.adapted(self.known[key])
             if asked.adaptation == before:
                 return outcome
 
@@ -90,24 +91,28 @@ class Adapter(msgspec.Struct, frozen=True):
         """
         key = _key(made)
         if key not in self.known:
-            self.known[key] = self._learned(made)
+            self.known[key] = self._learned(made, unnamed=True)
         return made.adapted(self.known[key])
 
-    def _learned(self, made: Plan) -> Adaptation:
+    def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
+        """As `adapted`; `unnamed`: raises also where the error names no field of the request."""
         one = made.profile.model_copy(update={"num_warmups": 1})
         asked = plan.warmup(one, self.subject, made.seed)
         adaptation = made.adaptation
         for _ in range(_MOST_TRIALS):
             trial = asked.adapted(adaptation)
             body = trial.payload(0)
-            answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
+            with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
+                answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
             if answer.status not in REFUSING:
                 self._check(trial, answer)
                 break
             found = refusals.read(answer.body, refusals.paths(body))
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
-            if not fields:
+            if not fields and (found or unnamed):
                 raise self._unadaptable(found, trial, answer)
+            if not fields:
+                break
             for field in fields:
                 adaptation = adaptation.with_field(field)
                 _LOG.warning("%s: %s", field.why, field)

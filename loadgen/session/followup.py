@@ -56,6 +56,8 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "interrupted": outcome.interrupted,
             "signal": outcome.signal,
             "stop_rule": outcome.rule,
+            "reasoned": outcome.reasoned,
+            "hidden_reasoning": outcome.hidden,
             "requests": max(1, len(outcome.records) if planned is None else planned),
             "journal_error": journal_error,
             "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),

@@ -57,6 +57,8 @@ class Outcome(msgspec.Struct, frozen=True):
     signal: int = 0  # which one asked the run to stop; 0: none did
     rule: str = ""  # which rule to stop ended it, in words
     uncounted: str = ""  # why the tokens of answers without usage could not be counted
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden: int = 0  # answers whose reasoning was counted, and not streamed
 
     @property
     def interrupted(self) -> bool:
@@ -178,12 +180,25 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
-    tokenizer = watch.tokenizer if decoder.uncounted else None
-    counting = watch.display.waiting(f"counting the tokens of {decoder.uncounted} responses without usage")
-    with counting if tokenizer is not None else nullcontext():
-        revise, uncounted = text_tokens.revision(journal.parts(), tokenizer, options.keep_text)
-    records = journal.records(spill, revise)
-    return Outcome(records, health, ending.cut_short, ending.signal, rule, uncounted)
+    revise, uncounted = _revision(watch, decoder)
+    return Outcome(
+        journal.records(spill, revise),
+        health,
+        cut_short=ending.cut_short,
+        signal=ending.signal,
+        rule=rule,
+        uncounted=uncounted,
+        reasoned=decoder.reasoning.shown,
+        hidden=decoder.reasoning.hidden,
+    )
+
+
+def _revision(watch: Watch, decoder: Decoder) -> tuple[Callable[[Records], Records], str]:
+    """What counts the answers without usage in each part of the journal, and why it cannot."""
+    if not decoder.uncounted:
+        return text_tokens.revision((), None, decoder.keep_text)
+    with watch.display.waiting(f"counting the tokens of {decoder.uncounted} responses without usage"):
+        return text_tokens.revision(watch.journal.parts(), watch.tokenizer, decoder.keep_text)
 
 
 def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:

@@ -15,7 +15,8 @@ class FailureKind(StrEnum):
     CONNECT = "connect"  # no connection, or one refused or lost before the request was sent
     TIMEOUT = "timeout"  # --request-timeout passed
     STALL = "stall"  # --stall-timeout passed without a token (pings do not count)
-    HTTP_STATUS = "http-status"  # any status but 200
+    HTTP_STATUS = "http-status"  # any status but 200 and 429
+    RATE_LIMITED = "rate-limited"  # a 429: the server takes fewer requests or tokens a minute
     IN_BAND = "in-band-error"  # a `data: {"error": …}`, `event: error` or the like after a 200
     ABORTED = "aborted"  # a finish_reason such as abort, error, content_filter: the server ended it early
     TRUNCATED = "truncated"  # the stream ended before its end

@@ -134,7 +134,8 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
     f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
     "it is exact",
-    "check that the server honours ignore_eos, and that prompt and answer fit its context (--max-model-len)",
+    "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
+    "prompt and answer fit its context (--max-model-len)",
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
     """Answers do not have the length they were made to have."""

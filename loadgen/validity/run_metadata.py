@@ -83,6 +83,8 @@ class LateFacts(TypedDict, total=False):
     interrupted: bool
     signal: int
     stop_rule: str
+    reasoned: int
+    hidden_reasoning: int
     recovered: str
     journal_error: str
     throttled: tuple[str, ...]
@@ -123,6 +125,8 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     environment: dict[str, str]
     ignore_eos_refused: bool = False  # the engine does not accept it, so it was not sent
     adapted: tuple[AdaptedField, ...] = ()  # what the server refused of the requests as planned
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden_reasoning: int = 0  # answers whose reasoning was counted, and not streamed before the first token
     notes: tuple[str, ...] = ()
     cut_short: str = ""  # why the run ended early
     interrupted: bool = False

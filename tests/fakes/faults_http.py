@@ -152,7 +152,7 @@ STATUSES += [
     Fault(
         "429 with Retry-After",
         refused("429 Too Many", b'{"error":{"message":"slow down"}}', "retry-after: 7"),
-        fails(K.HTTP_STATUS, r"^429.*slow down.*retry.after\D{1,5}7|^429.*retry.after\D{1,5}7.*slow down"),
+        fails(K.RATE_LIMITED, r"^429.*slow down.*retry.after\D{1,5}7|^429.*retry.after\D{1,5}7.*slow down"),
     ),
     Fault("503 without a body", refused("503 Odd", b""), fails(K.HTTP_STATUS, "^503")),
     Fault("500 of blanks", refused("500 Odd", b"  \n "), fails(K.HTTP_STATUS, "^500")),

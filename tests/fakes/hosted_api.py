@@ -35,6 +35,7 @@ class HostedApi:
     text: Sequence[str] = ("Hello", " to", " you")
     reasoning: Sequence[str] = ()
     reasoning_name: str = "reasoning_content"
+    hidden: int = 0  # tokens of reasoning that are counted and not streamed
     usage: bool = True
     limit: int | None = None  # of completion requests; after them each is a 429
     more: str = "x-request-id: req_1\r\n"
@@ -91,7 +92,10 @@ class HostedApi:
         choices.append({**ending, "finish_reason": "length"})
         events: list[dict[str, Any]] = [{"choices": [choice]} for choice in choices]
         if self.usage and "stream_options" in body:
-            counts = {"prompt_tokens": 9, "completion_tokens": len(deltas) if self.chat else len(self.text)}
+            tokens = self.hidden + (len(deltas) if self.chat else len(self.text))
+            counts: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": tokens}
+            if self.hidden:
+                counts["completion_tokens_details"] = {"reasoning_tokens": self.hidden}
             events.append({"choices": [], "usage": counts})
         pieces = [chunk(b"data: %b\n\n" % msgspec.json.encode(event)) for event in events]
         return Answer([HEAD, *pieces, chunk(DONE), LAST])

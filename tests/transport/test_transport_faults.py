@@ -221,7 +221,8 @@ def test_how_long_to_wait_is_shown(status: str, more: str, detail: str, transpor
     answer = Answer([whole(b'{"error":{"message":"slow down"}}', status, more=more)])
     record = records(third(answer, transport))[1]
     assert record.failure is not None
-    assert (record.failure.kind, record.failure.detail) == (FailureKind.HTTP_STATUS, detail)
+    kind = FailureKind.RATE_LIMITED if detail.startswith("429") else FailureKind.HTTP_STATUS
+    assert (record.failure.kind, record.failure.detail) == (kind, detail)
 
 
 # Nobody waits for a stream that is looked at.

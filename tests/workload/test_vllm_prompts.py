@@ -236,7 +236,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError) as raised:
         load_tokenizer(str(PLAIN), "text-vllm-0.9")
     assert str(raised.value) == (
-        "--prompt-format text-vllm-0.9 needs transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
+        "texts (text-vllm-0.9) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
     )
 
 
