@@ -50,6 +50,7 @@ class Account(msgspec.Struct, frozen=True):
     environment: tuple[tuple[str, str], ...]
     text: str  # the report as text; of others' results the block
     latencies: FigureTable | None = None
+    not_checked: str = ""  # the checks that matter and could not be made
     thin: str = ""  # what to know of percentiles from few samples
     reconciled: FigureTable | None = None  # our figures and the server's
     best: tuple[str, ...] = ()  # what the machine could have done
@@ -120,6 +121,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     return {
         "cards": tuple(cards.of_run(run, metrics)),
         "latencies": (latencies := _latencies(run, metrics)),
+        "not_checked": ", ".join(run.verdict.not_checked),
         "thin": _thin(latencies),
         "reconciled": _reconciled(run),
         "doubts": tuple(rule.as_json(each) for each in findings if each.rule.code != _IN_ITS_COLUMN),

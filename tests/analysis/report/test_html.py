@@ -291,6 +291,13 @@ def test_a_percentile_of_few_requests_says_how_many() -> None:
     assert "thin-percentiles" not in page.partition("The report as text")[0]
 
 
+def test_what_was_not_checked_is_named() -> None:
+    page, _ = single()
+    assert '<p class="about">Not checked: roofline, self-test, repeats</p>' in page
+    others = Reported("m", {"output_throughput": 3.5}, Load(), "page.md#1")
+    assert "Not checked" not in hypertext.render(document([others]))
+
+
 def test_each_latency_is_explained_without_a_script() -> None:
     page, _ = single()
     asked = re.findall('<details class="what"><summary aria-label="What is (.*?)\\?"', page)
