@@ -251,7 +251,10 @@ def test_sglangs_own_api_takes_text_too() -> None:
 
 def test_chat_says_the_length_in_the_engines_own_word() -> None:
     pytest.importorskip("transformers")
-    for engine, word in ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_completion_tokens")):
+    vllm = by_owner("vllm")
+    assert vllm is not None
+    words = ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_tokens"), (vllm, "max_completion_tokens"))
+    for engine, word in words:
         subject = ModelTarget(engine, "m", tokenizer=TOKENIZER)
         assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
 
