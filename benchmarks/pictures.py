@@ -26,6 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen import cli
+from loadgen.protocol import layout
+from loadgen.results import report, run_directory
+from loadgen.results.screen import Screen, terminal_ink
 
 _ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -89,11 +92,14 @@ def main() -> int:
 
 
 def terminal(browser: Browser, run: Path) -> bytes:
-    """A PNG of what stood in the terminal: the command, and what it printed."""
+    """A PNG of what stood in the terminal: the command, and what it printed, in its colours."""
     command = json.loads((run / "result.json").read_bytes())["loadgen"]["command"]
+    directory = f"runs/{run.name}"
+    screen = Screen(layout.WIDTH, terminal_ink())
+    shown = report.short(run_directory.load(run), directory, screen=screen)
     console = Console(record=True, file=io.StringIO(), width=_COLUMNS)
     console.print(Text(f"$ {shlex.join(['loadgen', *command[1:]])}"))
-    console.print(Text((run / "report.txt").read_text("utf-8").rstrip()))
+    console.print(Text.from_ansi(f"{shown}\nrun directory: {directory}"))
     drawn = console.export_svg(title="loadgen")
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts of another host
     page = browser.new_page(viewport={"width": 1000, "height": 800})

@@ -15,13 +15,13 @@ from loadgen.metrics.metrics import SELECTABLE
 from loadgen.metrics.vllm_keys import Figures, peaks, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
+from loadgen.results import load_table
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_facts import Facts
 from loadgen.workload import bounds
-from loadgen.workload.profile import Profile
 
 OURS = "loadgen"
 
@@ -221,16 +221,8 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
         asked_input_len=profile.input_len,
         seed=facts.seed,
         duration_s=profile.duration,
-        shape=_shape(profile),
+        shape=load_table.shape(profile),
     )
-
-
-def _shape(profile: Profile) -> str:
-    """What is not as usual in how lengths and arrivals vary, and in what prompts share."""
-    parts = [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
-    parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
-    parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
-    return ", ".join(parts)
 
 
 def simulation(preset: str) -> str:

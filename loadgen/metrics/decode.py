@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -13,7 +12,7 @@ from loadgen.arrays import Int64
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.reasoning import Reasoning
 from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.metrics.text_tokens import needs_text
+from loadgen.metrics.text_tokens import needs_text, written
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
 from loadgen.protocol import sse, sse_fast, typical
 from loadgen.protocol.http1 import Headers, HttpBody, unframe
@@ -66,6 +65,7 @@ class Decoder(msgspec.Struct, eq=False):
     hide: Hide = as_is
     planned: tuple[Int64, Int64] | None = None
     keep_uncounted: bool = False
+    uncounted: int = 0  # answers whose text was kept for that
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
@@ -131,7 +131,7 @@ class Decoder(msgspec.Struct, eq=False):
         met = reads[1:][reads[1:] == reads[:-1]]
         if len(met):
             record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
-        if self.keep_text or (self.keep_uncounted and needs_text(record)):
+        if self._keeps(record):
             record.text = self._text(stream, len(summary.kinds))
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
@@ -151,12 +151,18 @@ class Decoder(msgspec.Struct, eq=False):
         self.reasoning.note(messages, counted, summary.usage)
         return None, ended
 
+    def _keeps(self, record: Record) -> bool:
+        """Whether an answer's text is kept, because that was asked for or its tokens are to be counted."""
+        to_count = self.keep_uncounted and needs_text(record)
+        self.uncounted += to_count
+        return to_count or self.keep_text
+
     def _text(self, stream: DecodedStream, messages: int) -> str | None:
         """The text of a stream's first messages; None where they cannot be parsed one by one."""
         every: Sequence[Message] | None = stream.messages
         if stream.plain is not None:
             every = self._messages(stream.plain.lines(), len(stream.messages))
-        return None if every is None else self.hide(_text(every[:messages]))
+        return None if every is None else self.hide(written(every[:messages]))
 
     def _reason(self, reason: str) -> str:
         return line(self.hide(reason), LONGEST_REASON) if reason else ""
@@ -257,8 +263,8 @@ class Decoder(msgspec.Struct, eq=False):
         total = summary.usage.completion_tokens if summary.usage else None
         record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
         record.finish_reason = self._reason(summary.finish_reason)
-        if self.keep_text or (self.keep_uncounted and needs_text(record)):
-            record.text = self.hide(_text(messages))
+        if self._keeps(record):
+            record.text = self.hide(written(messages))
         if summary.fault is not None:
             return Failure(FailureKind.IN_BAND, summary.fault), True
         if malformed:
@@ -369,12 +375,6 @@ def _from_ms(time_ms: float | None) -> int:
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
     return round(time_ms * _MS_NS)
-
-
-def _text(messages: Sequence[Message]) -> str:
-    """All that was written, one choice after another."""
-    parts = [(choice.index, choice.content()) for message in messages for choice in message.choices or ()]
-    return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
 
 def _named_fault(data: bytes | None) -> str:

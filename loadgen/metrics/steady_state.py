@@ -102,6 +102,8 @@ def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] 
     if asked_concurrency is None:
         begin_ns, end_ns = int(sent.sent_ns.min()), int(sent.sent_ns.max())
         lost = "every request was sent at the same moment"
+        if begin_ns < end_ns < int(sent.end_ns.min()):
+            return Unsteady("every request was sent before the first one ended")
     else:
         firsts_ns, lasts_ns = _of_slots(sent)
         if len(firsts_ns) < asked_concurrency:
@@ -221,7 +223,8 @@ def _shares(records: Records, begin_ns: int, end_ns: int) -> Float64:
     sent_ns, ended_ns = records.sent_ns, np.maximum(records.end_ns, records.sent_ns)
     inside_ns = np.minimum(ended_ns, end_ns) - np.maximum(sent_ns, begin_ns)
     at_once = (ended_ns == sent_ns) & (ended_ns > begin_ns) & (ended_ns <= end_ns)
-    return inside_ns.clip(0) / np.maximum(ended_ns - sent_ns, 1) + at_once
+    shares: Float64 = inside_ns.clip(0) / np.maximum(ended_ns - sent_ns, 1) + at_once
+    return shares
 
 
 def _arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.arrays import Bool
+from loadgen.arrays import Bool, Int64
 from loadgen.errors import UsageError
 from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.metrics.token_counts import spread
+from loadgen.protocol.openai import Message
 from loadgen.workload.vllm_prompts import load_tokenizer
-from loadgen.workload.vocabulary import locate
+from loadgen.workload.vocabulary import find_tokenizer
 
 _FAST = "tokenizer.json"
-_SLOW = ("vocab.json", "tokenizer.model", "tekken.json", "tiktoken.model", "spiece.model")
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,19 @@ class TextTokenizer:
         return self._encode(whole)
 
 
-def find(places: Iterable[str | None]) -> TextTokenizer | None:
-    """The first tokenizer that can be loaded here, of directories and names in the Hugging Face cache."""
-    for directory in (locate(place) for place in places if place):
-        if directory is None:
-            continue
-        if os.path.isfile(directory / _FAST) and find_spec("tokenizers"):
-            return TextTokenizer(directory)
-        if any(os.path.isfile(directory / name) for name in _SLOW) and find_spec("transformers"):
-            return TextTokenizer(directory)
-    return None
+def find(models: Iterable[str | None]) -> TextTokenizer | None:
+    """The tokenizer of the first of these models that has one here, by path or name, and can be loaded."""
+    directory = find_tokenizer(*(model for model in models if model))
+    if directory is None:
+        return None
+    library = "tokenizers" if os.path.isfile(directory / _FAST) else "transformers"
+    return TextTokenizer(directory) if find_spec(library) else None
+
+
+def written(messages: Iterable[Message]) -> str:
+    """All that a model wrote in these messages, one choice after another."""
+    parts = [(choice.index, choice.content()) for message in messages for choice in message.choices or ()]
+    return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
 
 def one_each(finish_reason: str, messages: int, planned: int) -> bool:
@@ -99,34 +105,52 @@ def uncounted(records: Records) -> Bool:
     return unknown
 
 
-def counted(parts: Iterable[Records], tokenizer: TextTokenizer) -> dict[int, int]:
-    """The tokens of each answer in these parts of a run whose text was kept for that, by plan index.
+class TextCounts(msgspec.Struct, frozen=True):
+    """The tokens of answers by their text: plan indices, ascending, and counts, int64[answers] each."""
 
-    Raises UsageError where the tokenizer cannot be loaded.
-    """
-    tokens: dict[int, int] = {}
-    for part in parts:
-        for row in np.flatnonzero(uncounted(part)).tolist():
-            if text := part.texts[row]:
-                tokens[int(part.index[row])] = tokenizer.count(text)
-    return tokens
+    index: Int64
+    tokens: Int64
+
+    @classmethod
+    def of(cls, parts: Iterable[Records], tokenizer: TextTokenizer) -> TextCounts:
+        """Of the answers in these parts of a run whose text was kept; raises UsageError as `count`."""
+        index, tokens = array("q"), array("q")
+        for part in parts:
+            for row in np.flatnonzero(uncounted(part)).tolist():
+                if text := part.texts[row]:
+                    index.append(int(part.index[row]))
+                    tokens.append(tokenizer.count(text))
+        order = np.argsort(np.array(index, np.int64))
+        return cls(np.array(index, np.int64)[order], np.array(tokens, np.int64)[order])
+
+    def at(self, index: Int64) -> Int64:
+        """The counts of these answers, UNKNOWN where there is none: int64[answers]."""
+        if not len(self.index):
+            return np.full(len(index), UNKNOWN, np.int64)
+        place = np.minimum(self.index.searchsorted(index), len(self.index) - 1)
+        return np.where(self.index[place] == index, self.tokens[place], UNKNOWN)
 
 
-def with_counts(part: Records, tokens: Mapping[int, int], keep_text: bool = False) -> Records:
+NO_COUNTS = TextCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def with_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Records:
     """A part of a run with these counts, spread evenly over the messages; texts go, unless they are kept."""
-    rows = [row for row, index in enumerate(part.index.tolist()) if index in tokens]
     texts = part.texts if keep_text else [None] * len(part)
-    if not rows:
+    by_text = counts.at(part.index)
+    known = by_text != UNKNOWN
+    if not known.any():
         return replace(part, texts=texts)
-    output, exact, by_text = part.output_tokens.copy(), part.exact_tokens.copy(), part.text_tokens.copy()
-    messages = part.tokens.copy()
-    for row in rows:
-        count, begin, end = tokens[int(part.index[row])], int(part.start[row]), int(part.start[row + 1])
-        output[row] = by_text[row] = count
-        exact[row] = count == end - begin
-        messages[begin:end] = spread(count, end - begin)
+    held, messages = np.diff(part.start), part.tokens.copy()
+    for row in np.flatnonzero(known).tolist():
+        messages[part.start[row] : part.start[row + 1]] = spread(int(by_text[row]), int(held[row]))
     return replace(
-        part, output_tokens=output, exact_tokens=exact, text_tokens=by_text, tokens=messages, texts=texts
+        part,
+        output_tokens=np.where(known, by_text, part.output_tokens),
+        exact_tokens=np.where(known, by_text == held, part.exact_tokens),
+        text_tokens=by_text,
+        tokens=messages,
+        texts=texts,
     )
 
 
@@ -137,10 +161,10 @@ def revision(
 
     The parts are gone through once, a part at a time: what stays of a text is its count.
     """
-    tokens, why = dict[int, int](), ""
+    counts, why = NO_COUNTS, ""
     if tokenizer is not None:
         try:
-            tokens = counted(parts, tokenizer)
+            counts = TextCounts.of(parts, tokenizer)
         except UsageError as error:
             why = str(error)
-    return partial(with_counts, tokens=tokens, keep_text=keep_text), why
+    return partial(with_counts, counts=counts, keep_text=keep_text), why

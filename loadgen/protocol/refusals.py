@@ -23,7 +23,7 @@ class Field(msgspec.Struct, frozen=True):
     instead: str = ""  # the other name of the same field
 
 
-_UNCOUNTED = "no usage in the responses: their messages are counted"
+_UNCOUNTED = "no usage in the responses: --tokenizer DIR counts their tokens, else messages are counted"
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 # What keeps the workload what it is may be left out without asking; the rest ends the run with the advice.
 FIELDS: dict[str, Field] = {

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 
 from loadgen.metrics.metrics import Metrics
+from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.validity.evidence import least_samples
+
+_UNITS = {"itl": "gaps", "token_time": "tokens"}  # of what is no latency of a request
 
 
 def reasoning_lines(shown: int, hidden: int, every: int) -> Iterator[str]:
@@ -42,3 +47,33 @@ def token_lines(metrics: Metrics, tokenizer: str) -> Iterator[str]:
         exactly = " (--continuous-usage counts them one by one)" * (metrics.counted_by_usage > 0)
         several = f"messages: in {spread} requests some carry several tokens"
         yield f"{several}; ITL is per message, TPOT per token{exactly}"
+
+
+def percentile_lines(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
+    """From how many samples the percentiles of these metrics are, where they are too few for a 95 % bound."""
+    shown = {key: latency for key, latency in metrics.selectable.items() if key in selected}
+    thin: dict[tuple[float, int, str], list[str]] = {}
+    for key, latency in shown.items():
+        unit = _UNITS.get(key, "requests")
+        for percentile in latency.percentiles_ms:
+            if 0 < latency.n < least_samples(percentile)[1]:
+                thin.setdefault((percentile, latency.n, unit), []).append(key.upper())
+    of_requests = [key for key, latency in shown.items() if latency.n and key not in _UNITS]
+    parts = [
+        _basis(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)
+        for basis, names in thin.items()
+    ]
+    if parts:
+        yield f"percentiles: {'; '.join(parts)}"
+
+
+def _basis(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
+    """One percentile, of these metrics, and how many of its samples lie beyond it."""
+    of = f" of {', '.join(names)}" if names else ""
+    q, last = max(percentile, 100 - percentile) / 100, n - 1
+    beyond = last - math.floor(round(last * q, 6))  # linear between the closest ranks
+    extreme = "slowest" if percentile >= 50 else "fastest"
+    if n == 1:
+        return f"P{percentile_name(percentile)}{of} from 1 of the {unit}"
+    where = f"{beyond} beyond it" if n >= least_samples(percentile)[0] else f"next to the {extreme}"
+    return f"P{percentile_name(percentile)}{of} from {n} {unit} ({where})"

@@ -8,15 +8,17 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.metrics.repeats import t_quantile
 from loadgen.metrics.vllm_keys import Figures, statistics, throughputs
-from loadgen.protocol.layout import counted, wrapped
+from loadgen.protocol.layout import WIDTH, counted, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import speed_tables
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_tables import Column, Table
 from loadgen.validity.verdict import Level
+from loadgen.workload.profile import Profile
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
 SIMULATED = "SIMULATED"
@@ -114,6 +116,7 @@ FIGURES = (
     LoadFigure("failed", "failed"),
     LoadFigure("speed_tok_s", "speed tok/s"),
 )
+_SPARED = ("median_ttft_ms", "request_throughput", "mean_e2el_ms", "p99_ttft_ms")  # in a narrow table
 _SPREAD = ("output_throughput",)  # what has room for its interval on a terminal
 
 
@@ -195,9 +198,22 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
 def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
     lines = wrapped(printable(title(rows) or UNNAMED), "  ")
-    drawn = speed_tables.text(table(rows)).splitlines()
+    drawn = speed_tables.text(_fitted(table(rows))).splitlines()
     below = (line for note in (*legend(rows), *notes) for line in wrapped(printable(note), "  "))
     return "\n".join([*lines, *drawn, *below]) + "\n"
+
+
+def _fitted(whole: Table) -> Table:
+    """The table without what may be left out of it, as far as needed for its cells to stay whole."""
+    for key in _SPARED:
+        if speed_tables.natural_width(whole) <= WIDTH:
+            break
+        keep = [at for at, column in enumerate(whole.columns) if column.key != key]
+        columns = tuple(whole.columns[at] for at in keep)
+        whole = replace(
+            whole, columns=columns, body=tuple(tuple(row[at] for at in keep) for row in whole.body)
+        )
+    return whole
 
 
 def legend(rows: Sequence[LoadRow]) -> list[str]:
@@ -209,25 +225,52 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
     return lines
 
 
-def of_runs(runs: Sequence[Result]) -> LoadRow:
-    """The repeats of one workload as a row; ValueError if there is none."""
-    first, profile = runs[0].facts, runs[0].facts.profile
-    found = [_figures(run) for run in runs]
-    keys = [figure.key for figure in FIGURES if all(own.get(figure.key) is not None for own in found)]
+def of_run(run: Result) -> LoadRow:
+    """One run as a row."""
+    facts, profile = run.facts, run.facts.profile
     return LoadRow(
-        name=first.label or first.server.model,
+        name=facts.label or facts.server.model,
         load=profile.name,
         input_len=profile.input_len,
         output_len=profile.output_len,
-        requests=first.requests,
+        requests=facts.requests,
         duration_s=profile.duration,
+        shape=shape(profile),
         concurrency=profile.max_concurrency,
         rate_per_s=profile.request_rate,
-        figures={key: Mean.of([float(own[key]) for own in found]) for key in keys},
-        runs=len(runs),
-        verdict=gravest([run.verdict.level.value for run in runs]),
-        simulated=bool(first.server.simulated),
+        figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
+        verdict=run.verdict.level.value,
+        simulated=bool(facts.server.simulated),
     )
+
+
+def shape(profile: Profile) -> str:
+    """What is not as usual in how lengths and arrivals vary, and in what prompts share; "" if nothing."""
+    parts = [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
+    parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
+    parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
+    return ", ".join(parts)
+
+
+def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
+    """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
+    by_load: dict[object, list[LoadRow]] = {}
+    for row in rows:
+        key = row.name, row.load, row.lengths, row.shape, row.amount, row.pressure, row.simulated
+        by_load.setdefault(key, []).append(row)
+    together = []
+    for of in by_load.values():
+        keys = dict.fromkeys(key for row in of for key in row.figures)
+        means = {key: [row.figures[key].mean for row in of if key in row.figures] for key in keys}
+        together.append(
+            replace(
+                of[0],
+                figures={key: Mean.of(known) for key, known in means.items()},
+                runs=len(of),
+                verdict=gravest([row.verdict for row in of]),
+            )
+        )
+    return together
 
 
 def gravest(levels: Sequence[str]) -> str:
@@ -238,10 +281,9 @@ def gravest(levels: Sequence[str]) -> str:
 
 def _figures(run: Result) -> Figures:
     metrics = run.metrics
-    latencies = {"ttft": metrics.ttft, "tpot": metrics.tpot, "e2el": metrics.e2el}
-    return throughputs(metrics) | {
-        name: value for key, each in latencies.items() for name, value in statistics(key, each).items()
-    }
+    figures = throughputs(metrics) | statistics("ttft", metrics.ttft) | statistics("tpot", metrics.tpot)
+    figures |= statistics("e2el", metrics.e2el)
+    return {figure.key: figures.get(figure.key) for figure in FIGURES}
 
 
 def _written(key: str, row: LoadRow, decimals: int) -> str:

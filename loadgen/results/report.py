@@ -172,6 +172,7 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
+    yield from figure_basis.percentile_lines(metrics, result.facts.block().selected)
     yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
     facts = result.facts
     yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, metrics.completed)
@@ -301,7 +302,7 @@ SECTIONS = (
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.IF_ANY),
-    Section("load", _load, room=Room.IF_ANY),
+    Section("load", _load, room=Room.IF_ANY, short=short_lines.load),
     Section("client", _client, room=Room.IF_ANY, short=short_lines.client),
     Section("calibration", _calibration),
     Section("notes", _notes),

@@ -47,7 +47,7 @@ class Section(msgspec.Struct, frozen=True):
     marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
 
 
-class Part(msgspec.Struct, frozen=True):
+class ShownSection(msgspec.Struct, frozen=True):
     """A section as it is shown: its entries, each the lines that one of its own was wrapped into."""
 
     room: Room
@@ -69,7 +69,9 @@ class Part(msgspec.Struct, frozen=True):
         return fitting + self.failures
 
 
-def made(section: Section, result: Result, options: ReportOptions, lines: SectionLines | None = None) -> Part:
+def made(
+    section: Section, result: Result, options: ReportOptions, lines: SectionLines | None = None
+) -> ShownSection:
     """A section of a run, of its own lines or of these; it cannot raise."""
     broken: list[Broken] = []
     none: list[list[str]] = []
@@ -87,4 +89,4 @@ def made(section: Section, result: Result, options: ReportOptions, lines: Sectio
 
     entries = guarded(section.name, make, none, broken)
     failures = [wrap(f"section {part.name} failed: {part.why}; please report it") for part in broken]
-    return Part(section.room, entries, failures)
+    return ShownSection(section.room, entries, failures)

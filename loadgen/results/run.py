@@ -48,12 +48,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
     status: Literal["VALID", "SUSPECT", "INVALID", "UNCHECKED"]
     doubts: tuple[Doubt, ...]  # worst first; a note changes nothing
+    not_checked: tuple[str, ...] = ()  # the checks that matter and could not be made, as "roofline"
 
     @classmethod
-    def of(cls, level: Level, findings: Sequence[Finding]) -> Verdict:
+    def of(cls, level: Level, findings: Sequence[Finding], not_checked: tuple[str, ...] = ()) -> Verdict:
         """The verdict that these findings led to."""
         doubts = tuple(msgspec.convert(as_json(finding), Doubt) for finding in findings)
-        return cls(level.value, doubts)
+        return cls(level.value, doubts, not_checked)
 
     def __str__(self) -> str:
         return f"{self.status}: {', '.join(doubt.name for doubt in self.doubts)}".rstrip(": ")
@@ -88,7 +89,8 @@ class Run:
     @cached_property
     def verdict(self) -> Verdict:
         """VALID, SUSPECT or INVALID, and the doubts that were found."""
-        return Verdict.of(self.result.verdict.level, self.result.verdict.findings)
+        judged = self.result.verdict
+        return Verdict.of(judged.level, judged.findings, judged.not_checked)
 
     @property
     def profile(self) -> Profile:
@@ -148,7 +150,7 @@ class Run:
         return frame
 
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:
-        """The report as the command prints it; `explain` adds evidence and remedy of every doubt.
+        """The whole report, as `loadgen report` prints it; `explain` adds evidence and remedy of every doubt.
 
         `layout` is the block's: vllm-0.32 (default), vllm-2025, sglang or sglang-2025; raises LoadgenError on
         another.

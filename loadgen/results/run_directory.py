@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
 from loadgen.results import journal, sample_file
 from loadgen.results.run_place import JOURNAL
-from loadgen.results.sample_file import NO_SAMPLES, SAMPLES, KeptSamples
+from loadgen.results.sample_file import SAMPLES, KeptSamples
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, verdict
 from loadgen.validity.evidence import RunEvidence
@@ -40,7 +40,7 @@ class Result:
 
     facts: Facts
     records: Records
-    samples: KeptSamples = NO_SAMPLES
+    samples: KeptSamples = field(default_factory=KeptSamples)
 
     @cached_property
     def metrics(self) -> Metrics:

@@ -18,11 +18,11 @@ _COLOURLESS = ("dumb", "unknown")  # values of TERM
 
 
 class Colour(StrEnum):
-    """What a colour means; each is as readable on white as on black (contrast above 3.8 to 1)."""
+    """What a colour means; each is as readable on white as on black (contrast above 3.7 to 1)."""
 
     GOOD = "color(28)"
-    WARNING = "color(130)"
-    BAD = "color(160)"
+    WARNING = "color(166)"
+    BAD = "color(196)"
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Screen(msgspec.Struct, frozen=True):
         if stream is None or stream.closed or not stream.isatty():
             return cls()
         columns = shutil.get_terminal_size((WIDTH, 0)).columns
-        return cls(max(_LEAST, min(columns, _MOST)), _ink())
+        return cls(max(_LEAST, min(columns, _MOST)), terminal_ink())
 
     def painted(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
         """The lines with their marks in colour; a phrase may go on in the next line."""
@@ -81,7 +81,7 @@ def _found(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str], Ma
             yield found, mark
 
 
-def _ink() -> Ink:
+def terminal_ink() -> Ink:
     """What colours text on a terminal; NO_COLOR and a terminal that knows none leave it as it is."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in _COLOURLESS:
         return no_ink

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from loadgen.endpoint import answer_check
@@ -11,6 +12,16 @@ from loadgen.roofline import bound
 from loadgen.validity import reconcile, run_roofline
 
 _GIB = 1 << 30
+
+
+def load(result: Result, options: object) -> Iterator[str]:
+    """How many requests were under way, and how soon each was sent."""
+    metrics, profile = result.metrics, result.facts.profile
+    closed = profile.max_concurrency is not None and not math.isfinite(profile.request_rate)
+    of = f" of {profile.max_concurrency}" if closed else ""
+    what = "turnaround" if closed else "send delay"
+    sent = f"; {what} {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
+    yield f"concurrency: {metrics.mean_concurrency:.2f} on average{of}{sent}"
 
 
 def client(result: Result, options: object) -> Iterator[str]:
@@ -95,7 +106,7 @@ def unavailable(result: Result, options: object) -> Iterator[str]:
         "server's counters": facts.window is not None and bool(facts.window.error),
         "client error (`loadgen selftest`)": facts.calibration is None,
         "roofline (--hardware)": facts.ceiling is None and bool(facts.no_ceiling),
-        "GPU": sensed is not None and not (sensed.gpus or sensed.energy),
+        "GPU sensors": sensed is not None and not (sensed.gpus or sensed.energy),
     }
     if names := [name for name, missing in absent.items() if missing]:
         yield f"not known: {', '.join(names)}"

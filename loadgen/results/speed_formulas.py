@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 OUTPUT = "output/time"
 TOTAL = "(prompt+output)/time"
+UNKNOWN = "unknown"  # of a page that does not have it
 
 Formula = Callable[[float, float, float], float]  # prompt tokens, output tokens, seconds → tokens/s
 
@@ -22,6 +23,9 @@ FORMULAS: dict[str, Formula] = {
     OUTPUT: lambda prompt_tokens, output_tokens, seconds: output_tokens / seconds,
     TOTAL: lambda prompt_tokens, output_tokens, seconds: (prompt_tokens + output_tokens) / seconds,
 }
+
+
+PAGES = {OUTPUT: "Qwen2 and Qwen2.5 pages", TOTAL: "Qwen3 pages"}  # that publish each as `Speed (tokens/s)`
 
 
 def converted(speed_tok_s: float, source: str, target: str, prompt_tokens: int, output_tokens: int) -> float:

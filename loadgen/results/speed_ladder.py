@@ -18,6 +18,7 @@ from loadgen.validity.run_roofline import devices
 from loadgen.validity.verdict import Level
 
 _PUBLISHED_AS = {"transformers serve": "Transformers"}
+_DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")
 # The pages' words in their order; then whatever else the engine was given, but where it is and for whom.
 _WORDS = ("gpu_memory_utilization", "max_model_len", "enforce_eager")
 _PLACE = (
@@ -29,12 +30,14 @@ _PLACE = (
 def row(run: Result, formula: str) -> SpeedRow:
     """The speed of one rung, tokens and seconds summed over its repeats; else the note has the reason.
 
-    A request's time is from its first byte sent to the last received, prefill included.
+    A request's time is from its first byte sent to the last received, prefill included. TTFT and decoding are
+    those of the run's report: means over the rung's requests; None where nothing was streamed.
     """
     facts, records, ok = run.facts, run.records, run.records.ok
     seconds = int((records.end_ns[ok] - records.sent_ns[ok]).sum()) / 1e9
     prompt, output = int(records.input_tokens[ok].sum()), int(records.output_tokens[ok].sum())
     base, quantization = name(facts)
+    ttft, tpot = run.metrics.ttft, run.metrics.tpot
     return SpeedRow(
         model=base,
         backend=backend(facts.server.engine),
@@ -48,6 +51,8 @@ def row(run: Result, formula: str) -> SpeedRow:
         formula=formula,
         output_length=facts.profile.output_len,
         setting=setting(facts),
+        ttft_ms=rounded(ttft.mean_ms) if ttft.n else None,
+        decode_tok_s=rounded(1e3 / tpot.mean_ms) if tpot.n and tpot.mean_ms > 0 else None,
     )
 
 
@@ -146,12 +151,20 @@ def _doubts(run: Result) -> str:
     return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
 
 
+def line(row: SpeedRow) -> str:
+    """A rung as it ends: input 6144: TTFT 310.20 ms, decode 148.10 tok/s, output/time 97.10 tok/s."""
+    figures = [f"TTFT {row.ttft_ms} ms"] * (row.ttft_ms is not None)
+    figures += [f"decode {row.decode_tok_s} tok/s"] * (row.decode_tok_s is not None)
+    figures += [f"{row.formula} {row.speed_tok_s} tok/s"] * (row.speed_tok_s is not None)
+    return f"input {row.input_length}: {', '.join(figures) or '-'}" + f" ({row.note})" * bool(row.note)
+
+
 def json(row: SpeedRow, run: str) -> dict[str, Any]:
     """A row as JSON has it, and the directory of its run; "" where nothing ran."""
     memory = row.gpu_memory
     return {
         **asdict(row),
-        "speed_tok_s": None if row.speed_tok_s is None else float(row.speed_tok_s),
+        **{key: None if (value := getattr(row, key)) is None else float(value) for key in _DECIMALS},
         "gpu_memory": None if memory is None else float(memory.amount),
         "gpu_memory_unit": None if memory is None else memory.unit,
         "setting": None if row.setting is None else dict(row.setting.words),

@@ -97,6 +97,8 @@ class SpeedRow(msgspec.Struct, frozen=True):
     formula: str = OUTPUT  # a key of speed.FORMULAS
     output_length: int = GENERATED
     setting: Setting | None = None
+    ttft_ms: Decimal | None = None  # mean; None: not measured, as on the pages
+    decode_tok_s: Decimal | None = None  # 1000 / mean TPOT in ms: one answer once it has begun
 
 
 class ThroughputRow(msgspec.Struct, frozen=True):
@@ -197,6 +199,8 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
         formula=cells["formula"],
         output_length=_whole(cells.get("output_length", str(GENERATED))),
         setting=Setting.parse(cells["setting"]) if "setting" in cells else None,
+        ttft_ms=_decimal(cells, "ttft_ms"),
+        decode_tok_s=_decimal(cells, "decode_tok_s"),
     )
 
 

@@ -16,8 +16,17 @@ from msgspec.structs import asdict, replace
 from loadgen.protocol.layout import WIDTH, aligned, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results.csv_text import csv_text
-from loadgen.results.speed_formulas import converted
-from loadgen.results.speed_rows import GENERATED, Setting, SpeedRow, ThroughputRow, legend, published, rounded
+from loadgen.results.speed_formulas import PAGES, converted
+from loadgen.results.speed_rows import (
+    GENERATED,
+    SETTINGS,
+    Setting,
+    SpeedRow,
+    ThroughputRow,
+    legend,
+    published,
+    rounded,
+)
 
 _GAP = "  "
 _NUMBER = re.compile(r"[\d.]+( ±[\d.]+)?|-|inf|none|")  # right-aligned
@@ -37,6 +46,7 @@ class TableShape(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...]
     spanned: int = 0  # leading columns in which equal neighbours are one cell
     optional: frozenset[str] = frozenset()  # left out where every cell is empty
+    narrow: bool = False  # what all rows share is in the heading, the speed has the name of its formula
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -67,11 +77,12 @@ _TITLES = {
     "model": "Model", "input_length": "Input Length", "quantization": "Quantization", "gpu_num": "GPU Num",
     "speed_tok_s": "Speed (tokens/s)", "gpu_memory_mb": "GPU Memory (MB)", "gpu_memory_gb": "GPU Memory (GB)",
     "note": "Note", "prompts": "# Prompts", "qps": "QPS", "tokens_per_s": "Tokens/s",
+    "ttft_ms": "TTFT (ms)", "decode_tok_s": "Decode (tokens/s)",
     "published": "Published (tokens/s)", "ratio": "Ratio", "where": "Published on",
 }  # fmt: skip
 _CSV_KEYS = (
     "model", "backend", "gpu", "input_length", "quantization", "gpu_num", "speed_tok_s", "gpu_memory_mb",
-    "note", "formula", "output_length", "setting",
+    "note", "formula", "output_length", "setting", "ttft_ms", "decode_tok_s",
 )  # fmt: skip
 
 
@@ -82,9 +93,13 @@ def _shape(keys: str, spanned: int = 2, optional: Collection[str] = ()) -> Table
 # An engine that takes all memory at its start has none to report: no column, as on the pages.
 _SPEED = "model input_length quantization gpu_num speed_tok_s"
 QWEN3 = _shape(f"{_SPEED} gpu_memory_mb note", optional={"gpu_memory_mb"})
-TERMINAL = _shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
-_UNSPACED = [replace(column, title=column.title.replace(" (", "(")) for column in TERMINAL.columns]
-QWEN2_5 = replace(TERMINAL, columns=tuple(_UNSPACED))
+_BY_GB = _shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
+_UNSPACED = [replace(column, title=column.title.replace(" (", "(")) for column in _BY_GB.columns]
+QWEN2_5 = replace(_BY_GB, columns=tuple(_UNSPACED))
+# What the pages do not have comes first: the two times that one speed is made of.
+_MEASURED = "model input_length ttft_ms decode_tok_s speed_tok_s quantization gpu_num gpu_memory_gb note"
+MARKDOWN = _shape(_MEASURED, optional={"ttft_ms", "decode_tok_s", "gpu_memory_gb"})
+TERMINAL = replace(MARKDOWN, narrow=True)
 CSV = TableShape(tuple(Column(key, key) for key in _CSV_KEYS))
 THROUGHPUT = _shape("model quantization prompts qps tokens_per_s note", 0, {"note"})
 _COMPARED = _shape("model input_length quantization speed_tok_s published ratio where")
@@ -96,13 +111,44 @@ def render(rows: Sequence[SpeedRow], form: str) -> str:
 
 
 def table(rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None) -> Table:
-    """Rows in a shape; below them, unless notes are given, the formula and the settings' legend."""
+    """Rows in a shape; below them, unless notes are given, the formula, the answers' length and the settings.
+
+    Settings have names where there are several, or one of the pages'.
+    """
     names = legend(row.setting for row in rows if row.setting)
+    lone = [setting for setting in names if setting not in SETTINGS.values()] if len(names) == 1 else []
     if notes is None:
         formulas = dict.fromkeys(row.formula for row in rows)
-        notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows) + legend_lines(names)
-    named = {} if any(column.key == "setting" for column in shape.columns) else names
-    return _table([_cells(row, named) for row in rows], shape, notes)
+        other = dict.fromkeys(f"{row.output_length}" for row in rows if row.output_length != GENERATED)
+        notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows)
+        notes += [f"{' or '.join(other)} tokens generated"] * bool(other)
+        notes += [f"Server: {setting}" for setting in lone] or legend_lines(names)
+        if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _keys(shape):
+            notes.insert(0, "TTFT is a mean; Decode = 1000 / mean TPOT")
+    cells = [_cells(row, {} if lone or "setting" in _keys(shape) else names) for row in rows]
+    return _narrowed(rows, cells, shape, notes) if shape.narrow else _table(cells, shape, notes)
+
+
+def _keys(shape: TableShape) -> list[str]:
+    return [column.key for column in shape.columns]
+
+
+def _narrowed(
+    rows: Sequence[SpeedRow], cells: Sequence[dict[str, str]], shape: TableShape, notes: Sequence[str]
+) -> Table:
+    """A table with the formula in place of the word speed, and a quantization of all rows in the heading."""
+    columns = list(shape.columns)
+    if len(formulas := {row.formula for row in rows}) == 1:
+        formula = formulas.pop()
+        spaced = re.sub(r"([+/])", r" \1 ", formula)
+        columns = [replace(each, title=spaced) if each.key == "speed_tok_s" else each for each in columns]
+        meant = f"{formula}: Speed (tokens/s) of the {PAGES[formula]}"
+        notes = [meant if note == f"Speed = {formula}" else note for note in notes]
+    if len({row.quantization for row in rows}) == 1:
+        columns = [each for each in columns if each.key != "quantization"]
+        headings = (" ".join(filter(None, (row["model"], row["quantization"]))) for row in cells)
+        cells = [row | {"model": heading} for row, heading in zip(cells, headings, strict=True)]
+    return _table(cells, replace(shape, columns=tuple(columns)), notes)
 
 
 def legend_lines(names: Mapping[Setting, str]) -> list[str]:
@@ -230,6 +276,13 @@ def csv(table: Table) -> str:
     return csv_text([[column.key for column in table.columns], *table.body])
 
 
+def natural_width(table: Table) -> int:
+    """Columns of a terminal that the table takes where titles wrap and cells do not."""
+    head = min(1, table.spanned)
+    across = list(zip(table.columns, *table.body, strict=True))[head:]
+    return sum(1 + max(map(len, [*column.title.split(), *cells])) for column, *cells in across)
+
+
 def text(table: Table, width: int = WIDTH) -> str:
     """For a terminal: a first column that spans is a heading, the widest wrap until all fit `width`."""
     head = min(1, table.spanned)
@@ -261,4 +314,4 @@ def text(table: Table, width: int = WIDTH) -> str:
 TABLES: dict[str, Callable[[Table], str]] = {
     "text": text, "html": html, "rst": rst, "md": markdown, "csv": csv,
 }  # fmt: skip
-SHAPES: dict[str, TableShape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": TERMINAL, "csv": CSV}
+SHAPES: dict[str, TableShape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": MARKDOWN, "csv": CSV}

@@ -120,13 +120,15 @@ def recognised(gpu_name: str, memory_gib: float | None = None) -> Machine | None
 def meant(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
     """The machine of a run: the given one, as many as the run reports; else the one that the run names.
 
-    `named` is the GPU's own name, `own` the machine of the run's ceiling, where it has one. A bandwidth that
-    is given is of all devices.
+    `named` is the GPU's own name, perhaps with a count as in "4 × GPU"; `own` is the machine of the run's
+    ceiling, where it has one. A bandwidth that is given is of all devices.
     """
     own = own or (recognised(named) if named else None)
-    if given is None or own is None or given.devices > 1 or given.of_all:
+    if given is None or given.devices > 1 or given.of_all:
         return given or own
-    return given.times(own.devices)
+    counted = _COUNTED.fullmatch(named.strip())
+    devices = own.devices if own is not None else int(counted[1]) if counted else 1
+    return given.times(devices) if devices else given
 
 
 @cache

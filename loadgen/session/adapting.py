@@ -24,7 +24,7 @@ from loadgen.protocol import refusals
 from loadgen.protocol.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
-from loadgen.session.progress import Display
+from loadgen.session.progress import Display, display
 from loadgen.session.signals import Interrupts
 from loadgen.workload import plan
 from loadgen.workload.plan import ModelTarget, Plan
@@ -45,6 +45,7 @@ class Adapter(msgspec.Struct, frozen=True):
     check_alive: Callable[[bool], None]  # raises ServerDied where the server that just failed has ended
     interrupts: Interrupts
     title: str  # of the display while the warm-up runs
+    quiet: bool = True
 
     def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
         """The plan as this server takes it, and what came of the warm-up.
@@ -101,7 +102,8 @@ class Adapter(msgspec.Struct, frozen=True):
         for _ in range(_MOST_TRIALS):
             trial = asked.adapted(adaptation)
             body = trial.payload(0)
-            answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
+            with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
+                answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
             if answer.status not in REFUSING:
                 self._check(trial, answer)
                 break

@@ -31,6 +31,7 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.vocabulary import NOT_HERE, located_tokenizer
 
 if TYPE_CHECKING:
+    from loadgen.results.load_table import LoadRow
     from loadgen.results.run_directory import Result
     from loadgen_servers.process.embedded import Embedded
 
@@ -80,6 +81,7 @@ def seeded(options: Options) -> Seed:
 def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
     worst = 0
     tabled: list[Result] = []
+    loads: list[LoadRow] = []
     for position, workload in enumerate(profiles):
         # A profile named twice is a repeat: with the same prompts it would measure the cache.
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
@@ -89,6 +91,10 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
+        elif len(profiles) > 1 and runs:
+            from loadgen.results import load_table  # few runs need it
+
+            loads += map(load_table.of_run, runs)
         if worst in signals.EXIT_CODES:
             break
     if tabled:
@@ -96,6 +102,8 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
 
         rows = [speed_ladder.throughput_row(run) for run in tabled]
         printed("\n" + speed_tables.throughput(rows, "text"), sys.stdout, end="")
+    if len({row.load for row in loads}) > 1:
+        printed("\n" + load_table.text(load_table.merged(loads)), sys.stdout, end="")
     return worst
 
 

@@ -103,6 +103,8 @@ class Climb:
             input_length=length,
             gpu_num=None,
             speed_tok_s=None,
+            ttft_ms=None,
+            decode_tok_s=None,
             gpu_memory=None,
             note=why,
             formula=self.formula,
@@ -119,8 +121,7 @@ class Climb:
             if error := run_directory.write_text(self.directory / name, text):
                 progress.warn(error)  # the next rung is worth measuring all the same
         if not self.quiet:
-            speed = "-" if row.speed_tok_s is None else f"{row.speed_tok_s} tok/s"
-            printed(f"input {row.input_length}: {speed}" + f" ({row.note})" * bool(row.note), sys.stdout)
+            printed(speed_ladder.line(row), sys.stdout)
 
 
 def exit_code(climb: Climb, measure: Callable[[], None]) -> int:

@@ -180,7 +180,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
-    revise, uncounted = text_tokens.revision(journal.parts(), watch.tokenizer, options.keep_text)
+    tokenizer = watch.tokenizer if decoder.uncounted else None
+    revise, uncounted = text_tokens.revision(journal.parts(), tokenizer, options.keep_text)
     return Outcome(
         journal.records(spill, revise),
         health,

@@ -319,7 +319,7 @@ def _output_flags(group: Group) -> None:
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
     add("--warmup", metavar="N|Ss", help="exclude the first N requests or S seconds from the steady state")
     add("--cooldown", metavar="N|Ss", help="exclude the last ones")
-    add("--explain", action="store_true", help="show evidence, condition and remedy of every doubt")
+    add("--explain", action="store_true", help="print the whole report, with every doubt")
     add("--strict", action="store_true", help="exit with 3 if the verdict is INVALID")
     add("--save-result", action="store_true", help="also write vLLM's result JSON")
     add("--save-detailed", action="store_true", help="include every request's times and text")

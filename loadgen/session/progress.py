@@ -97,11 +97,11 @@ class Progress:
         parts = [f"{self.title}: {self.ended}{of} done", f"{running} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
+        parts += self._rest(running)  # before what a narrow terminal cuts off
         if (rate := self.token_rate_per_s()) is not None:
             parts.append(f"{rate:,.0f} tok/s")
         if self.ttft_count:
             parts.append(f"TTFT {self.ttft_sum_ns / self.ttft_count / 1e6:.1f} ms")
-        parts += self._rest(running)
         return " · ".join(parts)
 
     def _rest(self, running: int) -> Iterator[str]:
@@ -270,8 +270,8 @@ class ProgressBar(_Visible):
 
         parts: list[Text | ProgressBar] = [Text(progress.line(), overflow="ellipsis", no_wrap=True)]
         if (share := progress.share) is not None:  # colour is for what is wrong
-            plain = {"complete_style": "none", "finished_style": "none", "style": "dim"}
-            parts.append(ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH, **plain))
+            bar = ProgressBar(1.0, share, _BAR_WIDTH, style="dim", complete_style="none", finished_style="none")
+            parts.append(bar)
         try:
             self._on_screen().update(Group(*parts), refresh=True)
         except (OSError, ValueError):  # ValueError: the stream is closed

@@ -99,7 +99,8 @@ class Session(msgspec.Struct, frozen=True):
         """What learns how this server takes the requests of a plan."""
         tls, title = self.root.tls, f"{self._simulated}warming up"
         known, alive = self.adaptations, self.check_alive
-        return Adapter(self.access, tls, self.subject, known, alive, self.interrupts, title)
+        quiet = self.options.quiet
+        return Adapter(self.access, tls, self.subject, known, alive, self.interrupts, title, quiet)
 
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
@@ -346,6 +347,7 @@ class Session(msgspec.Struct, frozen=True):
             seed=made.seed.value,
             seed_chosen=made.seed.chosen,
             repeat=made.seed.repeat,
+            runs=self.options.repeat,
             plan_digest=made.digest(),
             prompt_format=made.prompts.format,
             ids_source=made.ids_source,

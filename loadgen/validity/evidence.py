@@ -19,6 +19,7 @@ from loadgen.metrics.metrics import Metrics, PerRequest
 from loadgen.metrics.percentiles import median, percentiles
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Unsteady
+from loadgen.protocol import engines
 from loadgen.transport.failure import FailureKind
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.rule import Source
@@ -175,6 +176,11 @@ class RunEvidence:
         """The requested concurrency; without a limit, the mean that was reached."""
         limit = self.facts.profile.held_concurrency or round(self.metrics.mean_concurrency)
         return max(1, min(limit, self.facts.requests))
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the server is someone else's service, of which no more than its API is known."""
+        return engines.by_name(self.facts.server.engine).hosted
 
     @property
     def ignores_eos(self) -> bool:

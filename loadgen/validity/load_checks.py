@@ -21,6 +21,7 @@ LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
+THIN = 0.1  # of the samples of a point estimate
 _FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
 _KEEP_ALIVE = (
     "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
@@ -114,8 +115,8 @@ resent = note(
     f"more than {percent(UNCOUNTED)} of the answers have no usage, their text could not be counted by a "
     "tokenizer, and they do not end by length with as many messages as tokens were requested: their messages "
     "were counted, and a message may carry several tokens",
-    "pass the model's own --tokenizer DIR (pip install 'llm-loadgen[tokenizer]'), or have the server send "
-    "usage (a gateway must pass stream_options.include_usage on)",
+    "pass the model's own --tokenizer DIR (with the tokenizer extra: in the clone, .venv/bin/pip install "
+    "'.[tokenizer]'), or have the server send usage (a gateway must pass stream_options.include_usage on)",
 )
 def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     """Messages stand for tokens, of which they may carry several."""
@@ -266,26 +267,24 @@ def overload(run: RunEvidence) -> Evidence | None:
 
 @note(
     "thin-percentiles",
-    "a percentile q of fewer samples than ln 0.05 / ln q, the number that a 95 % upper bound needs "
-    "(P99: 299); a point estimate needs 1 / (1 - q) (P99: 100)",
+    f"a percentile q of fewer than {percent(THIN)} of the 1 / (1 - q) samples that a point estimate needs "
+    "(P99: 10 of 100): no sample is likely to lie near it; with fewer than ln 0.05 / ln q (P99: 299), a line "
+    "under the block has their number",
     "raise --num-prompts, or request lower --metric-percentiles",
 )
 def thin_percentiles(run: RunEvidence) -> Evidence | None:
-    """A percentile of too few samples."""
+    """A percentile of hardly any samples."""
     metrics, shown = run.metrics, run.facts.block().selected
     thin: dict[tuple[float, int], list[str]] = {}
     for key, distribution in metrics.selectable.items():
         for percentile in distribution.percentiles_ms if key in shown else ():
-            if 0 < distribution.n < least_samples(percentile)[1]:
+            if 0 < distribution.n < THIN * least_samples(percentile)[0]:
                 thin.setdefault((percentile, distribution.n), []).append(key.upper())
-    parts = []
-    for (percentile, n), names in thin.items():
-        point, bound = least_samples(percentile)
-        parts.append(
-            f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: "
-            f"a point estimate needs {point}, a 95 % upper bound {bound}"
-        )
-    return joined(parts)
+    return joined(
+        f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: a point estimate needs "
+        f"{least_samples(percentile)[0]}"
+        for (percentile, n), names in thin.items()
+    )
 
 
 @note(

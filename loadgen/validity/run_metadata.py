@@ -112,6 +112,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     seed: int
     seed_chosen: bool
     repeat: int = 0
+    runs: int = 1  # with prompts of their own, of which this is one: --repeat
     plan_digest: str
     prompt_format: str
     ids_source: str = ""

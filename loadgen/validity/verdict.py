@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.validity import rule
+from loadgen.validity.checkable import CHECKABLE, Checkable
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Evidence, Finding, Rule, Severity, Source
@@ -40,12 +41,19 @@ class RunVerdict(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     unchecked: tuple[Rule[RunEvidence], ...]  # not found, because the run lacks their source
     failed: tuple[Broken, ...] = ()  # not judged: these raised
+    lacking: tuple[Checkable, ...] = ()  # checks that matter and could not be made
+    simulated: bool = False  # no model ran
 
     @property
     def level(self) -> Level:
         """The worst severity as a word; a run that could not be judged in full is SUSPECT at least."""
         level = Level.of(self.findings)
         return Level.SUSPECT if self.failed and level is Level.VALID else level
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """Short names of the checks that matter and could not be made, in a fixed order."""
+        return tuple(check.name for check in self.lacking)
 
     @property
     def checked(self) -> int:
@@ -85,8 +93,21 @@ def judge(run: RunEvidence) -> RunVerdict:
         unchecked=tuple(
             doubt for doubt in DOUBTS if doubt.code not in judged and doubt.source not in sources
         ),
+        lacking=tuple(
+            check
+            for check in CHECKABLE
+            if guarded(check.name, partial(check.missing, run, sources), True, failed)
+        ),
         failed=tuple(failed),
+        simulated=bool(run.facts.server.simulated),
     )
+
+
+def stated(verdict: RunVerdict) -> str:
+    """The verdict in a few words: its level, SIMULATED before it, and what a VALID rests on no check of."""
+    simulated = "SIMULATED, " * verdict.simulated
+    lacking = f" (not checked: {', '.join(verdict.not_checked)})" * bool(verdict.lacking)
+    return f"{simulated}{verdict.level}{lacking if verdict.level is Level.VALID else ''}"
 
 
 def lines(verdict: RunVerdict) -> list[str]:
@@ -94,7 +115,7 @@ def lines(verdict: RunVerdict) -> list[str]:
     full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
     notes = ", ".join(finding.rule.code for finding in verdict.notes)
-    first = f"verdict: {verdict.level}"
+    first = f"verdict: {stated(verdict)}"
     named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
     named += ["details: --explain"] * bool(named)
     unjudged = list(_unjudged(verdict))
@@ -113,7 +134,7 @@ def _unjudged(verdict: RunVerdict) -> Iterator[str]:
 
 def explain(verdict: RunVerdict) -> list[str]:
     """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
-    shown = [f"verdict: {verdict.level}"]
+    shown = [f"verdict: {stated(verdict)}"]
     shown += [line for finding in verdict.findings for line in rule.explained(finding)]
     shown += _unjudged(verdict)
     absent = verdict.checked - len(verdict.findings)
@@ -122,6 +143,7 @@ def explain(verdict: RunVerdict) -> list[str]:
         names = ", ".join(doubt.code for doubt in verdict.unchecked if doubt.source is source)
         if names:
             shown.append(f"not checked, without {source}: {names}")
+    shown += [f"not checked: {check.name}; to check: {check.remedy}" for check in verdict.lacking]
     return shown
 
 
@@ -133,4 +155,5 @@ def json(verdict: RunVerdict) -> dict[str, Any]:
         "looked_at": verdict.checked,
         "not_looked_at": [doubt.code for doubt in verdict.unchecked],
         "not_judged": [asdict(broken) for broken in verdict.failed],
+        "not_checked": list(verdict.not_checked),
     }

@@ -15,7 +15,7 @@ from loadgen.analysis.audit import findings as audits
 from loadgen.analysis.audit import render as audit_render
 from loadgen.analysis.comparison import comparison, export, render
 from loadgen.analysis.comparison.model import ComparisonOptions
-from loadgen.analysis.importers import csv_tables, json_fields, pages, sources
+from loadgen.analysis.importers import csv_tables, json_fields, pages, sources, tables
 from loadgen.analysis.run_summary import Reported
 from loadgen.campaign import file as campaigns
 from loadgen.endpoint import prometheus, secrecy
@@ -33,8 +33,9 @@ _SECRET = 6  # characters from which a value is a secret
 
 
 def page(data: bytes) -> None:
-    """Pasted blocks."""
+    """Pasted blocks, and tables."""
     pages.read(data.decode("utf-8", "replace"), _NOWHERE)
+    tables.read(data.decode("utf-8", "replace"), _NOWHERE)
 
 
 def results(data: bytes) -> None:

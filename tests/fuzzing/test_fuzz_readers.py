@@ -36,6 +36,11 @@ PIECES = [
     b"&#99999999;",
     b"model,input_length,speed_tok_s\n",
     b"1,",
+    b"| Model | tok/s |\n|---|---|\n| ",
+    b"+----+----+\n| ",
+    b"<table><tr><td rowspan=3>Model<td>",
+    b"  Input  Speed\n  -----  -----\n",
+    b"Qwen3-8B FP8 (high)\n",
 ]
 SEEDS: dict[Callable[[bytes], None], str] = {
     targets.page: "results/vllm_bench_serve.stdout.txt",

@@ -224,6 +224,7 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
         (TWO, 3, WHOLE, "concurrency 3 was requested and 2 was reached"),
         ([answer(0, 1000, 1100), answer(1, 1200, 1300)], 2, WHOLE, "a slot ran out of requests before all 2"),
         ([answer(0, 1000, 1100), answer(1, 1000, 1300)], None, WHOLE, "at the same moment"),
+        ([answer(0, 1000, 1100), answer(1, 1003, 1300)], None, WHOLE, "was sent before the first one ended"),
         (TWO, 2, Trim.parse("2", "2"), "leave nothing"),
         (TWO, 2, Trim.parse("0.4s", "0.4s"), "leave nothing"),
         (TWO, 2, Trim.parse("4", ""), "leave nothing"),

@@ -83,12 +83,28 @@ def test_what_ran_in_part_as_a_simulation_is_named() -> None:
     assert load_table.legend(rows) == [f"s: {load_table.SIMULATION}"]
 
 
-def test_our_own_runs_are_rows_with_their_figures() -> None:
-    first, second = (made_runs.run(seed=seed) for seed in (1, 2))
-    made = load_table.of_runs([first, second])
-    means = [run.metrics.ttft.mean_ms for run in (first, second)]
+def test_our_own_runs_are_rows_and_repeats_one() -> None:
+    runs = [made_runs.run(seed=1), made_runs.run(seed=2), made_runs.run(seed=3, concurrency=8)]
+    made, other = load_table.merged([load_table.of_run(run) for run in runs])
+    means = [run.metrics.ttft.mean_ms for run in runs]
     assert (made.name, made.load, made.concurrency, made.runs) == ("org/m", "made", 4, 2)
     assert (made.input_len, made.output_len, made.requests) == (64, 16, 24)
-    assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means) / 2)
+    assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means[:2]) / 2)
     assert made.figures["failed"].mean == 0
-    assert made.verdict == first.verdict.level.value
+    assert made.verdict == runs[0].verdict.level.value
+    assert (other.concurrency, other.runs, other.figures["mean_ttft_ms"]) == (8, 1, Mean(means[2]))
+
+
+def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
+    keys = [figure.key for figure in load_table.FIGURES if figure.key != "request_goodput"]
+    rows = [
+        row(
+            figures={key: Mean(123456.0, 12.0) for key in keys}, runs=n, input_len=1000.0 * n, verdict="VALID"
+        )
+        for n in (1, 2)
+    ]
+    lines = load_table.text(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "P50" not in " ".join(lines[:4])
+    assert "1000 / 16" in lines[5]
+    assert "median_ttft_ms" in [column.key for column in load_table.table(rows).columns]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from builders.made_cases import changed, client, closed, failed, measured, observed, run
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
+from loadgen.protocol.refusals import AdaptedField
 from loadgen.results import report, short_lines
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Mark, Screen
@@ -93,6 +94,7 @@ def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
         (run(requests=330), "not sent: 10 of 330 requests"),
         (run(requests=330, unfinished=4), "lost: 4 of 330 requests were under way"),
         (run(changed(closed(), 100, resends=1)), "sent again: 4 requests"),
+        (run(adapted=(AdaptedField(name="ignore_eos"),)), "left out: ignore_eos (refused by the server)"),
         (run(traced="/t"), "TRACED: the engine's profiler wrote to /t"),
         (run(cut_short="the server has ended", requests=330), "PARTIAL: the server has ended"),
     ],
@@ -131,6 +133,21 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
     text = short(CASES["clean"])
     assert f"section {section.name} failed: ZeroDivisionError" in text
     assert "verdict: " in text
+
+
+@pytest.mark.parametrize(
+    ("workload", "line"),
+    [
+        ({}, "concurrency: 7.99 on average of 8; turnaround 0.20 ms mean"),
+        (
+            {"request_rate": 100.0, "max_concurrency": None},
+            "concurrency: 7.99 on average; send delay 0.20 ms mean",
+        ),
+    ],
+)
+def test_the_load_is_one_line(workload: dict[str, Any], line: str) -> None:
+    case = run(workload=workload)
+    assert list(short_lines.load(Result(case.facts, case.records), None)) == [line]
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,8 @@ def test_a_rung_is_a_row() -> None:
         speed_tok_s=Decimal("75.00"),
         formula=TOTAL,
         output_length=5,
+        ttft_ms=Decimal("20.00"),
+        decode_tok_s=Decimal("22.22"),
     )
 
 
@@ -355,6 +357,8 @@ def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
         "quantization": "",
         "gpu_num": 1,
         "speed_tok_s": 25.0,
+        "ttft_ms": 20.0,
+        "decode_tok_s": 22.22,
         "gpu_memory": 10.0,
         "gpu_memory_unit": "MB",
         "note": "",

@@ -220,6 +220,8 @@ OURS = [
         Decimal("230.12"),
         Memory(Decimal(20480), "MB"),
         setting=SETTINGS["Default Setting"],
+        ttft_ms=Decimal("9.50"),
+        decode_tok_s=Decimal("250.00"),
     ),
     SpeedRow("Qwen3-8B", "vLLM", "H200", 6144, "FP8", None, None, None, NO_ROOM, setting=GIVEN),
 ]
@@ -227,15 +229,16 @@ OURS = [
 
 def test_our_rows_are_printed_for_a_terminal_with_formula_and_legend() -> None:
     assert speed_tables.render(OURS, "text") == (
-        "   Input  Quantization  GPU       Speed     GPU  Note\n"
-        "  Length                Num  (tokens/s)  Memory\n"
+        "   Input  TTFT      Decode  output  GPU     GPU  Note\n"
+        "  Length  (ms)  (tokens/s)  / time  Num  Memory\n"
         "                                           (GB)\n"
-        "  ------  ------------  ---  ----------  ------  -------------------------------\n"
-        "Qwen3-8B\n"
-        "       1  FP8             1      230.12   20.00  Default\n"
-        "    6144  FP8             -           -       -  Setting 6, context limit 4096:\n"
+        "  ------  ----  ----------  ------  ---  ------  -------------------------------\n"
+        "Qwen3-8B FP8\n"
+        "       1  9.50      250.00  230.12    1   20.00  Default\n"
+        "    6144     -           -       -    -       -  Setting 6, context limit 4096:\n"
         "                                                 6144 + 2048 tokens do not fit\n"
-        "Speed = output/time\n"
+        "TTFT is a mean; Decode = 1000 / mean TPOT\n"
+        "output/time: Speed (tokens/s) of the Qwen2 and Qwen2.5 pages\n"
         "[Default Setting]=(gpu_memory_utilization=0.9 max_model_len=32768\n"
         "  enforce_eager=False)\n"
         "[Setting 6]=(gpu_memory_utilization=0.9 max_model_len=4096 enforce_eager=False)\n"

@@ -32,7 +32,7 @@ from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import RESULT
 from loadgen.results.run_place import JOURNAL
-from loadgen.session import progress, selftest, session
+from loadgen.session import adapting, progress, selftest, session
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.validity.run_metadata import asked
 from loadgen.workload.plan import Plan
@@ -314,7 +314,8 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
         titles.append(watch.title)
         return measure(plan, options, watch)
 
-    monkeypatch.setattr(session, "measure", noted)
+    for place in (adapting, session):
+        monkeypatch.setattr(place, "measure", noted)
     assert cli.main(["bench", "--quiet", *LOAD, "--num-warmups", "1"]) == 0
     assert titles == ["SIMULATED warming up", "SIMULATED bench"]
     out = capsys.readouterr().out

@@ -65,7 +65,7 @@ def test_every_figure_has_its_place(now: Clock) -> None:
     shown.line()
     shown.counters.publish(6, 3, 130)
     now.at_ns += SECOND
-    assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 100 tok/s · TTFT 30.0 ms · 7 s left")
+    assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 7 s left · 100 tok/s · TTFT 30.0 ms")
 
 
 @pytest.mark.parametrize(

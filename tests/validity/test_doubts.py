@@ -54,13 +54,13 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "many-failures": (
         run(failed(5)),
         "64 of 320 requests failed (20 %): 64 × timeout",
-        {"thin-percentiles"},
+        set(),
     ),
     "tokens-far-off": (run(window=observed(generation_tokens=100)), "client 3520, server 100", set()),
     "interrupted": (
         run(failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True),
         "stopped by Ctrl-C: 256 of 320",
-        {"thin-percentiles"},
+        set(),
     ),
     "stopped-by-rule": (
         run(failed(100, FailureKind.CANCELLED), stop_rule="--max-duration 60 s: 4 requests were cut"),
@@ -216,9 +216,9 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "thin-percentiles": (
-        run(closed(requests=50), {"num_prompts": 50}, requests=50, window=None),
-        "P99 of TTFT, TPOT from 50 samples: a point estimate needs 100, a 95 % upper bound 299",
-        set(),
+        run(closed(requests=9), {"num_prompts": 9}, requests=9, window=None),
+        "P99 of TTFT, TPOT from 9 samples: a point estimate needs 100",
+        {"ramp-and-drain", "few-per-slot"},
     ),
     "ran-out": (
         run(None, {"duration": 100.0}),
@@ -233,7 +233,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "few-per-slot": (
         run(closed(requests=16), {"num_prompts": 16}, requests=16, window=None),
         "2 requests per slot",
-        {"thin-percentiles"},
+        set(),
     ),
 }
 

@@ -70,4 +70,4 @@ def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
     without = case.facts.model_copy(update={"ceiling": None, "no_ceiling": "pass --hardware KEY"})
     assert "\nroofline: unknown: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
     silent = without.model_copy(update={"no_ceiling": ""})
-    assert "roofline" not in report.render(Result(silent, case.records))
+    assert "\nroofline" not in report.render(Result(silent, case.records))

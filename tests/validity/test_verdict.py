@@ -8,10 +8,15 @@ from itertools import starmap
 
 import pytest
 
+from builders.made_cases import observed, run
+from loadgen.protocol import engines
 from loadgen.validity import verdict
+from loadgen.validity.campaign_cell import Cell
+from loadgen.validity.checkable import CHECKABLE
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Finding, Rule, Severity, Source, table
+from loadgen.validity.run_metadata import Server
 from loadgen.validity.sections import Broken
 from loadgen.validity.verdict import Level, RunVerdict
 
@@ -23,10 +28,15 @@ ZERO = "ZeroDivisionError: division by zero"
 
 
 def of(
-    *names: str, blind: Sequence[Rule[RunEvidence]] = (), failed: dict[str, str] | None = None
+    *names: str,
+    blind: Sequence[Rule[RunEvidence]] = (),
+    failed: dict[str, str] | None = None,
+    lacking: Sequence[str] = (),
+    simulated: bool = False,
 ) -> RunVerdict:
     found = tuple(Finding(BY_NAME[name], f"{name} by 7 %") for name in names)
-    return RunVerdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())))
+    without = tuple(check for check in CHECKABLE if check.name in lacking)
+    return RunVerdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())), without, simulated)
 
 
 def told(name: str) -> str:
@@ -57,6 +67,21 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
             of("headroom", "few-per-slot"),
             ["verdict: VALID; notes: headroom, few-per-slot; details: --explain"],
             id="notes",
+        ),
+        pytest.param(
+            of("headroom", lacking=("repeats", "roofline")),
+            ["verdict: VALID (not checked: roofline, repeats); notes: headroom; details: --explain"],
+            id="not all checked",
+        ),
+        pytest.param(
+            of(lacking=("self-test",), simulated=True),
+            ["verdict: SIMULATED, VALID (not checked: self-test)"],
+            id="simulated",
+        ),
+        pytest.param(
+            of("failures", lacking=("self-test",), simulated=True),
+            [f"verdict: SIMULATED, SUSPECT: {told('failures')}"],
+            id="suspect as it is",
         ),
         pytest.param(of("failures"), [f"verdict: SUSPECT: {told('failures')}"], id="one"),
         pytest.param(
@@ -95,7 +120,7 @@ def test_the_gravest_is_told_whole_and_the_rest_by_name(found: RunVerdict, lines
 
 def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
     doubt = BY_NAME["prefix-cache"]
-    found = of("prefix-cache", blind=BLIND, failed={"overload": ZERO})
+    found = of("prefix-cache", blind=BLIND, failed={"overload": ZERO}, lacking=("self-test", "repeats"))
     absent = len(DOUBTS) - 1 - len(BLIND) - 1
     assert verdict.explain(found) == [
         "verdict: SUSPECT",
@@ -105,11 +130,14 @@ def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
         f"not judged: overload raised {ZERO}; please report it",
         f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)",
         "not checked, without a self-test of this client: beyond-capacity, headroom",
+        "not checked: self-test; to check: loadgen selftest",
+        "not checked: repeats; to check: --repeat 5",
     ]
 
 
 def test_the_json_has_everything() -> None:
-    found = verdict.json(of("prefix-cache", "headroom", blind=BLIND[:1], failed={"overload": ZERO}))
+    case = of("prefix-cache", "headroom", blind=BLIND[:1], failed={"overload": ZERO}, lacking=("repeats",))
+    found = verdict.json(case)
     assert json.loads(json.dumps(found)) == found
     assert found["level"] == "SUSPECT"
     assert [one["name"] for one in found["doubts"]] == ["prefix-cache", "headroom"]
@@ -122,6 +150,43 @@ def test_the_json_has_everything() -> None:
     }
     assert (found["looked_at"], found["not_looked_at"]) == (len(DOUBTS) - 2, [BLIND[0].code])
     assert found["not_judged"] == [{"name": "overload", "why": ZERO}]
+    assert found["not_checked"] == ["repeats"]
+
+
+SIMULATED = Server(url="http://h", engine="loadgen engine", model="m", simulated="h20/qwen3-8b-bf16")
+HOSTED = {"engine": engines.HOSTED.name, "simulated": ""}
+CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        pytest.param(run(), ("repeats",), id="all that one run can have"),
+        pytest.param(run(runs=5), (), id="one of five"),
+        pytest.param(run(cell=CELL), (), id="of a campaign"),
+        pytest.param(
+            run(ceiling=None, window=None, calibration=None),
+            ("roofline", "server counters", "self-test", "repeats"),
+            id="nothing but the run",
+        ),
+        pytest.param(run(ceiling=None, server=SIMULATED), ("repeats",), id="simulated"),
+        pytest.param(
+            run(ceiling=None, window=None, server=SIMULATED.model_copy(update=HOSTED)),
+            ("repeats",),
+            id="hosted",
+        ),
+        pytest.param(run(window=observed(samples=())), ("server gauges", "repeats"), id="too few samples"),
+        pytest.param(
+            run(None, {"max_concurrency": 1}, window=observed(samples=())), ("repeats",), id="one at a time"
+        ),
+    ],
+)
+def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
+    case: RunEvidence, names: tuple[str, ...]
+) -> None:
+    judged = verdict.judge(case)
+    assert judged.not_checked == names
+    assert verdict.json(judged)["not_checked"] == list(names)
 
 
 def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:

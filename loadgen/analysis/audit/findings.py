@@ -38,9 +38,17 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> Level:
-        """The worst severity as a word; UNCHECKED where there was nothing to check."""
+        """The worst severity as a word, or what its own report has; UNCHECKED where nothing was checked."""
         level = Level.of(self.findings)
+        if self.by_its_report:
+            return Level(self.reported.level)
         return Level.UNCHECKED if level is Level.VALID and len(self.unchecked) == len(CHECKABLE) else level
+
+    @property
+    def by_its_report(self) -> bool:
+        """Whether the verdict in a pasted report is graver than what its figures show."""
+        graver = {Level.VALID: (Level.SUSPECT, Level.INVALID), Level.SUSPECT: (Level.INVALID,)}
+        return self.reported.level in graver.get(Level.of(self.findings), ())
 
     @property
     def verdict(self) -> str:

@@ -16,6 +16,7 @@ from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
 from loadgen.protocol.printable import printable
+from loadgen.results.load_table import marked_name
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
 from loadgen.validity.rule import Finding, Severity
@@ -25,6 +26,7 @@ FORMAT = 1
 _LOAD = 16
 _WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
 _LONGEST_NAME = 60
+_BY_REPORT = "its report's verdict"
 _MOST_REASONS, _NAMED = 10, 3
 _SPEEDS = ("output_throughput", "speed_tok_s")
 
@@ -58,7 +60,7 @@ def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
     for name, own in findings.items():
-        yield cut(printable(name) or "(no name)", WIDTH)
+        yield cut(printable(name), WIDTH)
         yield from map(_row, own)
 
 
@@ -69,14 +71,14 @@ def _row(audited: RunFindings) -> str:
     roof = "-" if share is None else f"{100 * share:.0f} %"
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
+    named = _BY_REPORT if audited.by_its_report else named
     load = f"  {cut(printable(_load(run)), _LOAD)}"
     return aligned((load, *cells, roof, f"  {audited.verdict} {named}".rstrip()), _WIDTHS)
 
 
 def _name(audited: RunFindings) -> str:
     """The checkpoint's row; a simulation is one of its own."""
-    run = audited.reported
-    return f"{run.name or '(no name)'} (simulated)" if run.simulated else run.name
+    return marked_name(audited.reported.name or "(no name)", bool(audited.reported.simulated))
 
 
 def _load(run: Reported) -> str:
@@ -97,13 +99,15 @@ def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
     remarks = audited.reported.remarks if explain else ()
-    if not shown and not notes and not remarks:
+    if not shown and not notes and not remarks and not audited.by_its_report:
         return
     run = audited.reported
     names = filter(None, (_name(audited), run.load.name))
     title = ", ".join(middle_cut(printable(name), _LONGEST_NAME) for name in names)
-    yield from wrapped(f"{title or '(no name)'}: {audited.verdict}", "  ")
+    yield from wrapped(f"{title}: {audited.verdict}", "  ")
     yield from wrapped(f"  {printable(run.source)}", "    ")
+    if audited.by_its_report:
+        yield f"  {_BY_REPORT}: its figures alone do not show why"
     for finding in shown:
         yield from _evidence(finding, explain)
     if notes:

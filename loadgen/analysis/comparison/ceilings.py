@@ -13,11 +13,17 @@ from msgspec.structs import replace
 
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
+from loadgen.results import speed_formulas
 from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machine import Machine
 from loadgen.workload.paths import place
+
+# Between the two formulas there may be 64 times.
+_NO_FORMULA = "the formula of the speed is unknown: write one of them below the table: " + " or ".join(
+    f"Speed = {formula}" for formula in speed_formulas.FORMULAS
+)
 
 
 class Hardware(msgspec.Struct, frozen=True):
@@ -61,6 +67,8 @@ class Ceilings:
 
     def of(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
         """The ceiling, or None and why; a run's own weights are better than any table's."""
+        if run.speed_formula == speed_formulas.UNKNOWN:
+            return None, _NO_FORMULA
         if run.ceiling is not None and not self.model:
             machine = machines.meant(self.machine, run.machine, run.ceiling.machine)
             return run.ceiling.model_copy(update={"machine": machine}), ""

@@ -105,7 +105,8 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
     }
     return LoadRow(
         name=line.name,
-        load=load.name,
+        # A rung's name is its length, which has a column of its own.
+        load="" if load.input_len is not None and any(run.speed_formula for run in runs) else load.name,
         input_len=load.input_len if load.asked_input_len is None else load.asked_input_len,
         output_len=load.output_len if load.asked_output_len is None else load.asked_output_len,
         requests=load.requests,

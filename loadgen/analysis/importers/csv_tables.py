@@ -13,10 +13,11 @@ from loadgen.analysis.importers import blocks, json_fields, numbers
 from loadgen.analysis.run_summary import Load, Reported, full_name
 from loadgen.errors import UsageError
 from loadgen.results import speed_rows
-from loadgen.results.speed_formulas import OUTPUT, converted
+from loadgen.results.speed_formulas import FORMULAS, OUTPUT, converted
 from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
 
 TABLE, SPEEDS = "table", "speed table"
+UNNAMED = "an unnamed preset"  # of a simulation in someone's copy
 SPEED = "speed_tok_s"
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
@@ -47,7 +48,7 @@ def read(text: str, path: Path) -> list[Reported]:
     header, delimiter = _header(text)
     if _kind(header) == SPEEDS and SPEED in header:
         speeds = enumerate(map(_with_formula, speed_rows.read_csv(path)), 2)
-        return [_speed(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
+        return [rung(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
     runs = []
     try:
@@ -131,12 +132,25 @@ def _with_formula(row: SpeedRow) -> SpeedRow:
     return next((each for each in speed_rows.shipped() if replace(each, formula=row.formula) == row), row)
 
 
-def _speed(row: SpeedRow, source: str) -> Reported:
+def machine(gpu: str, count: int | None) -> str:
+    """A machine of several devices as runs name it: 4 × H20-96GB."""
+    return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
+
+
+def rung(row: SpeedRow, source: str) -> Reported:
+    """A row of a speed ladder as a run; its output throughput only where the speed's formula is known."""
     speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
-    output = converted(speed, row.formula, OUTPUT, row.input_length, row.output_length)
+    figures = {SPEED: speed}
+    if row.ttft_ms:
+        figures["mean_ttft_ms"] = float(row.ttft_ms)
+    if row.decode_tok_s:
+        figures["mean_tpot_ms"] = 1e3 / float(row.decode_tok_s)
+    if row.formula in FORMULAS:
+        lengths = row.input_length, row.output_length
+        figures["output_throughput"] = converted(speed, row.formula, OUTPUT, *lengths)
     return Reported(
         name=full_name(row.model, row.quantization),
-        figures={SPEED: speed, "output_throughput": output},
+        figures=figures,
         load=Load(
             name=f"input {row.input_length}",
             input_len=row.input_length,
@@ -148,8 +162,9 @@ def _speed(row: SpeedRow, source: str) -> Reported:
         source=source,
         told_by=SPEEDS,
         engine=row.backend,
-        machine=row.gpu if (row.gpu_num or 1) == 1 else f"{row.gpu_num} × {row.gpu}",
+        machine=machine(row.gpu, row.gpu_num),
         memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
         speed_formula=row.formula,
+        simulated=UNNAMED if "SIMULATED" in row.note else "",
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )

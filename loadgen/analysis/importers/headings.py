@@ -85,6 +85,11 @@ class Outline:
         self._open = [*kept[:first], (line, title)]
 
     @property
+    def names(self) -> list[str]:
+        """The headings themselves, the nearest first."""
+        return [line.name for line, _ in reversed(self._open)]
+
+    @property
     def subject(self) -> Subject:
         """The nearest heading that names something, with its load, and how its weights are stored.
 

@@ -16,7 +16,6 @@ from loadgen.analysis.importers import json_fields, text
 from loadgen.analysis.run_summary import Reported, of_json, of_run
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import DEFINITIONS_VERSION
-from loadgen.metrics.record import Records
 from loadgen.protocol.untrusted import listed, mapping
 from loadgen.results import run_directory
 from loadgen.results.run_directory import ARRIVALS, RESULT, Result
@@ -33,18 +32,19 @@ _MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every reques
 
 
 class StoredRun(Result):
-    """A run on disk, whose arrivals are read when they are first used; raises UsageError then."""
+    """A run on disk, whose arrivals and samples are read when they are first used; raises UsageError then."""
 
     def __init__(self, facts: Facts, directory: Path) -> None:
         object.__setattr__(self, "facts", facts)
         object.__setattr__(self, "directory", directory)
 
-    def __getattr__(self, name: str) -> Records:
-        if name != "records":
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("records", "samples"):
             raise AttributeError(name)
-        records = run_directory.load(self.__dict__["directory"]).records
-        object.__setattr__(self, "records", records)
-        return records
+        run = run_directory.load(self.__dict__["directory"])
+        object.__setattr__(self, "records", run.records)
+        object.__setattr__(self, "samples", run.samples)
+        return self.__dict__[name]
 
 
 def tells(document: Mapping[str, Any]) -> bool:

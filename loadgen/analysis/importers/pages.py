@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang, titles
+from loadgen.analysis.importers import blocks, commands, csv_tables, headings, json_fields, sglang, titles
 from loadgen.analysis.importers.blocks import PastedBlock
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
-from loadgen.analysis.run_summary import Load, Reported, short_name
+from loadgen.analysis.run_summary import Load, Reported, short_name, simulation
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
@@ -22,6 +22,10 @@ _ELEMENT = re.compile(
     re.IGNORECASE,
 )
 _OPEN_HEADING = re.compile(r"\s*+<h[1-6]\b[^<>]{0,300}>(?:(?!</h[1-6]>).){0,300}+", re.IGNORECASE)
+# What a report of ours has above its block, and below it.
+_SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of ([\w./-]{1,60}))?")
+_SERVER = re.compile(r"[\s>#*]{0,20}server: ([^,]{1,60}), model (\S{1,200}?),(?:\s|$)")
+_VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVALID)\b")
 _MOST_LINES = 5  # of a heading
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
@@ -36,18 +40,29 @@ class _Pasted:
     asked: dict[str, str]
     lines: list[str] = field(default_factory=list)
     closed: bool = False
+    # As a report of ours has it, above the block or below.
+    simulated: str = ""
+    engine: str = ""
+    level: str = ""
+
+    def report(self, line: str) -> None:
+        """Take what a line of our report below the block has."""
+        if (verdict := _VERDICT.match(line)) is not None and not self.level:
+            self.level = verdict[2]
+            self.simulated = self.simulated or csv_tables.UNNAMED * bool(verdict[1])
 
 
 def read(text: str, path: Path) -> list[Reported]:
     """Every block of a page; raises nothing: what cannot be read is a remark."""
-    return [_reported(pasted, path) for pasted in _pasted(text)]
+    return [_reported(pasted, path) for pasted in [*_pasted(text)]]  # the last lines may be of all
 
 
 def _pasted(text: str) -> Iterator[_Pasted]:
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
-    cleaned = html.unescape(_REFERENCE.sub("\ufffd", _COLOUR.sub("", text))).replace("\u00ad", "")
-    numbers, texts = _pieces(_split(cleaned))
+    last: _Pasted | None = None
+    cleaned = html.unescape(_REFERENCE.sub("\ufffd", uncoloured(text))).replace("\u00ad", "")
+    numbers, texts = pieces(split(cleaned))
     for line in headings.lines(texts):
         if not line.text:
             if above and above[-1]:
@@ -59,7 +74,7 @@ def _pasted(text: str) -> Iterator[_Pasted]:
             block, above = None, []
         rest = line.text
         if begins:
-            block = _Pasted(numbers[line.number - 1], outline.subject, commands.asked(above))
+            block = last = _begun(numbers[line.number - 1], outline.subject, above)
             rest = rest[begins.end() :]
         if block is not None:
             block.lines.append(_TAG.sub(" ", rest))
@@ -70,23 +85,43 @@ def _pasted(text: str) -> Iterator[_Pasted]:
         elif line.kind in (Kind.HEADING, Kind.ITEM):
             outline.enter(line)
             above = [line.text] if line.kind is Kind.ITEM else []
+            last = None if line.kind is Kind.HEADING else last
         else:
             if line.kind is Kind.LINE:
                 outline.enter(line)
             above.append(line.text)
+            if last is not None:
+                last.report(line.text)
     if block is not None:
         if not cleaned.endswith("\n"):
             block.lines.pop()  # its last figure may be cut
         yield block
 
 
-def _split(text: str) -> list[str]:
+def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
+    """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
+    pasted = _Pasted(line, subject, commands.asked(above))
+    for text in above:
+        if (simulated := _SIMULATED.match(text)) is not None:
+            pasted.simulated = simulated[1] or csv_tables.UNNAMED
+        elif (server := _SERVER.match(text)) is not None:
+            pasted.engine = server[1]
+            pasted.asked.setdefault("model", server[2])
+    return pasted
+
+
+def uncoloured(text: str) -> str:
+    """A text without what a terminal takes as commands."""
+    return _COLOUR.sub("", text)
+
+
+def split(text: str) -> list[str]:
     """Lines as an editor counts them; what a progress bar wrote over itself is one."""
     plain = text.replace("\r\n", "\n")
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
-def _pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+def pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
     """The number and the text of each line; HTML is parted at its elements, a heading's lines are one."""
     numbers, pieces = list[int](), list[str]()
     for number, line in enumerate(lines, 1):
@@ -112,21 +147,28 @@ def _reported(pasted: _Pasted, path: Path) -> Reported:
         load=_load(pasted, block),
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
-        engine=_ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
-        remarks=(*[sglang.LAST_LINE] * ("backend" in block.figures), *block.remarks),
+        simulated=pasted.simulated,
+        level=pasted.level,
+        engine=pasted.engine or _ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
+        remarks=(
+            *filter(None, [pasted.simulated and simulation(pasted.simulated)]),
+            *[sglang.LAST_LINE] * ("backend" in block.figures),
+            *block.remarks,
+        ),
     )
 
 
 def _load(pasted: _Pasted, block: PastedBlock) -> Load:
     figures, asked = block.figures, pasted.asked
     limit = commands.whole(asked, "max_concurrency")
+    named = titles.concurrency(pasted.subject.load) if limit is None else limit
     if figures.get("max_concurrency", limit) != limit:
         asked = {}  # of another block
     return Load(
         name=pasted.subject.load,
         requests=commands.whole(asked, "requests"),
         asked_output_len=commands.whole(asked, "output_len"),
-        max_concurrency=figures.get("max_concurrency", limit),
+        max_concurrency=figures.get("max_concurrency", named),
         request_rate_per_s=_rate(figures.get("request_rate", asked.get("request_rate"))),
         asked_input_len=commands.whole(asked, "input_len"),
         seed=commands.whole(asked, "seed"),

@@ -23,6 +23,7 @@ from loadgen.analysis.importers import (
     loadgen_runs,
     pages,
     sglang,
+    tables,
     text,
     vllm,
 )
@@ -62,6 +63,7 @@ class ClientFormat(Protocol):
 CLIENTS: tuple[ClientFormat, ...] = (loadgen_runs, guidellm, aiperf, sglang, vllm)
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.MARKS),
+    *tables.MARKS,
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
 
@@ -178,10 +180,12 @@ class _Found:
             self._add(path, csv_tables.read, content, path)
         elif blocks.HEADER.search(content) is not None:
             self._add(path, pages.read, content, path)
+        elif rows := tables.read(content, path):
+            self._add(path, lambda: rows)
         else:
             raise UsageError(
-                f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table, "
-                "or pasted blocks"
+                f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table "
+                "of figures, or pasted blocks"
             )
 
     def _documents(self, content: str, path: Path) -> bool:

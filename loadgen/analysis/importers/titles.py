@@ -17,7 +17,12 @@ _MOST_WORDS = 5  # of a model's name that is written with blanks: Llama 3.1 8B I
 _MOST_KEPT = 4096  # titles that are not taken apart twice
 _MOST_TRIED = 12  # words of a title that a model's name may begin at
 # What separates the parts of a title: brackets, a comma, a dash between blanks.
-_BETWEEN = re.compile(r"[()\[\]{}|·•;—]|[,:](?=\s|$)|(?:^|\s)[-–/@](?=\s|$)")
+_BETWEEN = re.compile(r"[()\[\]{}|·•;—]|,(?=\s|$)|:(?=\s+\D|$)|(?:^|\s)[-–/@](?=\s|$)")
+_AT_ONCE = re.compile(
+    r"\b(?:(?:max(?:imum)?[ -])?concurrency|conc|batch(?:[ -]size)?|bs|c)\s{0,2}[=:]?\s{0,2}(\d{1,6})\b"
+    r"|\b(\d{1,6})[ -](?:concurrent|users?|clients?|streams?|parallel|at (?:a time|once))\b",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(r"[^\W\d_]+|\d+")
 _SIZED = re.compile(r"\S*[A-Za-z]\S*?\d(?:\.\d+)?[BM]\b\S*", re.IGNORECASE)
 _TAIL = re.compile(r"(.+?)[-_](high|low|medium|mid)(?:[-_]load)?", re.IGNORECASE)
@@ -25,7 +30,7 @@ _TAIL = re.compile(r"(.+?)[-_](high|low|medium|mid)(?:[-_]load)?", re.IGNORECASE
 _LOAD_WORD = re.compile(
     r"a|and|at|batch|benchmark|benchmarking|benchmarks|bs|burst|by|c|case|client|clients|conc|concurrency"
     r"|concurrent|cpu|for|from|full|gpu|heavy|high|idle|in|inf|infinite|input|k|latency|length|lengths|level"
-    r"|light|load|loads|long|low|max|maximum|medium|mid|min|mode|moderate|of|on|online|optimized|out|output"
+    r"|light|load|loads|long|low|max|maximum|medium|mid|min|mode|moderate|of|on|once|online|optimized|out|output"
     r"|parallel|peak|per|performance|prompt|prompts|qps|query|rate|req|reqs|request|requests|result|results"
     r"|rps|run|running|s|saturated|saturation|scenario|second|seconds|serving|sglang|short|single|size|speed"
     r"|stream|streams|stress|sustained|test|testing|tests|the|throughput|time|tok|tokens|traffic|under|user"
@@ -41,7 +46,7 @@ _TELLING = frozenset({
 _COUNTED = frozenset({
     "batch", "bs", "c", "clients", "conc", "in", "input", "k", "length", "lengths", "out", "output",
     "parallel", "prompt", "prompts", "qps", "rate", "req", "reqs", "request", "requests", "rps",
-    "stream", "streams", "tok", "tokens", "user", "users", "x",
+    "stream", "streams", "time", "tok", "tokens", "user", "users", "x",
 })  # fmt: skip
 _CONNECTING = frozenset({
     "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with",
@@ -49,6 +54,7 @@ _CONNECTING = frozenset({
 _ABOUT_STORING = frozenset({
     "dtype", "precision", "quant", "quantization", "quantized", "weight", "weights",
 })  # fmt: skip
+_AS_TRAINED = frozenset({"BF16"})  # which is no part of a name
 _OF_THE_CACHE = frozenset({
     "activation", "activations", "attention", "cache", "kv", "kvcache", "kv-cache",
 })  # fmt: skip
@@ -94,10 +100,16 @@ def is_load(text: str) -> bool:
     return all(_LOAD_WORD.fullmatch(word) for word in _TOKEN.findall(text.lower()))
 
 
+def concurrency(load: str) -> int | None:
+    """How many requests at once a load's words give: `high (c=8)`, `8 users`, `batch size 1`; else None."""
+    match = _AT_ONCE.search(load[:_LONGEST])
+    return None if match is None else int(match[1] or match[2])
+
+
 def with_storage(model: str, quantization: str) -> str:
     """A checkpoint's name with how its weights are stored, unless it has that already: of GGUF the kind."""
-    if not model:
-        return quantization
+    if not model or quantization.upper() in _AS_TRAINED:
+        return model or quantization
     stored = models.suffix(model).upper()
     apart = not stored or (stored == "GGUF" and quantization.upper() != stored)
     return f"{model}-{quantization}" if quantization and apart else model
@@ -223,6 +235,8 @@ def _joined(words: Sequence[str]) -> str:
     last = plain[-1:]
     if len(plain) > 1 and last[0].upper() == "GGUF":
         plain = [*plain[:-2], *last, plain[-2]] if _stores(plain[-2]) else plain
+    if len(plain) > 1 and plain[-1].upper() in _AS_TRAINED:
+        plain.pop()
     return "-".join(plain)
 
 

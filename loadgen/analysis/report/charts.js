@@ -1,6 +1,6 @@
 // Values under the pointer, zoom and full width for every picture that has axes. Without this they are whole.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg", NARROW = 340, WIDE = 900, RIGHT = 10, NEAR = 12, LEAST = 1e-3;
+  const SVG = "http://www.w3.org/2000/svg", NARROW = 340, LETTERS = 1.3, JOINED = 150, RIGHT = 10, NEAR = 12, LEAST = 1e-3;
   const written = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 5 });
   const made = (name, attributes, parent) => {
     const element = name === "line" || name === "path" || name === "rect" || name === "text" || name === "clipPath"
@@ -123,7 +123,8 @@
 
     resize() {
       const large = this.figure.classList.toggle("large");
-      this.width = large ? WIDE : NARROW;
+      // Letters of a wide picture are so many times as large as the style sheet has them.
+      this.width = large ? Math.max(NARROW, Math.round(this.figure.clientWidth / LETTERS)) : NARROW;
       this.x.last = this.width - RIGHT;
       this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
       this.enlarge.setAttribute("aria-pressed", large);
@@ -135,19 +136,25 @@
       this.leave();
       this.grid();
       const [curves, spans, markers, labels] = [..."csml"].map((letter) => this.parts(letter));
-      const line = ({ xs, ys, form }) => {
+      const line = ({ xs, ys, form }, points) => {
         let path = "", pen = false;
         xs.forEach((x, i) => {
           if (x === null) { pen = false; return; }
           const [px, py] = [this.at(this.x, x).toFixed(2), this.at(this.y, ys[i]).toFixed(2)];
-          if (form === "points") path += `M${px} ${py}h0`;
+          if (points) path += `M${px} ${py}h0`;
           else if (!pen) path += `M${px} ${py}`;
           else path += form === "steps" ? `H${px}V${py}` : `L${px} ${py}`;
           pen = true;
         });
         return path;
       };
-      this.curves.forEach((curve, i) => curves[i].setAttribute("d", line(curve)));
+      this.curves.forEach((curve, i) => {
+        // As in sample_charts: samples are joined only where they are denser than a line is wide.
+        const apart = curve.form === "line" && this.top === undefined && !this.reset.hidden
+          && curve.xs.filter((x) => this.seen(x)).length < JOINED;
+        curves[i].setAttribute("d", line(curve, apart || curve.form === "points"));
+        curves[i].setAttribute("style", apart ? "stroke-width:3.4;stroke-linecap:round;stroke-dasharray:none" : "");
+      });
       this.spans.forEach(([, begins, ends, ats], i) => {
         const path = begins.map((begin, k) => `M${this.at(this.x, begin).toFixed(2)} ${this.at(this.y, ats[k]).toFixed(1)}`
           + `H${this.at(this.x, ends[k]).toFixed(2)}`);
@@ -233,6 +240,13 @@
       return [best, least];
     }
 
+    // The point of another curve whose value holds at x: that of a share or a step until the next, else one near it.
+    held(curve, x, px, shares) {
+      if (curve.form === "steps" || shares) return curve.xs.findLastIndex((at) => at !== null && at <= x);
+      const [index, far] = this.nearest(curve, px);
+      return far <= NEAR ? index : -1;
+    }
+
     hover(px, py) {
       if (this.spans.length) {
         const ats = this.spans.flatMap(([, , , each]) => each);
@@ -260,15 +274,19 @@
         for (const [name, begin, end] of this.row(this.anchor[1]))
           rows.push([name, `${written(begin)} to ${written(end)} ${across} (${written(Number((end - begin).toPrecision(4)))} s)`]);
       } else this.curves.forEach((curve, which) => {
-        const [index, far] = which === this.anchor[0] ? [this.anchor[1], 0] : this.nearest(curve, px);
-        if (index < 0 || (far > NEAR && curve.form !== "steps" && curve.form !== "line")) return;
-        const [at, y] = [curve.xs[index], curve.ys[index]];
-        if (curve.labels.length && !curve.name) { if (far < 4) head += `, ${curve.labels[index]}`; return; }
+        if (curve.labels.length && !curve.name) {
+          const [label, far] = this.nearest(curve, px);
+          if (far < 4) head += `, ${curve.labels[label]}`;
+          return;
+        }
+        const index = which === this.anchor[0] ? this.anchor[1] : this.held(curve, x, px, shares);
+        if (index < 0 && !shares) return;
+        const [at, y] = index < 0 ? [x, 0] : [curve.xs[index], curve.ys[index]];
         const name = this.curves.length > 1 && curve.name ? curve.name : "";
         if (curve.form === "steps" && which === this.anchor[0] && !shares && index + 1 < curve.xs.length)
           head = `${written(at)} to ${written(curve.xs[index + 1])} ${across}`;
         rows.push([name, up === "requests" && y === 1 ? "1 request" : `${written(y)} ${up}`]);
-        dots += `M${this.at(this.x, curve.form === "steps" ? x : at)} ${this.at(this.y, y)}h0`;
+        dots += `M${this.at(this.x, curve.form === "steps" || shares ? x : at)} ${this.at(this.y, y)}h0`;
       });
       this.dots.setAttribute("d", dots);
       this.line(px);
@@ -339,7 +357,9 @@
         if (this.x.log) this.show(Math.log10(low), Math.log10(high)); else this.show(low, high);
       });
       svg.addEventListener("pointercancel", () => { began = null; this.selection.setAttribute("visibility", "hidden"); });
-      svg.addEventListener("pointerleave", () => { if (began === null) this.leave(); });
+      svg.addEventListener("pointerleave", ({ pointerType }) => {
+        if (began === null && pointerType === "mouse") this.leave();  // a finger's values stay until the next touch
+      });
       svg.addEventListener("dblclick", () => this.show(this.whole.low, this.whole.high));
       svg.addEventListener("blur", () => this.leave());
       svg.addEventListener("keydown", (event) => this.press(event));

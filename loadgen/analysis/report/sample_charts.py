@@ -111,7 +111,8 @@ def _panel(chart: _Chart, series: Sequence[SampledSeries], begin_ns: int) -> Pan
     samples = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     more = f" {len(shown)} of {len(series)} are drawn." if len(shown) < len(series) else ""
     values = {name: each.values / chart.divisor for name, each in named}
-    caption = f"{chart.caption} {samples} samples{_each(curves)}.{more}"
+    only = f"{names[0]}: " if len(names) == 1 and shown[0].where else ""
+    caption = f"{chart.caption} {only}{samples} samples{_each(curves)}.{more}"
     return over_seconds(chart.key, chart.title, chart.unit, curves, caption, values)
 
 

@@ -36,8 +36,6 @@ _RENAMED = {
     "--header NAME:VALUE": "-H",
     "--random-input-len N": "--isl --prompt-input-tokens-mean --synthetic-input-tokens-mean",
     "--random-output-len N": "--osl --output-tokens-mean --prompt-output-tokens-mean",
-    "--random-range-ratio R (± R, uniform)": "--isl-stddev --osl-stddev --output-tokens-stddev "
-    "--prompt-input-tokens-stddev --prompt-output-tokens-stddev --synthetic-input-tokens-stddev",
     "--random-prefix-len N": "--shared-system-prompt-length --prompt-prefix-length --prefix-prompt-length",
     "--seed N": "--random-seed",
     "--duration S": "--benchmark-duration",
@@ -55,19 +53,14 @@ _RENAMED = {
     "--max-failures N or N%": "--failed-request-threshold",
     "--run-dir DIR": "--artifact-dir --output-artifact-dir",
     "--save-requests (a row per request) or --save-detailed": "--export-level --profile-export-level",
-    "--label TEXT": "--profile-export-file --profile-export-prefix",
     "--quiet": "--ui --ui-type",
-    "--explain": "--verbose -v -vv --extra-verbose --log-level",
     "--repeat N": "--num-profile-runs",
     "--no-observe": "--no-gpu-telemetry --no-server-metrics",
-    "--profile FILE.toml": "--config -f --scenario",
+    "--profile FILE.toml": "--config -f",
     "--goodput ttft:MS": "--ttft-sla-ms",
     "--goodput tpot:MS": "--itl-sla-ms --tpot-sla-ms",
     "--goodput e2el:MS": "--e2e-sla-ms",
-    "--max-failures N%": "--error-rate-sla",
-    "`loadgen report RUN_DIR --html`": "--plot-required",
     "`loadgen compare RUNS` with --alpha A": "--confidence-level",
-    "--fingerprint, which shows whether answers changed,": "--accuracy-benchmark",
 }
 _REFUSED = {
     "answers are streamed without it; --disable-stream has them whole": "--streaming",
@@ -133,10 +126,11 @@ _REFUSED = {
     "--search-percentile-pooling --search-planner --search-random-seed --search-recipe --search-sla "
     "--search-sla-tier --search-space --search-stat --search-style --optuna-acquisition --optuna-sampler "
     "--optuna-terminator --bo-constraint-mode --degradation-metric-tag --degradation-stat "
-    "--degradation-threshold --slo-attainment-fraction",
+    "--degradation-threshold --slo-attainment-fraction --error-rate-sla",
     "--repeat N makes N runs; `loadgen campaign` cools down between runs": "--profile-run-cooldown-seconds "
     "--convergence-metric --convergence-mode --convergence-stat --convergence-threshold",
-    "answers are not graded; --fingerprint shows whether they changed": "--accuracy-enable-cot "
+    "answers are not graded; --fingerprint shows whether they changed": "--accuracy-benchmark "
+    "--accuracy-enable-cot "
     "--accuracy-grader --accuracy-n-shots --accuracy-system-prompt --accuracy-tasks --accuracy-verbose",
     _FILES: "--mlflow-artifact-glob --mlflow-experiment --mlflow-parent-run-id --mlflow-run-name "
     "--mlflow-tag --mlflow-tracking-uri --otel-resource-attributes --otel-url --wandb-entity "
@@ -151,7 +145,15 @@ _REFUSED = {
     "--network-latency-mean --network-latency-ping-interval",
     _ONE_PROCESS: "--workers-max --max-workers --record-processor-service-count --record-processors "
     "--zmq-dual-bind --zmq-host --zmq-ipc-path --api-host --api-port --stats-interval",
-    "there are no locked scenarios to override": "--unsafe-override",
+    "nothing is locked: --profile FILE.toml is the whole workload": "--scenario --unsafe-override",
+    "lengths vary evenly, by ± R with --random-range-ratio R": "--isl-stddev --osl-stddev "
+    "--output-tokens-stddev --prompt-input-tokens-stddev --prompt-output-tokens-stddev "
+    "--synthetic-input-tokens-stddev",
+    "every run has a directory of its own; --label TEXT names it in reports": "--profile-export-file "
+    "--profile-export-prefix",
+    "warnings are always printed; --explain shows the evidence of every doubt": "--verbose -v -vv "
+    "--extra-verbose --log-level",
+    "plots are drawn of any run on disk: `loadgen report RUN_DIR --html`": "--plot-required",
 }
 AIPERF = OtherClient(
     "aiperf",

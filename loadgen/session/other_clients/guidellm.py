@@ -42,11 +42,10 @@ _RENAMED = {
     "--label TEXT": "-l",
     "--run-dir DIR": "--output-dir --output-path",
     "`loadgen report RUN_DIR` with --html, --csv, --markdown or --plot": "--output --outputs",
-    "--goodput NAME:MS": "--metrics",
+    "--goodput NAME:MS (its slo)": "--metrics",
     "--warmup": "--warmup-percent",
     "--cooldown": "--cooldown-percent",
-    "--quiet": "--disable-console --disable-console-interactive --disable-console-outputs "
-    "--disable-progress --console",
+    "--quiet": "--disable-console --disable-console-interactive --disable-console-outputs --disable-progress",
     "--save-requests, which keeps every request,": "--output-sampling --sample-requests",
 }
 _REFUSED = {
@@ -60,7 +59,9 @@ _REFUSED = {
     "one load a run; doubts say where the server fell behind": "--default-over-saturation "
     "--detect-saturation --over-saturation",
     "one load a run: `loadgen report RUNS` compares several": "--override",
-    "progress is one line every ten seconds where the output is no terminal": "--log-progress-interval",
+    "progress is one line every ten seconds where the output is no terminal; --quiet has none": (
+        "--console --log-progress-interval"
+    ),
 }
 GUIDELLM = OtherClient(
     "guidellm",

@@ -38,7 +38,6 @@ _RENAMED = {
     "--label TEXT": "--tag",
     "--result-filename FILE, with --save-result (vLLM's JSON)": "--output-file",
     "--save-detailed, with --save-result": "--output-details",
-    "--print-request, which prints one and exits,": "--print-requests",
     "--logprobs N": "--return-logprob --top-logprobs-num",
     "`loadgen report RUN_DIR --plot`": "--plot-throughput",
     "--server-trace DIR, with --launch,": "--profile-output-dir",
@@ -57,6 +56,7 @@ _REFUSED = {
     "--profile-prefill-url --profile-prefix --profile-stages --profile-start-step --profile-steps",
     "one adapter a run: pass its name as --model": "--lora-name --lora-request-distribution "
     "--lora-zipf-alpha",
+    "nothing is printed while requests run: --print-request prints one and exits": "--print-requests",
     "pass it in --extra-body": "--logprob-start-len --return-routed-experts --token-ids-logprob",
     "cached tokens are counted without a flag, from usage and /metrics": "--cache-report",
     "the server is asked once, and its answer reported": "--flush-cache-timeout",

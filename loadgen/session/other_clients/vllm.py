@@ -26,6 +26,7 @@ _SAME = {
     "--random-input-len": "--input-len",
     "--random-output-len": "--output-len",
     "as --quiet": "--disable-tqdm",
+    "as --backend, whose name it was in 2025": "--endpoint-type",
     "also NAME: VALUE, as curl has it": "--header",
     "without it, the first that /v1/models names": "--model",
     "also `wave`: as many as --max-concurrency; their prompts are their own": "--num-warmups",
@@ -35,7 +36,6 @@ _SAME = {
 _DIFFERS = {
     "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
     "`sglang` is SGLang's own /generate": "--backend",
-    "2025's name of --backend": "--endpoint-type",
     "sent with each chat request, where vLLM 0.32 renders some data sets itself": "--chat-template-kwargs",
     "`random` (and SGLang's `random-ids`); others are refused": "--dataset-name",
     "the name of a workload; the bare flag, which traces vLLM, is refused: --server-trace DIR": "--profile",

@@ -96,6 +96,24 @@ def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verd
     assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
 
 
+@pytest.mark.parametrize(
+    ("level", "figures", "verdict"),
+    [
+        ("SUSPECT", ALL, "SUSPECT"),
+        ("INVALID", ALL, "INVALID"),
+        ("INVALID", {**ALL, "completed": 1, "request_throughput": 0.1}, "INVALID"),
+        ("SUSPECT", {"completed": 0}, "INVALID"),
+        ("VALID", ALL, "VALID (not checked: roofline)"),
+    ],
+)
+def test_a_report_s_own_verdict_is_kept_where_it_is_graver(
+    level: str, figures: dict[str, Any], verdict: str
+) -> None:
+    (audited,) = audit([one(figures, level=level)], None, None)
+    assert audited.verdict == verdict
+    assert ("its report's verdict" in render.text([audited])) == audited.by_its_report
+
+
 def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.CaptureFixture[str]) -> None:
     page = PUBLISHED / "rtx_pro_6000_speed.csv"
     assert cli.main(["audit", str(page), "--strict"]) == 0
@@ -117,7 +135,7 @@ def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
 def test_a_simulated_run_is_marked_in_its_row() -> None:
     said = render.text(audit([one({**ALL, **SPEED}, simulated="instant"), one(ALL)], None, None))
     assert [line for line in said.splitlines() if line.startswith("Qwen")][:2] == [
-        "Qwen3-8B-FP8 (simulated)",
+        "Qwen3-8B-FP8 (SIMULATED)",
         "Qwen3-8B-FP8",
     ]
 

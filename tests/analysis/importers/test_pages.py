@@ -209,3 +209,52 @@ def test_an_older_block_of_sglang_s_lacks_nothing_that_it_ever_had() -> None:
 @pytest.mark.parametrize("text", ["", "\n", "no block", "Serving Benchmark Result", "=" * 50, "# Heading\n"])
 def test_a_page_without_a_block_holds_none(text: str) -> None:
     assert read(text) == []
+
+
+REPORT = (
+    "SIMULATED: the embedded engine answered, with the timing of instant; no model ran\n"
+    "server: loadgen engine 0.1.0, model Qwen/Qwen3-8B, http://127.0.0.1:8000/v1/completions\n"
+    f"{BLOCK}\nverdict: SIMULATED, SUSPECT (not checked: roofline): x\nand: y\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("report", "simulated", "level"),
+    [
+        (REPORT, "instant", "SUSPECT"),
+        ("".join(f"> {line}\n" for line in REPORT.splitlines()), "instant", "SUSPECT"),
+        (REPORT[REPORT.index("server:") :], "an unnamed preset", "SUSPECT"),
+        (REPORT[REPORT.index("server:") :].replace("SIMULATED, ", ""), "", "SUSPECT"),
+        (REPORT.replace("SIMULATED, SUSPECT", "VALID"), "instant", "VALID"),
+        (REPORT.replace("with the timing of instant", ""), "an unnamed preset", "SUSPECT"),
+        (REPORT.replace("verdict", "## next\nverdict"), "instant", ""),
+    ],
+)
+def test_a_pasted_report_of_ours_keeps_what_it_says(report: str, simulated: str, level: str) -> None:
+    known = one(report)
+    assert (known.name, known.engine, known.simulated, known.level) == (
+        "Qwen3-8B",
+        "loadgen engine 0.1.0",
+        simulated,
+        level,
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "limit"),
+    [
+        ("high (c=8)", 8),
+        ("concurrency 8", 8),
+        ("8 users", 8),
+        ("batch size: 1", 1),
+        ("bs=1", 1),
+        ("16 at a time", 16),
+        ("high load", None),
+        ("2048 in / 128 out", None),
+        ("4 req/s", None),
+    ],
+)
+def test_a_load_s_words_give_its_concurrency(load: str, limit: int | None) -> None:
+    block = "\n".join(line for line in BLOCK.splitlines() if "concurrency" not in line)
+    assert one(f"## Qwen3-8B ({load})\n{block}").load.max_concurrency == limit
+    assert one(f"## Qwen3-8B ({load})\n{BLOCK}").load.max_concurrency == 8

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ from builders import made_runs
 from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import document
+from loadgen.analysis.report.sample_charts import measured_window
+from loadgen.results.sample_file import KeptSamples
+from loadgen.telemetry.series import SampledSeries
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -70,9 +74,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Decision.FASTER, marks=(EVIL,), roofline=0.6),
     )
     campaign = directory / "campaign.html"
-    campaign.write_text(html.render(document(runs, [found], (), [EVIL])), "utf-8")
+    whole = document(runs, [found], (), [EVIL])
+    campaign.write_text(html.render(whole), "utf-8")
     result = json.loads(json.dumps(run.json()))
-    return {"single": single, "campaign": campaign, "result": result, "comparison": found}
+    return {
+        "single": single,
+        "campaign": campaign,
+        "result": result,
+        "comparison": found,
+        "compared": whole.compared[0],
+    }
 
 
 RUN = made_runs.run(failed=1)
@@ -247,6 +258,23 @@ def test_every_kind_of_picture_has_values_under_the_pointer(
 
 
 @pytest.mark.realtime
+def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: dict[str, Any]) -> None:
+    drawn = next(panel for panel in pages["compared"].distributions if panel.key == "e2el-distribution")
+    with Watched(browser, pages["campaign"]) as page:
+        found = page.locator("#load-1-e2el-distribution")
+        found.locator("svg").scroll_into_view_if_needed()
+        box = found.locator("svg").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.4 * box["height"])
+        head, *rows = found.locator(".tip > *").all_inner_texts()
+    at_ms = float(re.findall(r"[\d.,]+", head)[0].replace(",", "")) * (1 + 1e-4)  # written in five digits
+    for row, curve in zip(rows, drawn.curves, strict=True):
+        below = curve.y[curve.x <= at_ms]
+        share = below[-1] if len(below) else 0.0
+        assert float(row.rpartition(": ")[2].removesuffix(" %")) == pytest.approx(share, rel=1e-4)
+
+
+@pytest.mark.realtime
 def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: dict[str, Any]) -> None:
     ticks = "one => Array.from(one.querySelectorAll('[data-part=x]'), (each) => Number(each.textContent))"
     with Watched(browser, pages["single"]) as page:
@@ -261,6 +289,27 @@ def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: di
         assert len(zoomed) > 1
         found.get_by_role("button", name="Show all of it").click()
         assert found.evaluate(ticks) == pytest.approx(before)
+
+
+@pytest.mark.realtime
+def test_samples_are_points_again_where_zoom_pulls_them_apart(browser: Browser, tmp_path: Path) -> None:
+    begin_ns, window_s = measured_window(RUN.records) or (0, 0.0)
+    at_ns = (begin_ns + np.linspace(0, window_s, 200) * 1e9).astype(np.int64)
+    series = SampledSeries("power_w", "GPU 0", at_ns, np.arange(200, dtype=np.float64))
+    run = replace(RUN, samples=KeptSamples((series,)))
+    path = tmp_path / "sampled.html"
+    from loadgen.analysis.report import html  # where there is a browser, there is jinja2
+
+    path.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
+    joined = "one => one.querySelector('[data-part=c]').getAttribute('d').toUpperCase().includes('L')"
+    with Watched(browser, path) as page:
+        found = figure(page, "power")
+        assert found.evaluate(joined)
+        found.locator("svg").focus()
+        page.keyboard.press("+")
+        assert not found.evaluate(joined)
+        page.keyboard.press("0")
+        assert found.evaluate(joined)
 
 
 @pytest.mark.realtime

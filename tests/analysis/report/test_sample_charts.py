@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from builders import made_runs
+from loadgen import __version__
+from loadgen.analysis.importers import loadgen_runs
 from loadgen.analysis.report import sample_charts
 from loadgen.analysis.report.panel import CurveStyle
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
@@ -104,6 +107,19 @@ def test_a_day_of_samples_is_drawn_in_few_points() -> None:
     (panel,) = sample_charts.panels(sampled(evenly("power_w", "", 2000)))
     assert len(panel.curves[0].x) <= sample_charts.MOST_DRAWN
     assert panel.curves[0].y.max() == 1999
+
+
+@pytest.mark.parametrize("version", [__version__, "another"], ids=["stored figures", "computed again"])
+def test_a_run_that_is_read_back_has_its_samples(version: str, tmp_path: Path) -> None:
+    made = made_runs.run(window=None, environment={"loadgen": version})
+    directory = made_runs.keep(
+        replace(made, samples=KeptSamples((evenly("power_w", "GPU 0", 40),))), tmp_path
+    )
+    run = loadgen_runs.run(directory).run
+    assert run is not None
+    assert [(panel.key, panel.caption) for panel in sample_charts.panels(run)] == [
+        ("power", "Sensors of this machine. GPU 0: 40 samples, a point each.")
+    ]
 
 
 def test_damaged_samples_are_a_remark() -> None:

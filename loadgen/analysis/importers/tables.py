@@ -1,0 +1,232 @@
+"""Tables: the rows of a page's tables as runs: speed ladders as the Qwen pages have them, and anyone's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from loadgen.analysis.importers import (
+    blocks,
+    columns,
+    csv_tables,
+    grids,
+    headings,
+    json_fields,
+    pages,
+    titles,
+)
+from loadgen.analysis.importers.columns import DECODE, SPEED
+from loadgen.analysis.importers.csv_tables import SPEEDS, TABLE
+from loadgen.analysis.importers.grids import Grid, Row
+from loadgen.analysis.importers.headings import Kind, Outline, Subject
+from loadgen.analysis.run_summary import Load, Reported, full_name
+from loadgen.results import speed_rows
+from loadgen.results.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
+from loadgen.results.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
+
+# Of files in a directory: what the header of a speed table has, in every form of the pages and of ours.
+MARKS: tuple[bytes, ...] = (b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization")
+_SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
+_QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
+_GENERATED = re.compile(r"(\d{1,9}) tokens generated")
+_ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy")
+_FIGURES = re.compile(r".*_(?:ms|throughput|tok_s)")
+_NUMERIC = (blocks.known_keys() | {"memory"}) - {"max_concurrency"}
+_PLACES = {"model", "load", "max_concurrency", "input_length"}
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
+
+
+def read(text: str, path: Path) -> list[Reported]:
+    """Every row of a page's tables that has figures; raises nothing: what cannot be read is a remark."""
+    lines = pages.split(pages.uncoloured(text))
+    found = grids.found([_QUOTES.sub("", line, count=1) if ">" in line[:4] else line for line in lines])
+    above = _above(lines, [grid.first for grid in found])
+    reported: list[Reported] = []
+    for at, (grid, (subject, engine)) in enumerate(zip(found, above, strict=True)):
+        end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
+        reported += _Table(grid, path, lines[grid.last - 1 : end], subject, engine).runs()
+    return reported
+
+
+def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str]]:
+    """What the headings above each of these lines name, and the engine in them."""
+    numbers, texts = pages.pieces(lines)
+    outline, page = Outline(), headings.lines(texts)
+    line = next(page, None)
+    for first in firsts:
+        while line is not None and numbers[line.number - 1] < first:
+            if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
+                outline.enter(line)
+            line = next(page, None)
+        named = (engine for name in outline.names for engine in _ENGINES if engine.lower() in name.lower())
+        yield outline.subject, next(named, "")
+
+
+class _Table:
+    """One table of a page: what its columns hold, and what stands around it."""
+
+    def __init__(self, grid: Grid, path: Path, below: Sequence[str], subject: Subject, engine: str) -> None:
+        self.grid, self.path, self.subject, self.engine = grid, path, subject, engine
+        self.columns = [columns.column(title) for title in grid.titles]
+        notes = "\n".join(below)
+        titled = ["".join(title.split()) for title in grid.titles]
+        stated = [each for each in FORMULAS if each in titled] or [each for each in FORMULAS if each in notes]
+        self.formula = stated[0] if len(stated) == 1 else ""
+        generated = _GENERATED.search(notes)
+        self.output_length = int(generated[1]) if generated else GENERATED
+
+    def runs(self) -> list[Reported]:
+        """The rows with figures; none of a table of something else."""
+        keys = {column.key for column in self.columns}
+        if not any(_FIGURES.fullmatch(key) for key in keys) or not (_PLACES & keys or self.subject.model):
+            return []
+        rows = [*self._facts()]
+        if not {SPEED, "input_length"} <= keys:
+            return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
+        rungs = [(row, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
+        published = [_published(speed) for _, speed in rungs]
+        known = 2 * sum(each is not None for each in published) > len(rungs)
+        return [
+            self._climbed(row, replace(other, note=speed.note) if known and other else speed)
+            for (row, speed), other in zip(rungs, published, strict=True)
+        ]
+
+    def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
+        """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
+        model = ""
+        for row in self.grid.rows:
+            facts: dict[str, str] = {}
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                facts.setdefault(column.key, cell.strip())
+            if "model" in facts:
+                model = facts["model"] = facts["model"] or model
+            yield row, facts
+
+    def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
+        cells = zip(self.columns, row.cells, strict=True)
+        values, remarks = columns.figures([cell for cell in cells if _is_figure(cell[0].key)])
+        if decode := values.pop(DECODE, 0.0):
+            values.setdefault("mean_tpot_ms", 1e3 / decode)
+        return {key: value for key, value in values.items() if value > 0}, remarks
+
+    def _named(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
+        """A row's name, the checkpoint in it, and the load: of its cells, else of the heading above."""
+        title = titles.parse(facts["model"]) if facts.get("model") else None
+        if title is None:
+            name, model, load = self.subject.name or self.path.stem, self.subject.model, self.subject.load
+        else:
+            name, model = title.name or facts["model"], title.model
+            load = title.load or self.subject.load
+        stored = facts.get("quantization", "").strip("-")
+        return full_name(name, stored), model and full_name(model, stored), load
+
+    def _run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
+        """A row of anyone's table; None if it has no figures."""
+        values, remarks = self._figures(row)
+        memory = values.pop("memory", None)
+        if not any(_FIGURES.fullmatch(key) for key in values):
+            return None
+        if SPEED in values and "request_throughput" in values:  # as on the Qwen2 page
+            values["total_token_throughput"] = values.pop(SPEED)
+        elif SPEED in values and ({"load", "max_concurrency"} & set(facts) or "mean_ttft_ms" in values):
+            values["output_throughput"] = values.pop(SPEED)
+        elif SPEED in values:
+            remarks.append("lengths, batch size and formula of the speed are unknown")
+        name, model, load = self._named(facts)
+        return Reported(
+            name=name,
+            model=model if model != name else "",
+            figures=values,
+            load=_load(facts, load),
+            source=f"{self.path}:{row.line}",
+            told_by=SPEEDS if SPEED in values else TABLE,
+            engine=facts.get("engine", "") or self.engine,
+            machine=csv_tables.machine(facts.get("machine", ""), _whole(facts.get("gpu_num", ""))),
+            memory_bytes=self._bytes(memory),
+            simulated=csv_tables.UNNAMED if "SIMULATED" in facts.get("note", "") else "",
+            remarks=(*filter(None, [facts.get("note")]), *remarks),
+        )
+
+    def _rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
+        """A rung of a ladder; None of one that did not run."""
+        length, speed = _whole(facts["input_length"]), _decimal(facts[SPEED])
+        if length is None or not speed:
+            return None
+        name, _, _ = self._named({**facts, "quantization": ""})
+        return SpeedRow(
+            model=name,
+            backend=facts.get("engine", "") or self.engine,
+            gpu=facts.get("machine", ""),
+            input_length=length,
+            quantization=facts.get("quantization", ""),
+            gpu_num=_whole(facts.get("gpu_num", "")),
+            speed_tok_s=speed,
+            note=facts.get("note", ""),
+            formula=self.formula or (OUTPUT if length <= _SHORT else UNKNOWN),
+            output_length=_whole(facts.get("output_length", "")) or self.output_length,
+        )
+
+    def _climbed(self, row: Row, speed: SpeedRow) -> Reported:
+        """A rung as a run, with what else its row has."""
+        values, remarks = self._figures(row)
+        memory = self._bytes(values.pop("memory", None))
+        run = csv_tables.rung(speed, f"{self.path}:{row.line}")
+        return replace(
+            run,
+            figures={**values, **run.figures},
+            memory_bytes=memory if memory is not None else run.memory_bytes,
+            remarks=(*run.remarks, *remarks),
+        )
+
+    def _bytes(self, amount: float | None) -> int | None:
+        unit = next((column.unit for column in self.columns if column.key == "memory"), "")
+        unit = unit.upper().replace("I", "")
+        return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
+
+
+def _is_figure(key: str) -> bool:
+    return _FIGURES.fullmatch(key) is not None or key in _NUMERIC
+
+
+def _load(facts: Mapping[str, str], named: str) -> Load:
+    limit, length = _whole(facts.get("max_concurrency", "")), _whole(facts.get("input_length", ""))
+    prompts, answer = _whole(facts.get("prompts", "")), _whole(facts.get("output_length", ""))
+    if limit is None:
+        limit = titles.concurrency(facts.get("load", "") or named)
+    facts_of_it = (f"{count} {noun}" for noun, count in (("at a time", limit), ("prompts", prompts)) if count)
+    return Load(
+        name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
+        requests=prompts,
+        input_len=length,
+        output_len=answer,
+        asked_output_len=answer,
+        max_concurrency=limit,
+        asked_input_len=length,
+    )
+
+
+def _published(row: SpeedRow) -> SpeedRow | None:
+    """The row of a published page that this one is, to the digit of its speed."""
+    return _pages().get((row.model, row.input_length, row.quantization, row.speed_tok_s))
+
+
+@cache
+def _pages() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
+    rows = reversed(speed_rows.shipped())
+    return {(row.model, row.input_length, row.quantization, row.speed_tok_s): row for row in rows}
+
+
+def _whole(cell: str) -> int | None:
+    """A count; None of anything else."""
+    return json_fields.written_count(_THOUSANDS.sub("", cell.strip()))
+
+
+def _decimal(cell: str) -> Decimal | None:
+    """A speed with the digits that it is written with; None of what is no number above zero."""
+    text = _THOUSANDS.sub("", columns.number_text(cell))
+    return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None
