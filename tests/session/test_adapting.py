@@ -229,3 +229,9 @@ def test_an_api_without_a_list_of_models_needs_only_the_name() -> None:
 def test_an_unknown_server_without_metrics_is_not_reported_to_lack_them() -> None:
     assert bench(HostedApi(), *CHAT) == 0
     assert "/metrics" not in stored()[1]
+
+
+def test_a_known_engine_that_refuses_the_run_itself_names_the_flag() -> None:
+    api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
+    assert bench(api, *CHAT) == 1
+    assert "the request is refused: pass --no-ignore-eos" in stored()[1]
