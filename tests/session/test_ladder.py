@@ -84,7 +84,7 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
     first = found[0]
     assert out.startswith(
         f"input 1: TTFT {first.ttft_ms} ms, decode {first.decode_tok_s} tok/s, "
-        f"(prompt+output)/time {first.speed_tok_s} tok/s (SIMULATED, no model ran)\n"
+        f"(prompt+output)/time {first.speed_tok_s} tok/s ({first.note})\n"
     )
     assert out.endswith(f"tables and runs: {place}\n")
 

@@ -125,8 +125,7 @@ def sweeps(
         if not points:
             continue
         drawn = dict(list(points.items())[:MOST_CURVES])
-        known = f"About {shape[0]:g} tokens in and {shape[1]:g} out"
-        lengths = known if shape[0] and shape[1] else "Unknown lengths"
+        lengths = _lengths(runs) if shape[0] and shape[1] else "Unknown lengths"
         about = ", ".join(filter(None, (lengths, shape[2])))
         caption = f"{about}; labels are the concurrency, or requests/s."
         if len(points) > len(drawn):
@@ -134,6 +133,13 @@ def sweeps(
         stem = f"{shape[0]:.0f}-{shape[1]:.0f}" + f"-{number}" * bool(shape[2])
         for axes in (*_SWEPT, *_load_axes(drawn)):
             yield _sweep(axes, stem, drawn, caption)
+
+
+def _lengths(runs: Sequence[Reported]) -> str:
+    """Tokens in and out, about as many where the runs differ in them."""
+    first, *others = dict.fromkeys((run.load.input_len or 0, run.load.output_len or 0) for run in runs)
+    about, digits = ("About ", ".2g") if others else ("", ".5g")
+    return f"{about}{float(format(first[0], digits)):g} tokens in and {float(format(first[1], digits)):g} out"
 
 
 def _load_axes(points: Mapping[str, Sequence[Point]]) -> Iterator[_Axes]:
