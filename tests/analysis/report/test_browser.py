@@ -275,6 +275,33 @@ def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: 
 
 
 @pytest.mark.realtime
+def test_points_on_a_line_move_with_it_and_stay_inside(browser: Browser, tmp_path: Path) -> None:
+    from loadgen.analysis.report import html  # where there is a browser, there is jinja2
+
+    runs = [
+        made_runs.reported(made_runs.run(concurrency=at, speed=8 / (8 + at), seed=at)) for at in (1, 2, 4, 8)
+    ]
+    path = tmp_path / "sweep.html"
+    path.write_text(html.render(document(runs)), "utf-8")
+    inside = (
+        "one => { const box = one.getBoundingClientRect(); return Array.from(one.querySelectorAll("
+        "'[data-part=m]:not([visibility=hidden])'), (each) => { const at = each.getBoundingClientRect();"
+        "return at.left > box.left && at.right < box.right; }); }"
+    )
+    with Watched(browser, path) as page:
+        found = page.locator("#sweeps figure").first
+        picture = found.locator("svg")
+        assert picture.evaluate(inside) == [True] * 4
+        picture.focus()
+        page.keyboard.press("ArrowRight")
+        assert re.fullmatch(r"output tokens/s, all requests: [\d.,]+\nmean TTFT, ms: [\d.]+",
+                            "\n".join(found.locator(".tip > *").all_inner_texts()))  # fmt: skip
+        page.keyboard.press("+")
+        assert len(picture.evaluate(inside)) < 4
+        assert all(picture.evaluate(inside))
+
+
+@pytest.mark.realtime
 def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: dict[str, Any]) -> None:
     ticks = "one => Array.from(one.querySelectorAll('[data-part=x]'), (each) => Number(each.textContent))"
     with Watched(browser, pages["single"]) as page:
