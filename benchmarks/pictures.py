@@ -132,7 +132,9 @@ def taken(browser: Browser, path: Path, shot: Shot) -> bytes:
 
 def small(png: bytes) -> bytes:
     """The same in few colours."""
-    shown = Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    # So that the few letters in colour keep it: the other methods count pixels.
+    method = Image.Quantize.MAXCOVERAGE
+    shown = Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS, method, dither=Image.Dither.NONE)
     written = io.BytesIO()
     shown.save(written, "PNG", optimize=True)
     return written.getvalue()

@@ -50,13 +50,16 @@ def token_lines(metrics: Metrics, tokenizer: str) -> Iterator[str]:
 
 
 def percentile_lines(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
-    """From how many samples the percentiles of these metrics are, where they are too few for a 95 % bound."""
+    """From how many samples the percentiles of these metrics are, where they are too few for a 95 % bound.
+
+    Gaps are many more than requests: they are named only where none is expected beyond the percentile.
+    """
     shown = {key: latency for key, latency in metrics.selectable.items() if key in selected}
     thin: dict[tuple[float, int, str], list[str]] = {}
     for key, latency in shown.items():
         unit = _UNITS.get(key, "requests")
         for percentile in latency.percentiles_ms:
-            if 0 < latency.n < least_samples(percentile)[1]:
+            if 0 < latency.n < least_samples(percentile)[unit == "requests"]:
                 thin.setdefault((percentile, latency.n, unit), []).append(key.upper())
     of_requests = [key for key, latency in shown.items() if latency.n and key not in _UNITS]
     parts = [

@@ -180,8 +180,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
     rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
     health = run.health or _NO_HEALTH
-    tokenizer = watch.tokenizer if decoder.uncounted else None
-    revise, uncounted = text_tokens.revision(journal.parts(), tokenizer, options.keep_text)
+    revise, uncounted = _revision(watch, decoder)
     return Outcome(
         journal.records(spill, revise),
         health,
@@ -192,6 +191,14 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         reasoned=decoder.reasoning.shown,
         hidden=decoder.reasoning.hidden,
     )
+
+
+def _revision(watch: Watch, decoder: Decoder) -> tuple[Callable[[Records], Records], str]:
+    """What counts the answers without usage in each part of the journal, and why it cannot."""
+    if not decoder.uncounted:
+        return text_tokens.revision((), None, decoder.keep_text)
+    with watch.display.waiting(f"counting the tokens of {decoder.uncounted} responses without usage"):
+        return text_tokens.revision(watch.journal.parts(), watch.tokenizer, decoder.keep_text)
 
 
 def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:

@@ -56,6 +56,7 @@ def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,)
             "P99 from 20 requests (next to the slowest); P99 of ITL from 80 gaps (next to the slowest)",
             id="few gaps too",
         ),
+        pytest.param(measured(16, tokens=16), "P99 from 16 requests (next to the slowest)", id="gaps enough"),
         pytest.param(
             measured(40, tokens=9, ask=(1.0,)), "P1 from 40 requests (next to the fastest)", id="low"
         ),
