@@ -2,6 +2,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg", NARROW = 340, LETTERS = 1.3, JOINED = 150, RIGHT = 10, NEAR = 12, LEAST = 1e-3;
   const written = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 5 });
+  const measured = (value, unit) => /^\S+$|^s,/.test(unit) ? `${written(value)} ${unit}` : `${unit}: ${written(value)}`;
   const made = (name, attributes, parent) => {
     const drawn = ["line", "path", "rect", "text", "clipPath"].includes(name);
     const element = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
@@ -52,7 +53,7 @@
       const { svg, figure } = this, title = svg.querySelector("title");
       const clip = made("clipPath", { id: `${title.id}-clip` }, svg);
       this.window = made("rect", {}, clip);
-      for (const part of [..."cms"].flatMap((letter) => this.parts(letter)))
+      for (const part of [..."cs"].flatMap((letter) => this.parts(letter)))
         part.setAttribute("clip-path", `url(#${clip.id})`);
       svg.setAttribute("aria-label", `${title.textContent} Arrow keys show values, + and - zoom, 0 shows all.`);
       svg.removeAttribute("aria-labelledby");
@@ -165,6 +166,7 @@
         const [px, py] = [this.at(this.x, x), this.at(this.y, ys[i])];
         if (form === "joined") {
           const path = markers[marker], box = path.home ??= path.getBBox();
+          path.setAttribute("visibility", this.seen(x) ? "visible" : "hidden");  // a clip would move with it
           path.setAttribute("transform", `translate(${px - box.x - box.width / 2} ${py - box.y - box.height / 2})`);
           marker += 1;
         }
@@ -268,7 +270,7 @@
       if (!this.anchor) return;
       const { x } = this.point(), px = this.at(this.x, x), rows = [];
       const across = this.units[0], up = this.units[1].replace("cumulative ", ""), shares = up !== this.units[1];
-      let head = `${shares ? "≤ " : ""}${written(x)} ${across}`, dots = "";
+      let head = `${shares ? "≤ " : ""}${measured(x, across)}`, dots = "";
       if (this.spans.length) {
         head = `request ${written(this.anchor[1])}`;
         for (const [name, begin, end] of this.row(this.anchor[1]))
@@ -285,7 +287,7 @@
         const name = this.curves.length > 1 && curve.name ? curve.name : "";
         if (curve.form === "steps" && which === this.anchor[0] && !shares && index + 1 < curve.xs.length)
           head = `${written(at)} to ${written(curve.xs[index + 1])} ${across}`;
-        rows.push([name, up === "requests" && y === 1 ? "1 request" : `${written(y)} ${up}`]);
+        rows.push([name, up === "requests" && y === 1 ? "1 request" : measured(y, up)]);
         dots += `M${this.at(this.x, curve.form === "steps" || shares ? x : at)} ${this.at(this.y, y)}h0`;
       });
       this.dots.setAttribute("d", dots);

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
+from builders.browsing import EVIL
 from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import MOST_DRAWN, document
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.slow  # whole pages, with pictures
 
 hypertext = pytest.importorskip("loadgen.analysis.report.html", reason="needs jinja2", exc_type=ImportError)
 
-EVIL = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 VOID = {"meta", "link", "br"}
 
 
