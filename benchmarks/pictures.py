@@ -40,20 +40,25 @@ _COLUMNS = 84
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture: how wide, how high at most, in which colours, and what is scrolled to first."""
+    """One picture: how wide and high, in which colours, what is scrolled to, and what the pointer is over."""
 
     name: str
     width: int
     height: int
     scheme: str = "light"
-    at: str = "header"
+    at: str = "body"
+    point: str = ""
 
 
-SHOTS = (
+SHOTS = (  # of several runs
     Shot("summary", 1180, 1000),
     Shot("summary-dark", 1180, 760, "dark"),
     Shot("telephone", 360, 900),
     Shot("run", 1180, 1250, at="[id^=run-][id$=-drawn]"),
+)
+ONE = (  # of one
+    Shot("one", 1180, 1000),
+    Shot("charts", 1180, 1050, "dark", at="[id$=-tokens-over-time]", point="[id$=-server-requests] svg"),
 )
 
 
@@ -82,7 +87,8 @@ def main() -> int:
         if arguments.terminal:
             pictures = {name: terminal(browser, Path(arguments.places[0]))}
         else:
-            pictures = {f"{name}-{shot.name}": taken(browser, page, shot) for shot in SHOTS}
+            shots = SHOTS if 'class="run"' in page.read_text("utf-8") else ONE
+            pictures = {f"{name}-{shot.name}": taken(browser, page, shot) for shot in shots}
         browser.close()
     for stem, picture in pictures.items():
         path = out / f"{stem}.png"
@@ -117,6 +123,8 @@ def taken(browser: Browser, path: Path, shot: Shot) -> bytes:
     page.evaluate("document.querySelectorAll('details.run').forEach((one, at) => { one.open = at === 0; })")
     page.add_style_tag(content="html{scroll-behavior:auto!important}")
     page.locator(shot.at).first.evaluate("one => one.scrollIntoView()")
+    if shot.point and (box := page.locator(shot.point).bounding_box()):
+        page.mouse.move(box["x"] + 0.45 * box["width"], box["y"] + 0.5 * box["height"])
     picture = page.screenshot()
     page.close()
     return picture
@@ -124,7 +132,9 @@ def taken(browser: Browser, path: Path, shot: Shot) -> bytes:
 
 def small(png: bytes) -> bytes:
     """The same in few colours."""
-    shown = Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    # So that the few letters in colour keep it: the other methods count pixels.
+    method = Image.Quantize.MAXCOVERAGE
+    shown = Image.open(io.BytesIO(png)).convert("RGB").quantize(_COLOURS, method, dither=Image.Dither.NONE)
     written = io.BytesIO()
     shown.save(written, "PNG", optimize=True)
     return written.getvalue()

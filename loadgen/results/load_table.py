@@ -91,10 +91,14 @@ class LoadRow(msgspec.Struct, frozen=True):
     @property
     def at(self) -> str:
         """The load in short: 8 at a time, 2.5 requests/s, all at once."""
-        limit, rate = self.pressure
-        parts = [f"{limit:g} at a time"] * math.isfinite(limit)
-        parts += [f"{rate:g} requests/s"] * math.isfinite(rate)
-        return ", ".join(parts) or "all at once"
+        return at(self.concurrency, self.rate_per_s)
+
+
+def at(concurrency: int | None, rate_per_s: float | None) -> str:
+    """What limits a load, in short: 8 at a time, 2.5 requests/s, all at once."""
+    parts = [f"{concurrency} at a time"] if concurrency is not None else []
+    parts += [f"{rate_per_s:g} requests/s"] if rate_per_s is not None and math.isfinite(rate_per_s) else []
+    return ", ".join(parts) or "all at once"
 
 
 class LoadFigure(NamedTuple):

@@ -47,14 +47,13 @@ def short(result: Result, directory: str, layout: str | None = None, screen: Scr
     options = ReportOptions(False, result_block.layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]
     parts = {section.name: made(section, result, options, section.short) for section in sections}
-    under = list(parts.values())[list(parts).index("block") + 1 :]
-    left = _MOST_LINES - sum(len(part.lines) for part in under if part.room is Room.ALWAYS)
-    shown: list[str] = []
-    for part in parts.values():
-        lines = [line for entry in part.fitting(left) for line in entry]
-        left -= len(lines) * (part.room is Room.IF_ANY)
-        shown += lines
-    return "\n".join(shown)
+    under = list(parts)[list(parts).index("block") + 1 :]
+    left = _MOST_LINES - sum(len(parts[name].lines) for name in under if parts[name].room is Room.ALWAYS)
+    shown: dict[str, list[str]] = {}
+    for name, part in sorted(parts.items(), key=lambda item: -item[1].room):
+        shown[name] = [line for entry in part.fitting(left) for line in entry]
+        left -= len(shown[name]) * (part.room is not Room.ALWAYS)
+    return "\n".join(line for name in parts for line in shown[name])
 
 
 def _block(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -286,7 +285,7 @@ def _judgement(result: Result) -> Iterator[Mark]:
 _OF_LEVEL = {Level.VALID: Colour.GOOD, Level.SUSPECT: Colour.WARNING, Level.INVALID: Colour.BAD}
 _OF_SEVERITY = {Severity.SUSPECT: Colour.WARNING, Severity.INVALID: Colour.BAD}
 
-# In the short report, what comes first has room first.
+# Where the short report has no room for all of one `Room`, those that stand first are in it.
 SECTIONS = (
     Section("heading", _heading, room=Room.ALWAYS, marks=_states),
     Section("server", _server, room=Room.ALWAYS),
@@ -301,28 +300,26 @@ SECTIONS = (
         marks=_judgement,
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
-    Section("tokens", _tokens, room=Room.IF_ANY),
-    Section("load", _load, room=Room.IF_ANY, short=short_lines.load),
-    Section("client", _client, room=Room.IF_ANY, short=short_lines.client),
+    Section("tokens", _tokens, room=Room.FIRST),
+    Section("load", _load, room=Room.FIRST, short=short_lines.load),
+    Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),
     Section("notes", _notes),
     Section(
         "steady-state",
         lambda result, _: steady_state.lines(result.steady),
-        room=Room.IF_ANY,
+        room=Room.LAST,
         short=short_lines.steady,
     ),
-    Section(
-        "reconciliation", _reconciled, wrapped=False, room=Room.IF_ANY, short=short_lines.server_reported
-    ),
+    Section("reconciliation", _reconciled, wrapped=False, room=Room.FIRST, short=short_lines.server_reported),
     Section(
         "roofline",
         lambda result, _: run_roofline.lines(result.facts, result.metrics),
-        room=Room.IF_ANY,
+        room=Room.LAST,
         short=short_lines.roofline,
     ),
-    Section("sensors", _sensed, room=Room.IF_ANY, short=short_lines.sensors),
-    Section("fingerprint", _fingerprint, room=Room.IF_ANY, short=short_lines.broken_answers),
-    Section("unavailable", _nothing, room=Room.IF_ANY, short=short_lines.unavailable),
+    Section("sensors", _sensed, room=Room.LAST, short=short_lines.sensors),
+    Section("fingerprint", _fingerprint, room=Room.ALWAYS),
+    Section("unavailable", _nothing, room=Room.LAST, short=short_lines.unavailable),
     Section("more", _nothing, room=Room.ALWAYS, short=_more),
 )

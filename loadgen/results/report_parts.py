@@ -29,11 +29,12 @@ SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
 
 
 class Room(IntEnum):
-    """Whether the lines of a section are in the short report."""
+    """Whether the lines of a section are in the short report, which has ten under its block."""
 
     NEVER = 0
-    IF_ANY = 1  # where ten lines under the block are not exceeded
-    ALWAYS = 2
+    LAST = 1  # where the others leave room
+    FIRST = 2  # where those that are always there leave room
+    ALWAYS = 3
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class Section(msgspec.Struct, frozen=True):
 
     name: str
     lines: SectionLines
-    wrapped: bool = True  # False: they are laid out already
+    wrapped: bool = True  # False: the long ones are laid out already
     room: Room = Room.NEVER
     short: SectionLines | None = None  # None: they are the same
     marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
@@ -83,7 +84,8 @@ def made(
     def make() -> list[list[str]]:
         marks = [replace(mark, phrase=plain(mark.phrase)) for mark in section.marks(result)]
         every = (lines or section.lines)(result, options)
-        cut = [wrap(line) if section.wrapped else plain(line).split("\n") for line in every]
+        laid_out = not section.wrapped and lines is None
+        cut = [wrap(line) if not laid_out else plain(line).split("\n") for line in every]
         painted = iter(screen.painted([row for rows in cut for row in rows], marks))
         return [[next(painted) for _ in rows] for rows in cut]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.endpoint import answer_check
 from loadgen.metrics.steady_state import Steady
+from loadgen.protocol.layout import some
 from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.validity import reconcile, run_roofline
@@ -28,15 +28,14 @@ def client(result: Result, options: object) -> Iterator[str]:
     """What timed the tokens, and how true it is where that was measured."""
     health, facts = result.metrics.health, result.facts
     if facts.client.segments:
-        clock = "a kernel timestamp for each TCP segment"
+        clock = "a kernel timestamp per TCP segment"
     elif health.unstamped_reads < health.reads:
-        clock = f"kernel timestamps, read lag {health.lag_mean_ms:.2f} ms mean"
+        clock = f"kernel timestamps, read {health.lag_mean_ms:.2f} ms later"
     else:
         clock = "user-space timestamps"
     error, measured = "", facts.calibration
     if measured is not None:
-        gap_ms, ttft_ms = measured.gap.p99_us / 1000, measured.ttft.p99_us / 1000
-        error = f"; error P99: ITL {gap_ms:.2f}, TTFT {ttft_ms:.2f} ms"
+        error = f"; P99 error {max(measured.gap.p99_us, measured.ttft.p99_us) / 1000:.2f} ms"
     yield f"client: {facts.client.transport}, {clock}{error}"
 
 
@@ -54,7 +53,7 @@ def server_reported(result: Result, options: object) -> Iterator[str]:
     if window is None or window.error or window.reset:
         return
     differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
-    agree = f"differ from the client's ({', '.join(differing)})" if differing else "agree with the client's"
+    agree = f"differ from the client's ({some(differing, 1)})" if differing else "agree with the client's"
     pairs = (("TTFT", window.ttft, metrics.ttft), ("ITL", window.itl, metrics.token_time))
     means = [
         f"mean {name} {theirs.mean_ms:.2f} ms (client {ours.mean_ms - theirs.mean_ms:+.2f})"
@@ -90,13 +89,6 @@ def sensors(result: Result, options: object) -> Iterator[str]:
         parts.append(f"throttled: {', '.join(sensed.held_back)}")
     if parts:
         yield f"GPU: {', '.join(parts)}"
-
-
-def broken_answers(result: Result, options: object) -> Iterator[str]:
-    """What is wrong with the greedy answers, where they were asked for."""
-    fingerprint = result.facts.fingerprint
-    if fingerprint is not None:
-        yield from (line for line in answer_check.lines(fingerprint)[1:])
 
 
 def unavailable(result: Result, options: object) -> Iterator[str]:

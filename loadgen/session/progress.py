@@ -270,7 +270,9 @@ class ProgressBar(_Visible):
 
         parts: list[Text | ProgressBar] = [Text(progress.line(), overflow="ellipsis", no_wrap=True)]
         if (share := progress.share) is not None:  # colour is for what is wrong
-            bar = ProgressBar(1.0, share, _BAR_WIDTH, style="dim", complete_style="none", finished_style="none")
+            bar = ProgressBar(
+                1.0, share, _BAR_WIDTH, style="dim", complete_style="none", finished_style="none"
+            )
             parts.append(bar)
         try:
             self._on_screen().update(Group(*parts), refresh=True)

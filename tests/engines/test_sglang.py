@@ -166,7 +166,7 @@ def test_the_cache_is_emptied_between_runs_of_the_same_prompts(
 def test_the_result_says_how_it_was_started_and_what_it_runs(
     served: tuple[dict[str, Path], str, list[str]], sglang_python: Path, model: Path
 ) -> None:
-    runs, printed, _ = served
+    runs, _, _ = served
     facts = _facts(runs["sglang-ids"])
     launched, as_run = facts["launched"], facts["as_run"]
     assert launched["how"] == "sglang"
@@ -181,7 +181,7 @@ def test_the_result_says_how_it_was_started_and_what_it_runs(
     assert as_run["attention_backend"] == "torch_native"
     assert (as_run["cuda_graphs"], as_run["prefix_caching"]) == ("off", "on")
     assert facts["sensed"]["rss"]["peak_bytes"] > 500 << 20
-    assert "memory:" in printed
+    assert "memory:" in (runs["sglang-ids"] / "report.txt").read_text("utf-8")
 
 
 def test_a_client_that_is_killed_while_it_measures_leaves_no_server(

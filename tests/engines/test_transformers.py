@@ -25,10 +25,11 @@ def test_the_smoke_profile_runs_as_it_is(
     finished = loadgen([*flags, "--seed", "1"], tmp_path)
     assert finished.code == 0, finished.err
     assert "server: transformers serve" in finished.out
-    assert "prompts: text-vllm" in finished.out
-    assert "note: ignore_eos is not sent" in finished.out
     assert "tokens: as reported by the server in usage" in finished.out
     (run,) = (tmp_path / "runs").iterdir()
+    whole_report = (run / "report.txt").read_text("utf-8")
+    assert "prompts: text-vllm" in whole_report
+    assert "note: ignore_eos is not sent" in whole_report
     result, records = read_json(run / "result.json"), Records.load(run / "arrivals.npz")
     assert (result["completed"], result["failed"]) == (16, 0)
     assert result["total_input_tokens"] == records.input_tokens.sum()

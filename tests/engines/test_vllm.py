@@ -253,7 +253,9 @@ def test_the_servers_counts_equal_ours_in_the_report(vllm: Engine, model: Path, 
     assert rows["requests finished"] == (32, 32)
     assert rows["generated tokens"] == (32 * 64, 32 * 64)
     assert rows["prompt tokens"] == (32 * 256, 32 * 256)
-    assert "server-reported figures (vllm) of the same run:" in finished.out
+    assert "server's counters agree with the client's" in finished.out
+    whole_report = (_run_directory(tmp_path) / "report.txt").read_text("utf-8")
+    assert "server-reported figures (vllm) of the same run:" in whole_report
     counted = {"tokens-differ", "tokens-far-off", "foreign-requests", "prefix-cache", "counters-reset"}
     assert counted & doubts.keys() == set()
 

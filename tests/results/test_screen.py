@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
 
 import pytest
 
 from loadgen.protocol.printable import plain
 from loadgen.results.screen import Colour, Mark, Screen, no_ink
 
+RUN = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 GOOD, BAD = Mark("VALID", Colour.GOOD, bold=True), Mark("a long doubt", Colour.BAD)
 
@@ -92,3 +102,35 @@ def test_a_mark_is_its_first_occurrence_as_whole_words(
 
 def test_a_servers_own_escapes_are_not_shown() -> None:
     assert plain("\x1b[31mred") == "\ufffd[31mred"
+
+
+def on_a_terminal(columns: int, **environment: str) -> str:
+    """What `loadgen report` of a stored run writes on a terminal of that width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    left_out = ("COLUMNS", "NO_COLOR")
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", "report", str(RUN)],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        env={**inherited, "TERM": "xterm", **environment},
+    ):
+        os.close(theirs)
+        parts = []
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while part := os.read(ours, 1 << 16):
+                parts.append(part)
+    os.close(ours)
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_on_a_terminal_a_report_has_its_width_and_colours(columns: int) -> None:
+    shown = on_a_terminal(columns)
+    lines = [ESCAPE.sub("", line) for line in shown.splitlines() if ESCAPE.search(line)]
+    assert [line.partition(":")[0] for line in lines[:2]] == ["SIMULATED", "verdict"]
+    prose = [line for line in shown.splitlines() if line.startswith(("prompts:", "requests:", "client:"))]
+    assert prose
+    assert columns - 30 < max(map(len, prose)) <= columns
+    assert ESCAPE.sub("", shown) == on_a_terminal(columns, NO_COLOR="1")

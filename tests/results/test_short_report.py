@@ -153,11 +153,11 @@ def test_the_load_is_one_line(workload: dict[str, Any], line: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "client: wire, kernel timestamps, read lag 0.05 ms mean; error P99: ITL 0.05, TTFT 0.05 ms"),
-        ({"calibration": None}, "client: wire, kernel timestamps, read lag 0.05 ms mean"),
+        ({}, "client: wire, kernel timestamps, read 0.05 ms later; P99 error 0.05 ms"),
+        ({"calibration": None}, "client: wire, kernel timestamps, read 0.05 ms later"),
         (
             {"client": client(transport="ring", segments=9), "calibration": measured(transport="ring")},
-            "client: ring, a kernel timestamp for each TCP segment; error P99: ITL 0.05, TTFT 0.05 ms",
+            "client: ring, a kernel timestamp per TCP segment; P99 error 0.05 ms",
         ),
     ],
 )
@@ -205,3 +205,9 @@ def test_colours_are_of_states_verdict_and_doubts_alone() -> None:
 def test_no_request_at_all_is_reported_too() -> None:
     case = run()
     assert "verdict: " in report.short(Result(case.facts, Records.of([])), "runs/r")
+
+
+def test_where_there_is_little_room_the_servers_counters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_MOST_LINES", 6)
+    starts = [line.partition(":")[0].partition(" agree")[0] for line in under(short(CASES["clean"]))]
+    assert starts == ["verdict", "tokens", "concurrency", "client", "server's counters", "more"]

@@ -363,7 +363,7 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     assert pace_ms > 15  # the preset's step takes 20 ms, a machine that stands still longer
     told = capsys.readouterr().out
     assert f"self-test at 4 streams × {1000 / pace_ms:g} tok/s:\n" in told
-    assert "; error P99: ITL " in told
+    assert "; P99 error " in told
     (directory,) = (tmp_path / "runs").iterdir()
     own = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
     stored, used = own["calibration"], own["client"]["transport"]

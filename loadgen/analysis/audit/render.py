@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.analysis.audit.checks import CHECKS
-from loadgen.analysis.audit.coverage import RELATIONS
+from loadgen.analysis.audit.coverage import RELATIONS, ROOFLINE
 from loadgen.analysis.audit.findings import RunFindings
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.run_summary import Reported
@@ -26,6 +26,8 @@ FORMAT = 1
 _LOAD = 16
 _WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
 _LONGEST_NAME = 60
+_PASS = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
+_GRAVEST_FIRST = (Level.INVALID, Level.SUSPECT, Level.VALID, Level.UNCHECKED)
 _BY_REPORT = "its report's verdict"
 _MOST_REASONS, _NAMED = 10, 3
 _SPEEDS = ("output_throughput", "speed_tok_s")
@@ -126,7 +128,7 @@ def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
 
 def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(audited.level for audited in findings)
-    by_level = ", ".join(f"{levels[level]} {level.value}" for level in reversed(Level) if levels[level])
+    by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
     runs = counted(len(findings), "run")
     yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)")
     ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
@@ -165,6 +167,13 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
         )
     others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
     yield from _tallied("no roofline for", others)
+    untimed = sum(audited.ceiling is not None and ROOFLINE in audited.unchecked for audited in findings)
+    if untimed:
+        yield from wrapped(
+            f"no roofline for {counted(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL or "
+            "tok/s at concurrency 1"
+        )
+    lacking = bool(unknown or shapeless)
     alone = sum(RELATIONS in audited.unchecked for audited in findings)
     if alone:
         yield from wrapped(
@@ -172,10 +181,11 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
             "rate on its count and the duration"
         )
     if any(audited.level is Level.UNCHECKED for audited in findings):
-        yield from wrapped(
-            "UNCHECKED: there was nothing to compare the figures with; a roofline would be, as by loadgen "
-            "audit PLACE --hardware h20-96gb --model-config config.json"
+        passing = (
+            "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
         )
+        lacking = bool(unknown or shapeless)
+        yield from wrapped(f"UNCHECKED: there was nothing to compare the figures with{passing * lacking}")
 
 
 def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:

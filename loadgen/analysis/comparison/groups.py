@@ -82,9 +82,8 @@ def _plain(run: Reported, by_server: bool) -> str:
 
 
 def _identity(run: Reported) -> object:
-    if run.run is not None:
-        facts = run.run.facts
-        return facts.started, facts.finished, facts.plan_digest, facts.server.url
+    if run.started is not None and run.plan_digest:  # of ours: its directory and its result file are one run
+        return run.started, run.plan_digest, run.figure("duration")
     figures = sorted((key, str(value)) for key, value in run.figures.items())
     return run.name, run.told_by, run.load, tuple(figures)
 

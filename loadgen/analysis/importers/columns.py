@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,7 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (r"models?|name|checkpoint|model[ _](?:name|id)|llm", "model"),
     (r"load|scenario|workload|load[ _]level|traffic|profile", "load"),
     (r"(?:max(?:imum)?[ _])?(?:request[ _])?concurrency|concurrent(?: (?:requests|users|streams))?|users"
-     r"|clients|streams|parallel", "max_concurrency"),
+     r"|clients|streams|parallel|batch(?:[ _]size)?|bs", "max_concurrency"),
     (r"(?:input|prompt)[ _](?:len(?:gth)?|size)|isl|context(?:[ _]len(?:gth)?)?", "input_length"),
     (r"(?:output|answer|generation)[ _](?:len(?:gth)?|size)|osl", "output_length"),
     (r"quant(?:ization)?|precision|dtype|weights", "quantization"),
@@ -49,7 +50,7 @@ _LATENCY = re.compile(
 )
 _UNIT = re.compile(r"(.*?)[ ,]*[(\[]([^()\[\]]*)[)\]]|(.*?)[ ,]+(ms|s)")
 _MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3}
-_SAID = re.compile(r"\s*(?:±.*|\+/-.*|(?:tok(?:en)?s?/s|tps|ms|s|x|×|GiB|GB|MiB|MB)\.?)$", re.IGNORECASE)
+_SAID = re.compile(r"\s*(?:±.*|\+/-.*|(?:tok(?:en)?s?/s|t/s|tps|ms|s|x|×|GiB|GB|MiB|MB)\.?)$", re.IGNORECASE)
 _SHOWN = 40
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
 
@@ -60,6 +61,10 @@ class TableColumn(msgspec.Struct, frozen=True):
     key: str
     unit: str = ""  # of memory
     times: float = 1.0  # what its numbers are multiplied with
+
+    def scaled(self, value: float) -> float:
+        """A number of the column in the figure's own unit, with no more digits than it is written with."""
+        return value if self.times == 1.0 else float(f"{value * self.times:.12g}")
 
 
 def column(title: str) -> TableColumn:
@@ -103,12 +108,29 @@ def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float],
     for column, text in plain:
         try:
             if text:
-                values.setdefault(column.key, numbers.number(text, sign) * column.times)
+                values.setdefault(column.key, column.scaled(numbers.number(text, sign)))
         except AmbiguousError as error:
             remarks.append(f"{column.key} {error}: left out")
         except ValueError:  # out of bounds
             remarks.append(f"{column.key} {text[:_SHOWN]} is out of bounds: left out")
     return values, remarks
+
+
+def derived(figures: Mapping[str, Any], limit: int | None, facts: Collection[str]) -> dict[str, Any]:
+    """A row's figures by what they are next to one another.
+
+    A decoding speed is one over TPOT. Tokens per second next to requests per second are of prompts and
+    answers, as on the Qwen2 page; next to a load, a concurrency or a TTFT they are output throughput.
+    """
+    values = dict(figures)
+    if decode := values.pop(DECODE, None):
+        values.setdefault("mean_tpot_ms", 1e3 / decode)
+    if SPEED in values and not {"input_length", "output_throughput"} & {*facts, *values}:
+        if "request_throughput" in values:
+            values.setdefault("total_token_throughput", values.pop(SPEED))
+        elif limit is not None or "load" in facts or "mean_ttft_ms" in values:
+            values.setdefault("output_throughput", values.pop(SPEED))
+    return values
 
 
 def number_text(cell: str) -> str:

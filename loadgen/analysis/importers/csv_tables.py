@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.analysis.importers import blocks, json_fields, numbers
+from loadgen.analysis.importers import blocks, columns, json_fields, numbers, titles
+from loadgen.analysis.importers.columns import SPEED
 from loadgen.analysis.run_summary import Load, Reported, full_name
 from loadgen.errors import UsageError
 from loadgen.results import speed_rows
@@ -18,10 +20,10 @@ from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
 
 TABLE, SPEEDS = "table", "speed table"
 UNNAMED = "an unnamed preset"  # of a simulation in someone's copy
-SPEED = "speed_tok_s"
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
 _NAMES = ("name", "model", "checkpoint", "model_id")
+_FIGURES = re.compile(r".*_(?:ms|throughput|tok_s)")
 _DELIMITERS = ",;\t"
 
 
@@ -83,39 +85,56 @@ def _kind(header: Sequence[str]) -> str:
     return SPEEDS if names & set(_SPEEDS) else ""
 
 
-def _figure(column: str) -> str | None:
-    """The key of a column: a label of the block, or a key itself."""
-    name = column.strip()
+def _figure(title: str) -> str | None:
+    """The key of a column of figures: a label of the block, a key itself, or a title that tables have."""
+    name = title.strip()
     is_key = name in blocks.known_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
-    return name if is_key else blocks.key_of(name)
+    own = name if is_key else blocks.key_of(name)
+    key = columns.column(name).key
+    if name.lower() in _SPEEDS:
+        return SPEED
+    return own if own is not None and key in ("", own) else key if _FIGURES.fullmatch(key) else None
 
 
 def _row(cells: Mapping[str, str], source: str) -> Reported:
     """A row of figures; an empty cell is no figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
-    columns = {name: _figure(name) or (SPEED if name.strip().lower() in _SPEEDS else None) for name in cells}
-    written = {key: cells[name].strip() for name, key in columns.items() if key and cells[name].strip()}
+    facts = {columns.column(name).key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
+    keys = {name: key for name in cells if (key := _figure(name)) is not None}
+    written = {key: cells[name].strip() for name, key in reversed(keys.items()) if cells[name].strip()}
     sign = numbers.decimal_sign(written.values())
     values = {key: _value(text, sign, source) for key, text in written.items()}
-    figures, empty = json_fields.checked({k: v for k, v in values.items() if v is not None}, source)
-    name = next((plain[key] for key in _NAMES if plain.get(key)), "")
+    scaled = {columns.column(name): key for name, key in keys.items() if columns.column(name).times != 1.0}
+    for column, key in scaled.items():
+        value = values.get(key)
+        values[key] = column.scaled(value) if isinstance(value, float | int) else None
+    limit = json_fields.count(values.get("max_concurrency", _concurrency(facts)))
+    measured = columns.derived({k: v for k, v in values.items() if v is not None}, limit, facts)
+    figures, empty = json_fields.checked(measured, source)
+    name = next((plain[key] for key in _NAMES if plain.get(key)), "") or facts.get("model", "")
     remarks = [*empty, *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures))]
     return Reported(
-        name=json_fields.word(name) or "unnamed",
+        name=full_name(json_fields.word(name) or "unnamed", facts.get("quantization", "")),
         figures=figures,
         load=Load(
-            name=json_fields.word(plain.get("load", "")),
+            name=json_fields.word(facts.get("load", "")),
             requests=json_fields.written_count(plain.get("requests", "")),
             asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")),
-            max_concurrency=json_fields.count(figures.get("max_concurrency")),
+            max_concurrency=limit,
             request_rate_per_s=json_fields.rate(figures.get("request_rate")),
         ),
         source=source,
         told_by=SPEEDS if SPEED in figures else TABLE,
-        engine=plain.get("engine", plain.get("backend", "")),
-        machine=plain.get("machine", plain.get("gpu", "")),
+        engine=facts.get("engine", facts.get("backend", "")),
+        machine=machine(facts.get("machine", facts.get("gpu", "")), None),
         remarks=tuple(remarks),
     )
+
+
+def _concurrency(facts: Mapping[str, str]) -> int | None:
+    """The concurrency of its column, else of the load's words."""
+    limit = json_fields.written_count(facts.get("max_concurrency", ""))
+    return titles.concurrency(facts.get("load", "")) if limit is None else limit
 
 
 def _value(text: str, sign: str, source: str) -> float | str | None:

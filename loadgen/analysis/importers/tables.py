@@ -20,7 +20,7 @@ from loadgen.analysis.importers import (
     pages,
     titles,
 )
-from loadgen.analysis.importers.columns import DECODE, SPEED
+from loadgen.analysis.importers.columns import SPEED
 from loadgen.analysis.importers.csv_tables import SPEEDS, TABLE
 from loadgen.analysis.importers.grids import Grid, Row
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
@@ -88,12 +88,12 @@ class _Table:
         rows = [*self._facts()]
         if not {SPEED, "input_length"} <= keys:
             return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
-        rungs = [(row, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
-        published = [_published(speed) for _, speed in rungs]
+        rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
+        published = [_published(speed) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
-            self._climbed(row, replace(other, note=speed.note) if known and other else speed)
-            for (row, speed), other in zip(rungs, published, strict=True)
+            self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
+            for (row, facts, speed), other in zip(rungs, published, strict=True)
         ]
 
     def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
@@ -110,8 +110,6 @@ class _Table:
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
         values, remarks = columns.figures([cell for cell in cells if _is_figure(cell[0].key)])
-        if decode := values.pop(DECODE, 0.0):
-            values.setdefault("mean_tpot_ms", 1e3 / decode)
         return {key: value for key, value in values.items() if value > 0}, remarks
 
     def _named(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
@@ -131,18 +129,16 @@ class _Table:
         memory = values.pop("memory", None)
         if not any(_FIGURES.fullmatch(key) for key in values):
             return None
-        if SPEED in values and "request_throughput" in values:  # as on the Qwen2 page
-            values["total_token_throughput"] = values.pop(SPEED)
-        elif SPEED in values and ({"load", "max_concurrency"} & set(facts) or "mean_ttft_ms" in values):
-            values["output_throughput"] = values.pop(SPEED)
-        elif SPEED in values:
-            remarks.append("lengths, batch size and formula of the speed are unknown")
         name, model, load = self._named(facts)
+        own = _load(facts, load)
+        values = columns.derived(values, own.max_concurrency, facts)
+        if SPEED in values:
+            remarks.append("lengths, batch size and formula of the speed are unknown")
         return Reported(
             name=name,
             model=model if model != name else "",
             figures=values,
-            load=_load(facts, load),
+            load=own,
             source=f"{self.path}:{row.line}",
             told_by=SPEEDS if SPEED in values else TABLE,
             engine=facts.get("engine", "") or self.engine,
@@ -171,14 +167,14 @@ class _Table:
             output_length=_whole(facts.get("output_length", "")) or self.output_length,
         )
 
-    def _climbed(self, row: Row, speed: SpeedRow) -> Reported:
+    def _climbed(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
         """A rung as a run, with what else its row has."""
         values, remarks = self._figures(row)
         memory = self._bytes(values.pop("memory", None))
         run = csv_tables.rung(speed, f"{self.path}:{row.line}")
         return replace(
             run,
-            figures={**values, **run.figures},
+            figures={**columns.derived(values, 1, facts), **run.figures},
             memory_bytes=memory if memory is not None else run.memory_bytes,
             remarks=(*run.remarks, *remarks),
         )

@@ -113,7 +113,7 @@ def _digits(value: object) -> int:
     """As many decimals as make four digits, two at most."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return 0
-    return 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+    return 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
 
 
 def _latency(label: str, about: str, key: str, latency: Distribution, run: Result) -> Card:

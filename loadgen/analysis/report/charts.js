@@ -3,8 +3,8 @@
   const SVG = "http://www.w3.org/2000/svg", NARROW = 340, LETTERS = 1.3, JOINED = 150, RIGHT = 10, NEAR = 12, LEAST = 1e-3;
   const written = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 5 });
   const made = (name, attributes, parent) => {
-    const element = name === "line" || name === "path" || name === "rect" || name === "text" || name === "clipPath"
-      ? document.createElementNS(SVG, name) : document.createElement(name);
+    const drawn = ["line", "path", "rect", "text", "clipPath"].includes(name);
+    const element = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     if (parent) parent.append(element);
     return element;
@@ -84,7 +84,7 @@
     }
 
     at(axis, value) {
-      const scaled = axis.log ? Math.log10(value) : value;
+      const scaled = !axis.log ? value : value > 0 ? Math.log10(value) : axis.low - 1;
       return axis.first + (scaled - axis.low) / (axis.high - axis.low) * (axis.last - axis.first);
     }
 

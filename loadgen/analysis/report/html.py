@@ -71,7 +71,8 @@ def _simulated(document: Document) -> str:
         return ""
     runs = len(document.accounts)
     part = "" if len(presets) == runs else f"{len(presets)} of {runs} runs: "
-    timing = ", ".join(dict.fromkeys(presets))
+    names = list(dict.fromkeys(presets))
+    timing = names[0] if len(names) == 1 else f"{len(names)} presets"
     return f"{part}the embedded engine answered, with the timing of {timing}; no model ran"
 
 

@@ -27,7 +27,11 @@ def inline(panel: Panel, identity: str) -> str:
 
 def standalone(panel: Panel) -> str:
     """The panel as the text of an SVG file, on white and with its title."""
-    drawing = draw(panel, titled=True)
+    return standalone_drawing(draw(panel, titled=True), panel)
+
+
+def standalone_drawing(drawing: Drawing, panel: Panel) -> str:
+    """A drawing as the text of an SVG file, with the title of a panel in it for readers who cannot see it."""
     attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
                   "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
                   "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip

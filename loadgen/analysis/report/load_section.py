@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from loadgen.analysis.comparison.loads import SweptLoads
+from loadgen.analysis.report.drawing import WIDTH, Drawing, Polyline, Text, draw
 from loadgen.analysis.report.formatting import Entry, FigureTable, Number
 from loadgen.analysis.report.panel import Panel
 from loadgen.results import load_table
 from loadgen.results.load_table import LoadRow
 from loadgen.results.speed_tables import Table
+
+_IN_A_ROW, _HEADING, _EDGE = 3, 28, 8
 
 
 class LoadSection(msgspec.Struct, frozen=True):
@@ -26,7 +31,7 @@ def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection 
     """The section; None where there is at most one load."""
     if not found.rows:
         return None
-    words = load_table.table(found.rows, narrow=False)
+    words, narrow = (load_table.table(found.rows, narrow=narrow) for narrow in (False, True))
     keys = [column.key for column in words.columns]
     rows = tuple(
         tuple(_entry(row, key, cell) for key, cell in zip(keys, cells, strict=True))
@@ -34,11 +39,32 @@ def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection 
     )
     return LoadSection(
         load_table.title(found.rows) or load_table.UNNAMED,
-        FigureTable(tuple(column.title for column in words.columns), rows),
+        FigureTable(tuple(column.title for column in narrow.columns), rows),
         words,
         pictures,
         (*load_table.legend(found.rows), *found.notes),
     )
+
+
+def picture(section: LoadSection) -> tuple[Panel, Drawing]:
+    """All pictures of load as one, three in a row; the panel has its title."""
+    names = list(dict.fromkeys(str(row[0]) for row in section.figures.rows))
+    heading = f"{names[0]}, {section.title}" if len(names) == 1 else section.title
+    about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.pictures))
+    shapes: list[Polyline | Text] = [Text(_EDGE, 20, heading, "text", 14, bold=True)]
+    top = float(_HEADING)
+    for start in range(0, len(section.pictures), _IN_A_ROW):
+        drawings = [draw(panel, titled=True) for panel in section.pictures[start : start + _IN_A_ROW]]
+        for place, drawing in enumerate(drawings):
+            shapes += (_moved(shape, place * drawing.width, top) for shape in drawing.shapes)
+        top += max(drawing.height for drawing in drawings)
+    return about, Drawing(top, tuple(shapes), WIDTH * min(_IN_A_ROW, len(section.pictures)))
+
+
+def _moved(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
+    if isinstance(shape, Text):
+        return replace(shape, x=shape.x + right, y=shape.y + down)
+    return replace(shape, points=shape.points + np.array([right, down]))
 
 
 def _entry(row: LoadRow, key: str, cell: str) -> Entry:

@@ -17,8 +17,9 @@ from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
 from loadgen.analysis.importers import sources
-from loadgen.analysis.report import csv, inline_svg, markdown
+from loadgen.analysis.report import csv, inline_svg, load_section, markdown
 from loadgen.analysis.report.document import Document, document
+from loadgen.analysis.report.drawing import Drawing, draw
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import MeasureError, UsageError
@@ -81,6 +82,15 @@ class _Given:
                 for panel in panels:
                     yield (f"{anchor}-{panel.key}" if len(parts) > 1 else panel.key), panel
 
+    def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
+        """Every picture with its file's stem; those of load once more, as one."""
+        section = self.document.loads
+        if section is not None and section.pictures:
+            about, whole = load_section.picture(section)
+            yield about.key, about, whole
+        for stem, panel in self.panels():
+            yield stem, panel, draw(panel, titled=True)
+
 
 def _text(given: _Given) -> str:
     """Blocks where a layout is asked for, else the comparison."""
@@ -99,18 +109,22 @@ def _html(given: _Given) -> str:
 def _png(given: _Given) -> str:
     with _extra():
         from loadgen.analysis.report import plots
-    return _pictures(given, Path(given.asked.png), "png", plots.save_png)
+    return _pictures(
+        given, Path(given.asked.png), "png", lambda panel, drawing, path: plots.save_drawing(drawing, path)
+    )
 
 
-def _save_svg(panel: Panel, path: Path) -> None:
-    path.write_text(plain(inline_svg.standalone(panel)), "utf-8")
+def _save_svg(panel: Panel, drawing: Drawing, path: Path) -> None:
+    path.write_text(plain(inline_svg.standalone_drawing(drawing, panel)), "utf-8")
 
 
 def _plot(given: _Given) -> str:
     with _extra():
         from loadgen.analysis.report import terminal
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    return terminal.plots(given.reported, shutil.get_terminal_size().columns, plain)
+    section = given.document.loads
+    loads = () if section is None else section.pictures
+    return terminal.plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
 
 
 FORMS: dict[str, Callable[[_Given], str]] = {
@@ -124,20 +138,20 @@ FORMS: dict[str, Callable[[_Given], str]] = {
 }
 
 
-def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Path], None]) -> str:
-    panels = list(given.panels())
-    if not panels:
+def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Drawing, Path], None]) -> str:
+    drawings = list(given.drawings())
+    if not drawings:
         raise UsageError(
             "nothing to plot: the sources have neither request times nor two checkpoints to compare"
         )
     run_place.create_place(directory, f"--{form}")
-    for stem, panel in panels:
+    for stem, panel, drawing in drawings:
         path = directory / f"{file_name(stem)}.{form}"
         try:
-            save(panel, path)
+            save(panel, drawing, path)
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another directory") from None
-    printed(f"wrote {len(panels)} pictures to {directory}", sys.stderr)
+    printed(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)
     return ""
 
 

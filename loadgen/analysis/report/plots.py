@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadgen.analysis.report.drawing import DOTS_OPACITY, Polyline, Text, draw
+from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Polyline, Text, draw
 from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
 
@@ -22,7 +22,11 @@ _ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
 def save_png(panel: Panel, path: Path) -> None:
     """Write the panel as a picture, on white and with its title; raises OSError."""
-    drawing = draw(panel, titled=True)
+    save_drawing(draw(panel, titled=True), path)
+
+
+def save_drawing(drawing: Drawing, path: Path) -> None:
+    """Write a drawing as a picture, on white; raises OSError."""
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
         figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72, facecolor=LIGHT["paper"])

@@ -29,6 +29,7 @@ from loadgen.telemetry import sensor_summary
 from loadgen.validity import rule, run_roofline
 from loadgen.validity.evidence import least_samples
 from loadgen.validity.run_facts import Facts
+from loadgen.validity.verdict import Level
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _COLUMNS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
@@ -50,7 +51,7 @@ class Account(msgspec.Struct, frozen=True):
     environment: tuple[tuple[str, str], ...]
     text: str  # the report as text; of others' results the block
     latencies: FigureTable | None = None
-    not_checked: str = ""  # the checks that matter and could not be made
+    not_checked: str = ""  # what a VALID rests on no check of
     thin: str = ""  # what to know of percentiles from few samples
     reconciled: FigureTable | None = None  # our figures and the server's
     best: tuple[str, ...] = ()  # what the machine could have done
@@ -121,8 +122,8 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     return {
         "cards": tuple(cards.of_run(run, metrics)),
         "latencies": (latencies := _latencies(run, metrics)),
-        "not_checked": ", ".join(run.verdict.not_checked),
         "thin": _thin(latencies),
+        "not_checked": ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else "",
         "reconciled": _reconciled(run),
         "doubts": tuple(rule.as_json(each) for each in findings if each.rule.code != _IN_ITS_COLUMN),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),

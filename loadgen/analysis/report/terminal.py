@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import plotext
+from msgspec.structs import replace
 
 from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.drawing import log_ticks
 from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.printable import printable
+from loadgen.results import load_table
 from loadgen.results.run_directory import Result
 
 _LEAST, _MOST, _ROWS = 40, 120, 15
@@ -23,14 +25,32 @@ _SYMBOLS = "*o+x#@"
 _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-|++++||-++=|++++")
 
 
-def plots(reported: Sequence[Reported], width: int, plain: bool) -> str:
-    """TTFT and ITL as distributions, tokens over time of each run; `plain`: ASCII without colours."""
-    ours = [(summary.name, summary.run) for summary in reported if summary.run is not None]
-    parts = [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
+def plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
+    """Pictures of load, TTFT and ITL as distributions, tokens over time; `plain`: ASCII without colours."""
+    ours = [(name, summary.run) for name, summary in _named(reported) if summary.run is not None]
+    panels = [*map(_unlabelled, loads), *_panels(ours[:_MOST_RUNS])]
+    parts = [drawn(panel, width, plain) for panel in panels]
     if not parts:
         return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
     return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
+
+
+def _named(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
+    """Each run by its name, of one name under several loads with the load."""
+    loads: dict[str, set[str]] = {}
+    limits = [load_table.at(run.load.max_concurrency, run.load.request_rate_per_s) for run in reported]
+    for run, limit in zip(reported, limits, strict=True):
+        loads.setdefault(run.name, set()).add(limit)
+    for run, limit in zip(reported, limits, strict=True):
+        name = load_table.marked_name(run.name, bool(run.simulated))
+        yield f"{name}, {limit}" if len(loads[run.name]) > 1 else name, run
+
+
+def _unlabelled(panel: Panel) -> Panel:
+    """A picture of load without what stands next to its points, which has no room here; with a legend."""
+    curves = tuple(replace(curve, labels=()) for curve in panel.curves)
+    return replace(panel, curves=curves, y_top=max(float(curve.y.max()) for curve in curves))
 
 
 def _panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
@@ -59,7 +79,8 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
             signal.label(name.encode("ascii", "replace").decode() if plain else name)
         figure.draw(signal)
     scale = " (logarithmic)" if panel.x_log else ""
-    figure.title(f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}")
+    whole = f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}"
+    figure.title(whole if len(whole) <= width else panel.title)  # a longer one is not drawn at all
     if panel.x_log:
         _set_log_ticks(figure.ruler("x"), panel)
     built = figure.build().string(plain)

@@ -132,6 +132,13 @@ def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
     assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
 
 
+def test_what_has_no_figure_of_decoding_says_so() -> None:
+    run = one({"output_throughput": 400.0}, load=Load("c=8", max_concurrency=8))
+    said = " ".join(render.text(audit([run], machines.machine("thor"), None)).split())
+    assert "no roofline for 1 run: no figure is of decoding alone, as TPOT" in said
+    assert ("UNCHECKED: there was nothing" in said, "--hardware" in said) == (True, False)
+
+
 def test_a_simulated_run_is_marked_in_its_row() -> None:
     said = render.text(audit([one({**ALL, **SPEED}, simulated="instant"), one(ALL)], None, None))
     assert [line for line in said.splitlines() if line.startswith("Qwen")][:2] == [

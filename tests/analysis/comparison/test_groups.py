@@ -90,6 +90,14 @@ def test_the_same_run_twice_is_there_once() -> None:
     assert groups.distinct([one, copy, other]) == ([one, other], [copy])
 
 
+def test_a_run_and_its_result_file_are_one() -> None:
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    told: dict[str, Any] = {"started": when, "plan_digest": "p", "figures": {"duration": 2.0}}
+    one, file, later = (run("a", 1.0, source=source, **told) for source in ("runs/x", "x.json", "runs/y"))
+    later = replace(later, started=when + timedelta(seconds=1))
+    assert groups.distinct([one, file, later]) == ([one, later], [file])
+
+
 def test_runs_of_a_campaign_are_in_the_order_of_its_file() -> None:
     when = datetime(2026, 1, 1, tzinfo=UTC)
     second, first = (

@@ -173,6 +173,7 @@ def as_html(page: str) -> str:
         SERVED.replace("Output tok/s", "Throughput (tok/s)").replace("TTFT (ms)", "TTFT (mean, ms)", 1),
         SERVED.replace("Model | Load", "model | scenario").replace("**", "`"),
         SERVED.replace("Output tok/s", "tok/s"),
+        SERVED.replace("298.07", "298.07 t/s").replace("Concurrency", "Batch size"),
         NUMBERED.replace("| **", "| 1 | **").replace("|  |", "| 2 |  |"),
     ],
 )
@@ -182,6 +183,27 @@ def test_a_table_with_a_load_column_is_a_run_a_row(page: str) -> None:
     assert runs == WANTED
     found = audit(read(page), machines.machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID] * 2
+
+
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        "Model,Load,Concurrency,tok/s,TTFT (ms),P99 TTFT (ms),TPOT (ms)\n"
+        "Qwen3-8B-FP8,high,8,298.07,495.44,800,22.59\nQwen3-8B-FP8,low,1,111.15,23.06,30,8.88\n",
+        "Model;Load;Concurrency;Output tok/s;TTFT (s);P99 TTFT (ms);TPOT (ms)\n"
+        "Qwen3-8B-FP8;high;8;298,07;0,49544;800,0;22,59\nQwen3-8B-FP8;low;1;111,15;0,02306;30,0;8,88\n",
+        "Model,Quantization,Scenario,Throughput (tok/s),Mean TTFT (ms),TTFT P99 (ms),TPOT (ms),Users\n"
+        "Qwen3-8B,FP8,high,298.07,495.44,800,22.59,8\nQwen3-8B,FP8,low,111.15,23.06,30,8.88,1\n",
+    ],
+)
+def test_a_sheet_is_read_as_a_table_is(sheet: str, tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    path.write_text(sheet, "utf-8")
+    runs = sources.read([str(path)]).reported
+    assert [(run.name, run.load.name, run.load.max_concurrency) for run in runs] == [
+        row[:3] for row in WANTED
+    ]
+    assert [run.figures for run in runs] == [row[3] for row in WANTED]
 
 
 def test_a_table_without_a_model_is_of_the_heading_above() -> None:
@@ -235,6 +257,7 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
         ("Throughput", "", 1.0),
         ("Prefill (tok/s)", "", 1.0),
         ("Max concurrency", "max_concurrency", 1.0),
+        ("Batch size", "max_concurrency", 1.0),
         ("Price ($)", "", 1.0),
     ],
 )

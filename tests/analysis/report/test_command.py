@@ -145,7 +145,7 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
         (["--explain", "runs"], "--explain is of one run: name its directory alone"),
         (["none"], "none is not a run directory: none/result.json: No such file or directory"),
         (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
-        (["runs", "--layout", "vlm"], "no such layout, did you mean 'vllm-2025'?"),
+        (["runs", "--layout", "vllm-205"], "no such layout, did you mean 'vllm-2025'?"),
         (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
         (["runs", "--html", "none/a.html"], "cannot write none/a.html"),
         (["runs", "--png", "runs/run-0/result.json"], "choose another --png"),

@@ -18,6 +18,7 @@ from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import MOST_DRAWN, document
 from loadgen.analysis.run_summary import Load, Reported
+from loadgen.results.run_directory import Result
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.validity.run_metadata import Server
 
@@ -230,6 +231,10 @@ SIMULATED = Server(
 )
 
 
+def single_page(run: Result) -> str:
+    return str(hypertext.render(document([made_runs.reported(run)])))
+
+
 def heading(page: str) -> tuple[str, str, list[str]]:
     """The page's title, its heading, and what stands above everything."""
     title, h1 = re.search("<title>(.*?)</title>", page), re.search("<h1>(.*?)</h1>", page)
@@ -291,11 +296,11 @@ def test_a_percentile_of_few_requests_says_how_many() -> None:
     assert "thin-percentiles" not in page.partition("The report as text")[0]
 
 
-def test_what_was_not_checked_is_named() -> None:
-    page, _ = single()
-    assert '<p class="about">Not checked: roofline, self-test, repeats</p>' in page
-    others = Reported("m", {"output_throughput": 3.5}, Load(), "page.md#1")
-    assert "Not checked" not in hypertext.render(document([others]))
+def test_what_a_valid_run_was_not_checked_for_stands_next_to_it() -> None:
+    run = made_runs.run(requests=320, tokens=4, window=None)
+    (not_checked,) = re.findall('<span class="count">not checked: (.*?)</span>', single_page(run)) or [""]
+    assert run.verdict.level.value == "VALID"
+    assert not_checked == ", ".join(run.verdict.not_checked) != ""
 
 
 def test_each_latency_is_explained_without_a_script() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from builders import made_runs
 from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.model import ComparisonOptions
-from loadgen.analysis.report import html, markdown
+from loadgen.analysis.report import html, load_section, markdown, terminal
 from loadgen.analysis.report.document import Document, document
+from loadgen.analysis.report.drawing import WIDTH, Text
 from loadgen.analysis.report.formatting import Number
 from loadgen.analysis.run_summary import Reported
 
@@ -45,6 +46,31 @@ def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
     assert [row[0] for row in found.loads.figures.rows] == ["m"] * 3 + ["n"] * 3
     assert [curve.name for curve in found.loads.pictures[2].curves] == ["m", "n"]
     assert len(found.compared) == 3
+
+
+def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
+    section = made(several("m")).loads
+    assert section is not None
+    about, drawing = load_section.picture(section)
+    assert about.title == "m, made: 64 in / 16 out, 24 requests"
+    assert drawing.width == 3 * WIDTH
+    texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
+    assert [text.text for text in texts if text.bold] == [about.title, *(p.title for p in section.pictures)]
+    assert max(text.x for text in texts) > 2 * WIDTH
+
+
+def test_the_terminal_draws_the_pictures_of_load_first() -> None:
+    found, reported = made(several("m", "n")), several("m", "n")
+    assert found.loads is not None
+    lines = terminal.plots(reported, 80, plain=True, loads=found.loads.pictures).splitlines()
+    titles = [line.strip() for line in lines if " against " in line]
+    assert titles == [
+        "TTFT against throughput: mean TTFT, ms over output tokens/s, all requests",
+        "Tokens/s per request against throughput",
+        "Throughput against concurrency: output tokens/s, all requests over concurrency",
+    ]
+    assert any("* m" in line for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_one_run_has_no_table_of_loads() -> None:
