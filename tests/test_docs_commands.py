@@ -93,7 +93,17 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "servers.md", "ladder.md", "jetson.md", "comparing.md", "audit.md", "report.md"]
+    "name",
+    [
+        "README.md",
+        "servers.md",
+        "hosted.md",
+        "ladder.md",
+        "jetson.md",
+        "comparing.md",
+        "audit.md",
+        "report.md",
+    ],
 )
 def test_the_pages_that_show_how_have_command_lines(name: str) -> None:
     (page,) = (page for page in PAGES if page.name == name)

@@ -36,9 +36,10 @@ class Engine(msgspec.Struct, frozen=True):
     hosted: bool = False  # someone else's service: nothing but the API itself is asked of it
 
 
-UNKNOWN = Engine("unknown", checks_model=False, unproven=True)
+# `max_tokens` is taken by all, or refused in words; some ignore `max_completion_tokens`, silently.
+UNKNOWN = Engine("unknown", checks_model=False, max_tokens_field="max_tokens", unproven=True)
 # What answers at a public https address and is no engine that signs its models.
-HOSTED = Engine("hosted API", checks_model=False, unproven=True, hosted=True)
+HOSTED = Engine("hosted API", checks_model=False, max_tokens_field="max_tokens", unproven=True, hosted=True)
 ENGINES = (
     Engine(
         "vLLM",
@@ -81,7 +82,7 @@ ENGINES = (
         max_tokens_field="max_tokens",
         lists_its_model=False,
     ),
-    Engine("llama.cpp server", owned_by="llamacpp"),
+    Engine("llama.cpp server", owned_by="llamacpp", max_tokens_field="max_tokens"),
 )
 
 

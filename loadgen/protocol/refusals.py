@@ -157,6 +157,13 @@ def advice(name: str, extra: Collection[str] = ()) -> str:
     return FIELDS[name].advice if name in FIELDS else "--print-request shows what is sent"
 
 
+def hint(detail: str) -> str:
+    """What to type after a failed request whose detail is a refusal with its status; "" of any other."""
+    status = untrusted.digits(detail[:3])
+    found = read(detail.encode(), FIELDS) if status in REFUSING else ()
+    return FIELDS[found[0].name].advice if found else ""
+
+
 def message(status: int, body: bytes) -> str:
     """The status and the server's message, on one line."""
     return untrusted.line(f"{status}: {untrusted.error_text(body)}".rstrip(": "), 200)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import compute
+from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
 from loadgen.results import figure_basis, result_block, short_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
@@ -136,7 +137,14 @@ def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """What became of the requests that the block does not count: failed, lost, or never sent."""
     for kind, tally in result.metrics.failures.items():
         yield f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
+        yield from _hint(tally.detail)
     yield from _missing(result)
+
+
+def _hint(detail: str) -> Iterator[str]:
+    """The flag that leaves out what a server refuses, where its error names a field."""
+    if advice := refusals.hint(detail):
+        yield f"the request is refused: {advice}"
 
 
 def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -145,6 +153,7 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     for kind, tally in kinds[:_MOST_KINDS]:
         detail = f", the first: {tally.detail}" if tally.detail else ""
         yield cut(f"failed: {tally.count} × {kind}{detail}", _MOST_DETAIL)
+        yield from _hint(tally.detail)
     if rest := kinds[_MOST_KINDS:]:
         count = sum(tally.count for _, tally in rest)
         yield f"failed: {count} more, of {counted(len(rest), 'other kind')}"

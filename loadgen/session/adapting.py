@@ -115,7 +115,7 @@ class Adapter(msgspec.Struct, frozen=True):
                 break
             for field in fields:
                 adaptation = adaptation.with_field(field)
-                _LOG.warning("%s: %s", field.why, field)
+                _LOG.warning("%s: %s", field, field.why)
         return adaptation
 
     def _field(self, refusal: Refusal, trial: Plan, answer: ControlAnswer) -> AdaptedField | None:

@@ -42,7 +42,7 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
     if authorized and asked:
         raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
     key = "" if authorized or (own and not asked) else api_key(options.api_key_env, options.api_key_file)
-    origin = given and f"--header {given}"
+    origin = given and f"the header {given}"
     name = key_header(options.base_url)
     if key and name.lower() != given.lower():
         headers[name] = f"Bearer {key}" if name == "Authorization" else key

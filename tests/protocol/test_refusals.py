@@ -13,6 +13,7 @@ from loadgen.protocol.refusals import (
     AdaptedField,
     Refusal,
     advice,
+    hint,
     message,
     paths,
     read,
@@ -290,3 +291,22 @@ def test_advice_speaks_of_flags() -> None:
 def test_a_message_is_one_line_with_the_status() -> None:
     assert message(400, body_of(openai("no\nsuch"))) == "400: no such"
     assert message(422, b"") == "422"
+
+
+@pytest.mark.parametrize(
+    ("detail", "flag"),
+    [
+        ("400: Unrecognized request argument supplied: ignore_eos", "pass --no-ignore-eos"),
+        (
+            "422: [{'type': 'extra_forbidden', 'loc': ('body', 'top_k'), 'msg': 'no'}]",
+            "leave out --top-k, or",
+        ),
+        ("400: 'temperature' must be below 2", "leave out --temperature, or"),
+        ("400: no such thing", ""),
+        ("404: Unknown parameter: 'ignore_eos'", ""),
+        ("", ""),
+    ],
+)
+def test_a_failure_of_the_run_names_the_flag(detail: str, flag: str) -> None:
+    assert hint(detail).startswith(flag)
+    assert bool(hint(detail)) == bool(flag)

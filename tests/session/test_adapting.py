@@ -24,12 +24,12 @@ LOAD = ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "8
 CHAT = [*LOAD, "--backend", "openai-chat", "--tokenizer", TOKENIZER]
 NO_EOS = (400, openai_error("Unrecognized request argument supplied: ignore_eos"))
 NO_LIMIT = (
-    422,
-    {
-        "detail": [
-            {"type": "extra_forbidden", "loc": ["body", "max_completion_tokens"], "msg": "Extra inputs"}
-        ]
-    },
+    400,
+    openai_error(
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+        "instead.",
+        "max_tokens",
+    ),
 )
 NO_TEMPERATURE = (
     400,
@@ -70,35 +70,35 @@ def stored() -> tuple[dict[str, Any], str]:
         pytest.param(
             {"ignore_eos": NO_EOS},
             [],
-            {"max_completion_tokens", "stream_options"},
+            {"max_tokens", "stream_options"},
             ["left out: ignore_eos (refused by the server); answers may end early"],
             id="ignore_eos",
         ),
         pytest.param(
-            {"ignore_eos": NO_EOS, "max_completion_tokens": NO_LIMIT},
+            {"ignore_eos": NO_EOS, "max_tokens": NO_LIMIT},
             [],
-            {"max_tokens", "stream_options"},
-            ["renamed: max_completion_tokens is sent as max_tokens (as the server requires)"],
+            {"max_completion_tokens", "stream_options"},
+            ["renamed: max_tokens is sent as max_completion_tokens (as the server requires)"],
             id="the limit's name",
         ),
         pytest.param(
             {"temperature": NO_TEMPERATURE},
             ["--temperature", "0"],
-            {"max_completion_tokens", "stream_options", "ignore_eos"},
+            {"max_tokens", "stream_options", "ignore_eos"},
             ["left out: temperature (refused by the server); its default applies"],
             id="temperature",
         ),
         pytest.param(
             {"stream_options": NO_OPTIONS},
             [],
-            {"max_completion_tokens", "ignore_eos"},
+            {"max_tokens", "ignore_eos"},
             ["left out: stream_options (refused by the server); no usage in the responses"],
             id="stream_options",
         ),
         pytest.param(
             {"stream_options.continuous_usage_stats": NO_RUNNING},
             ["--continuous-usage"],
-            {"max_completion_tokens", "ignore_eos", "stream_options"},
+            {"max_tokens", "ignore_eos", "stream_options"},
             ["left out: stream_options.continuous_usage_stats (refused by the server); tokens are"],
             id="running usage",
         ),
@@ -229,3 +229,9 @@ def test_an_api_without_a_list_of_models_needs_only_the_name() -> None:
 def test_an_unknown_server_without_metrics_is_not_reported_to_lack_them() -> None:
     assert bench(HostedApi(), *CHAT) == 0
     assert "/metrics" not in stored()[1]
+
+
+def test_a_known_engine_that_refuses_the_run_itself_names_the_flag() -> None:
+    api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
+    assert bench(api, *CHAT) == 1
+    assert "the request is refused: pass --no-ignore-eos" in stored()[1]

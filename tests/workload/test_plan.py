@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.engines import ENGINES, UNKNOWN, Engine, by_owner
+from loadgen.protocol.refusals import Adaptation, AdaptedField
 from loadgen.workload import plan, profile
 from loadgen.workload.plan import ModelTarget, Plan, Seed
 
@@ -251,7 +252,10 @@ def test_sglangs_own_api_takes_text_too() -> None:
 
 def test_chat_says_the_length_in_the_engines_own_word() -> None:
     pytest.importorskip("transformers")
-    for engine, word in ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_completion_tokens")):
+    vllm = by_owner("vllm")
+    assert vllm is not None
+    words = ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_tokens"), (vllm, "max_completion_tokens"))
+    for engine, word in words:
         subject = ModelTarget(engine, "m", tokenizer=TOKENIZER)
         assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
 
@@ -269,3 +273,62 @@ def test_vllm_is_known_by_its_signature() -> None:
     engine = by_owner("vllm")
     assert engine is not None
     assert engine.takes_ids
+
+
+def test_chat_finds_the_models_tokenizer_where_ids_do() -> None:
+    pytest.importorskip("transformers")
+    for subject in (ModelTarget(UNKNOWN, "m", model_root=TOKENIZER), ModelTarget(UNKNOWN, TOKENIZER)):
+        of = made(subject=subject, backend="openai-chat")
+        assert (of.prompts.format, of.tokenizer) == ("text-vllm", TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys", "what"),
+    [
+        (
+            UNKNOWN,
+            {"backend": "openai-chat"},
+            "--backend openai-chat sends text, which needs a tokenizer, and",
+        ),
+        (
+            UNKNOWN,
+            {"prompt_format": "text-vllm-0.9"},
+            "--prompt-format text-vllm-0.9 sends text, which needs",
+        ),
+        (TRANSFORMERS, {}, "transformers serve takes text, which needs a tokenizer, and none of org/m is on"),
+    ],
+)
+def test_without_a_tokenizer_what_was_typed_is_named(
+    engine: Engine, keys: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match=f"^{what}.*pass --tokenizer with a directory or a name of the Hug"):
+        made(subject=ModelTarget(engine, "org/m"), **keys)
+
+
+@pytest.mark.parametrize(
+    ("subject", "backend", "path"),
+    [
+        (ModelTarget(UNKNOWN, "m", prefix="/v4"), "openai", "/v4/completions"),
+        (
+            ModelTarget(UNKNOWN, "m", prefix="", query="?api-version=1"),
+            "openai",
+            "/completions?api-version=1",
+        ),
+        (ModelTarget(UNKNOWN, "m", prefix="/v4"), "sglang", "/generate"),
+        (ModelTarget(UNKNOWN, "m", endpoint="/x/completions?a=1"), "openai", "/x/completions?a=1"),
+    ],
+)
+def test_the_path_is_under_the_version_of_the_base_url(subject: ModelTarget, backend: str, path: str) -> None:
+    assert made(subject=subject, backend=backend).path == path
+
+
+def test_a_plan_that_is_adapted_has_the_same_prompts_and_another_digest() -> None:
+    of = made()
+    left_out, renamed = AdaptedField(name="ignore_eos"), AdaptedField(name="max_tokens", sent_as="max_new")
+    adapted = of.adapted(Adaptation((left_out, renamed)))
+    assert prompts(adapted) == prompts(of)
+    assert set(of.payload(0)) - set(adapted.payload(0)) == {"ignore_eos", "max_tokens"}
+    assert adapted.payload(0)["max_new"] == 4
+    assert adapted.digest() != of.digest()
+    assert (of.refuses_ignore_eos(UNKNOWN), adapted.refuses_ignore_eos(UNKNOWN)) == (False, True)

@@ -132,8 +132,13 @@ def _request(pair: Pair) -> Evidence | None:
 
 
 def request_keys(run: Reported) -> dict[str, Any]:
-    """The keys of the profile that make a request what it is; empty if the run does not report them."""
-    return {} if run.run is None else run.run.facts.profile.model_dump(exclude=_OF_THEIR_OWN)
+    """The keys of the profile that make a request what it is, as sent; empty of another client's run."""
+    if run.run is None:
+        return {}
+    facts = run.run.facts
+    left_out = {field.name: "left out" for field in facts.adapted if not field.sent_as}
+    keys = facts.profile.model_dump(exclude=_OF_THEIR_OWN)
+    return {key: left_out.get(key, value) for key, value in keys.items()}
 
 
 def _server(pair: Pair) -> Evidence | None:

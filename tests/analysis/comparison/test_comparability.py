@@ -12,6 +12,7 @@ from builders.comparison_samples import HIGH, run, thor
 from loadgen.analysis.comparison.comparability import COMPARABILITY, differences, shorter
 from loadgen.analysis.run_summary import Reported
 from loadgen.endpoint.engine_config import EngineConfig
+from loadgen.protocol.refusals import AdaptedField
 from loadgen.validity.rule import Severity, table
 from loadgen.validity.run_metadata import Client, Launched, Server
 from loadgen.workload import profile
@@ -131,6 +132,7 @@ def launched(**settings: Any) -> Launched:
         ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),
         ({"warmups": 4}, MARKED, "warmed up, baseline not warmed up"),
         ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
+        ({"adapted": (AdaptedField(name="ignore_eos"),)}, MARKED, "ignore_eos left out, baseline True"),
         ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
          "temperature 0.7, baseline not given"),
         ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
