@@ -30,6 +30,7 @@ from loadgen.workload.vllm_prompts import load_tokenizer
 from loadgen.workload.vocabulary import find_tokenizer
 
 _FAST = "tokenizer.json"
+_LEAST = 0.8  # of the tokens requested: what a text that ended there has at least, encoded again
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,15 @@ def one_each(finish_reason: str, messages: int, planned: int) -> bool:
     return finish_reason == "length" and 0 < messages == planned
 
 
+def settled(count: int, finish_reason: str, planned: int) -> int:
+    """The tokens of a text of `count`: those requested, where the server ended it there and they can be.
+
+    It writes no more than these; odd bytes, as a model of random weights writes them, are more tokens when
+    encoded again. Far fewer are an answer that the context's length ended.
+    """
+    return planned if finish_reason == "length" and 0 < _LEAST * planned <= count else count
+
+
 def needs_text(record: Record) -> bool:
     """Whether nothing but its text shows how many tokens an answer has."""
     if record.usage:
@@ -118,8 +128,9 @@ class TextCounts(msgspec.Struct, frozen=True):
         for part in parts:
             for row in np.flatnonzero(uncounted(part)).tolist():
                 if text := part.texts[row]:
+                    planned, reason = int(part.planned_output[row]), part.finish_reasons[row]
                     index.append(int(part.index[row]))
-                    tokens.append(tokenizer.count(text))
+                    tokens.append(settled(tokenizer.count(text), reason, planned))
         order = np.argsort(np.array(index, np.int64))
         return cls(np.array(index, np.int64)[order], np.array(tokens, np.int64)[order])
 

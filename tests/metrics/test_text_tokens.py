@@ -148,6 +148,25 @@ def test_texts_go_once_counted_unless_they_were_asked_for(
     assert records.text_tokens[1] == UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("reason", "planned", "tokens"),
+    [
+        ("length", 50, 50),
+        ("length", 90, 90),
+        ("length", 125, 125),
+        ("length", 126, 100),
+        ("length", 0, 100),
+        ("length", UNKNOWN, 100),
+        ("stop", 100, 100),
+        ("stop", 90, 100),
+    ],
+)
+def test_an_answer_that_ended_by_length_has_the_length_requested(
+    reason: str, planned: int, tokens: int
+) -> None:
+    assert text_tokens.settled(100, reason, planned) == tokens
+
+
 def test_an_answer_in_one_piece_has_its_tokens(model: Path) -> None:
     records = revised([part(0, ["one two three"], messages=0, output_tokens=UNKNOWN)], TextTokenizer(model))
     count = TextTokenizer(model).count("one two three")
