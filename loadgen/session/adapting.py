@@ -77,7 +77,7 @@ class Adapter(msgspec.Struct, frozen=True):
             records, before = outcome.records, asked.adaptation
             if records.ok.any():
                 self.known[key] = before
-            elif set(records.http_status.tolist()) <= {*REFUSING, *DENIED}:
+            elif set(records.http_status.tolist()) <= self._telling:
                 self.known[key] = self._learned(asked)
                 asked = asked.adapted(self.known[key])
             if asked.adaptation == before:
@@ -93,6 +93,11 @@ class Adapter(msgspec.Struct, frozen=True):
         if key not in self.known:
             self.known[key] = self._learned(made, unnamed=True)
         return made.adapted(self.known[key])
+
+    @property
+    def _telling(self) -> set[int]:
+        """Statuses of an answer whose body may name the cause."""
+        return {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
 
     def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
         """As `adapted`; `unnamed`: raises also where the error names no field of the request."""

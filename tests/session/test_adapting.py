@@ -215,8 +215,9 @@ def test_a_wrong_key_and_no_key_are_two_errors(
     assert not key or key not in out
 
 
-def test_a_chat_only_api_names_the_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench(HostedApi(), *LOAD) == 1
+@pytest.mark.parametrize("warmups", ["0", "2"])
+def test_a_chat_only_api_names_the_backend(warmups: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(HostedApi(), *LOAD, "--num-warmups", warmups) == 1
     assert "pass --backend openai-chat if it has only chat" in capsys.readouterr().err
 
 
