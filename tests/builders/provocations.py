@@ -36,6 +36,7 @@ from fakes.scripted_server import (
 from loadgen import cli, clock
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import Result
+from loadgen.results.sample_file import KeptSamples
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe
 from loadgen.transport.source_ports import SourcePorts
@@ -264,8 +265,8 @@ def known(told: Callable[[Facts], dict[str, object]]) -> Played:
     def play(patch: pytest.MonkeyPatch) -> None:
         made = Result.__init__
 
-        def init(self: Result, facts: Facts, records: Records) -> None:
-            made(self, facts.model_copy(update=told(facts)), records)
+        def init(self: Result, facts: Facts, records: Records, *rest: KeptSamples) -> None:
+            made(self, facts.model_copy(update=told(facts)), records, *rest)
 
         patch.setattr(Result, "__init__", init)
 
@@ -281,11 +282,11 @@ def set_back(patch: pytest.MonkeyPatch) -> None:
     """One answer of a run lies five seconds before it came, as after a step that nobody saw."""
     made = Result.__init__
 
-    def init(self: Result, facts: Facts, records: Records) -> None:
+    def init(self: Result, facts: Facts, records: Records, *rest: KeptSamples) -> None:
         begin, end = records.start[0], records.start[1]
         if records.arrival_ns[begin] > records.sent_ns[0]:  # not where the same run is read again
             records.arrival_ns[begin:end] -= 5_000_000_000
-        made(self, facts, records)
+        made(self, facts, records, *rest)
 
     patch.setattr(Result, "__init__", init)
 
