@@ -6,8 +6,6 @@ from enum import StrEnum
 
 import msgspec
 
-from loadgen.protocol.certificates import why_untrusted
-
 
 class FailureKind(StrEnum):
     """Every way a request can fail; the detail holds what the server reported."""
@@ -36,6 +34,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 def unconnected(error: Exception) -> Failure:
     """The failure of a request for which no connection could be made."""
+    from loadgen.protocol.certificates import why_untrusted  # its ssl is not for every command to import
+
     untrusted = why_untrusted(error)
     return Failure(
         FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__
