@@ -168,7 +168,7 @@ def test_the_ladder_climbs_notes_what_does_not_fit_and_writes_every_table(
     assert all(float(row["speed_tok_s"]) > 0 for row in table[:3])
     assert table[3]["note"] == "needs 2080 tokens, the context limit is 1024"
     assert {path.suffix for path in directory.glob("ladder.*")} >= {".csv", ".html", ".rst", ".md", ".json"}
-    assert "Speed = (prompt+output)/time" in thrice[0].out
+    assert "(prompt+output)/time: Speed (tokens/s) of the Qwen3 pages" in thrice[0].out
 
 
 def test_the_ladder_of_transformers_serve_has_the_requested_lengths(
