@@ -153,10 +153,19 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Display:
-    """Shows progress a few times a second: this one nothing."""
+    """Shows progress a few times a second, and what is waited for; this one nothing."""
+
+    first_s: float | None = None  # that a wait takes before it is shown; None: it never is
+    every_s: float = 0.0  # from then on
 
     def show(self, progress: Shown) -> None:
         """Show how far a run is."""
+
+    def show_wait(self, wait: Wait) -> None:
+        """Show it now; called in a thread of its own."""
+
+    def show_still(self, wait: Wait) -> None:
+        """Show it once, for as long as it takes."""
 
     def close(self) -> None:
         """Take away what must not stay; it may be shown again."""
@@ -174,34 +183,13 @@ class Display:
         A thread does it, which has ended when the block has; where something `forks` inside there is none,
         and what is shown stands still.
         """
-        yield
-
-
-class _Visible(Display):
-    """One that shows what is waited for from `first_s` seconds on, every `every_s`."""
-
-    first_s: float
-    every_s: float
-
-    def show_wait(self, wait: Wait) -> None:
-        """Show it now; called in a thread of its own."""
-        raise NotImplementedError
-
-    def show_still(self, wait: Wait) -> None:
-        """Show it once, for as long as it takes."""
-
-    @contextmanager
-    def waiting(
-        self,
-        what: str,
-        at_most_s: float | None = None,
-        detail: Callable[[], str] = str,
-        forks: bool = False,
-    ) -> Iterator[None]:
-        """Show meanwhile what is waited for."""
+        if self.first_s is None:
+            yield
+            return
         wait = Wait(what, at_most_s, clock.now_ns(), detail)
         over = threading.Event()
-        thread = threading.Thread(target=self._repeat, args=(wait, over), name="waiting", daemon=True)
+        repeated = (wait, over, self.first_s)
+        thread = threading.Thread(target=self._repeat, args=repeated, name="waiting", daemon=True)
         if forks:
             self.show_still(wait)
         else:
@@ -215,14 +203,13 @@ class _Visible(Display):
                 thread.join(_JOIN_S)
             self.close()
 
-    def _repeat(self, wait: Wait, over: threading.Event) -> None:
-        after_s = self.first_s
+    def _repeat(self, wait: Wait, over: threading.Event, after_s: float) -> None:
         while not over.wait(after_s):
             self.show_wait(wait)
             after_s = self.every_s
 
 
-class Lines(_Visible):
+class Lines(Display):
     """A plain line now and then, for logs: at most 80 columns, no escapes."""
 
     first_s, every_s = 2.0, 30.0
@@ -245,7 +232,7 @@ class Lines(_Visible):
         printed("\n".join(layout.wrapped(shown.line())), self.stream)
 
 
-class ProgressBar(_Visible):
+class ProgressBar(Display):
     """One line that stays in place on a terminal; where that is gone, nothing more is shown."""
 
     first_s, every_s = 0.2, 0.25
