@@ -24,9 +24,8 @@ Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it a
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """A run's report, and what of the run could not be made or written, in words."""
+    """What of a run could not be made or written, in words."""
 
-    text: str
     errors: tuple[str, ...]
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 

@@ -130,7 +130,7 @@ class Session(msgspec.Struct, frozen=True):
                 except UsageError as error:
                     errors.append(str(error))
         errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]
-        return FinishedRun(text, tuple(errors), signal=came[0] if came else 0)
+        return FinishedRun(tuple(errors), signal=came[0] if came else 0)
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """The first request of a profile as it would be sent, secrets hidden."""
@@ -196,7 +196,8 @@ class Session(msgspec.Struct, frozen=True):
 
             with display.waiting("self-test of this client, against a null server", forks=True):
                 selftest.at_the_pace_of(made.profile, options.transport, warmed)
-        known = self._masked(self._facts(made, options, started, sensing, warmed, reset))
+        tokenizer = self._text_tokenizer()
+        known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
@@ -209,7 +210,7 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, title, during, journal, rules, self.interrupts, self._text_tokenizer())
+            watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer)
             outcome = measure(made, options, watch)
             with importing():
                 from loadgen.results.run_directory import Result
@@ -333,9 +334,10 @@ class Session(msgspec.Struct, frozen=True):
         sensing: Sampler | None,
         warmed: Records,
         reset: str,
+        tokenizer: TextTokenizer | None,
     ) -> StartFacts:
         """What is known before the first request of the run itself."""
-        local, tokenizer = self.local, self._text_tokenizer()
+        local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = devices(sensing) if sensing is not None else {}
         environment = {**describe(), "git": git_state(), **sensed}
