@@ -75,7 +75,7 @@ def parse(text: str) -> Title:
     """The parts of a title; a title of which nothing is recognized is a name as it stands.
 
     `Qwen3-8B-FP4 (high)`, `Low load: Qwen3-8B FP4` and `Qwen3-8B-FP4 – 8 users` have a name and a load.
-    Where several models are named it is of none of them.
+    Where several models are named it belongs to no single one.
     """
     plain = " ".join(text.split())
     if len(plain) > _LONGEST:

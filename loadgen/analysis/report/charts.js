@@ -124,7 +124,7 @@
 
     resize() {
       const large = this.figure.classList.toggle("large");
-      // Letters of a wide picture are so many times as large as the style sheet has them.
+      // Letters of a wide picture are LETTERS times as large as in the style sheet.
       this.width = large ? Math.max(NARROW, Math.round(this.figure.clientWidth / LETTERS)) : NARROW;
       this.x.last = this.width - RIGHT;
       this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
