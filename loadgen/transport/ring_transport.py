@@ -25,7 +25,7 @@ from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.packet_ring import PacketRing, SegmentSource
 from loadgen.transport.ring_network import SEQUENCE, RingNetwork, RingPoller
 from loadgen.transport.ring_sockets import ANCILLARY_BYTES, RingSocket, SealedSocket, places, unplaced
-from loadgen.transport.segments import Rows, in_order, payload
+from loadgen.transport.segments import Rows, in_order, joined, payload
 from loadgen.transport.source_ports import SourcePorts
 
 _SPARE_FILES = 128
@@ -170,7 +170,7 @@ class _Ring:
         found = self._found(sock, rows, span)
         if found is None:  # it was read before its last segments were taken
             self.poller.take()
-            rows = np.concatenate((rows, self._rows(sock)))
+            rows = joined(rows, self._rows(sock))
             found = self._found(sock, rows, span)
         if found is None:
             return None

@@ -31,6 +31,9 @@ from loadgen.transport import ring_transport, source_ports
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 from loadgen.transport.network import Received
+from loadgen.transport.ring_sockets import RingSocket
+from loadgen.transport.ring_transport import RingTransport, _Ring
+from loadgen.transport.segments import Rows
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -162,6 +165,33 @@ def test_a_port_used_again_while_its_last_bytes_wait_gives_up_neither() -> None:
     assert driven.health.fallen_back == 0
     for record in records(driven):
         assert np.diff(record.arrival_ns).tolist() == [GAP_NS] * 2
+
+
+def test_segments_taken_in_two_steps_leave_the_next_answers_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer's first segment is taken alone, and then the others with those of the next answers."""
+    rows_of, late = _Ring._rows, set[int]()
+
+    def in_two_steps(ring: _Ring, sock: RingSocket) -> Rows:
+        rows = rows_of(ring, sock)
+        if sock.port in late or sock.rows is not None:
+            late.discard(sock.port)
+            return rows
+        late.add(sock.port)
+        ring.poller.log.put_back(sock.port, rows[1:])
+        return rows[:1]
+
+    monkeypatch.setattr(_Ring, "_rows", in_two_steps)
+    flush = RingTransport._flush
+
+    def when_many_wait(transport: RingTransport, most: int = 1) -> None:
+        if len(transport.outbox._waiting) > 20:
+            flush(transport, most)
+
+    monkeypatch.setattr(RingTransport, "_flush", when_many_wait)
+    driven = driven_by(Tapped(lambda _: stream(3, GAP_S)), 200, 5)
+    assert kinds(driven) == [None] * 200
+    assert driven.health.fallen_back == 0
+    assert exact(driven, 3) == [True] * 200
 
 
 # What is given up.

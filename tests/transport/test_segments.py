@@ -16,7 +16,7 @@ from fakes.virtual_ring import frame, frames
 from loadgen.arrays import Int64
 from loadgen.transport.packet_filter import HEADERS
 from loadgen.transport.packet_ring import Frames
-from loadgen.transport.segments import SEGMENT, TAIL, Rows, SegmentLog, in_order, payload
+from loadgen.transport.segments import SEGMENT, TAIL, Rows, SegmentLog, in_order, joined, payload
 
 V4, V6 = HEADERS[socket.AF_INET], HEADERS[socket.AF_INET6]
 SERVER, PORT = ("127.0.0.1", 8000), 40000
@@ -209,6 +209,20 @@ def test_what_is_put_back_comes_before_what_came_later() -> None:
     assert seqs(log.take(PORT)) == [2, 3, 4]
     log.put_back(PORT, rows[:0])
     assert seqs(log.take(PORT)) == []
+
+
+def test_segments_of_two_takes_can_be_put_back() -> None:
+    log = SegmentLog()
+    log.open(PORT)
+    add(log, taken((PORT, 1)), seen_ns=7)
+    rows = log.take(PORT)
+    add(log, taken((PORT, 2), (PORT, 3)), seen_ns=8)
+    rows = joined(rows, log.take(PORT))
+    assert (seqs(rows), rows["seen_ns"].tolist()) == ([1, 2, 3], [7, 8, 8])
+    log.put_back(PORT, rows[rows["seq"] > 1])
+    add(log, taken((PORT, 4)), seen_ns=9)
+    rows = log.take(PORT)
+    assert (seqs(rows), rows["seen_ns"].tolist()) == ([2, 3, 4], [8, 8, 9])
 
 
 @pytest.mark.parametrize("sorted_before", [False, True])
