@@ -257,8 +257,13 @@ class ServerProbe:
         return self._served(engines.HOSTED, "", cards, model)
 
     async def _not_ready(self, client: ControlClient) -> str | None:
-        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early."""
+        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early.
+
+        Raises MeasureError for a certificate that is not trusted.
+        """
         answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
+        if answer.untrusted:
+            raise MeasureError(f"{self.access.shown_url} {answer.error}")
         if answer.status >= 500:
             return f"/health answers {answer.status}"
         return answer.why or None

@@ -14,6 +14,7 @@ import msgspec
 
 from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.protocol import untrusted
+from loadgen.protocol.certificates import UNTRUSTED
 
 if TYPE_CHECKING:
     import httpx
@@ -95,6 +96,11 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     def object(self) -> dict[str, Any]:
         """The JSON object of an answer with status 200; empty if it is anything else."""
         return untrusted.json_object(self.body) if self.status == 200 and not self.error else {}
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether the server's certificate is refused, which no waiting changes."""
+        return self.error.startswith(UNTRUSTED)
 
     @property
     def why(self) -> str:

@@ -74,9 +74,10 @@ def test_a_certificate_that_is_refused_says_why_and_what_to_do(
     with ScriptedServer(lambda _: READY, tls=serving(issued(authority))) as server:
         access = ServerAddress(server.base_url, ca_cert=trusted if trusts else None)
         with pytest.raises(MeasureError) as refused:
-            ServerProbe(access, access.tls()).ask("m", 0.0)
+            ServerProbe(access, access.tls()).ask("m", 60.0)  # and is not waited for
         assert server.asked == []
     assert [word for word in said if word not in str(refused.value)] == []
+    assert "wait for the server" not in str(refused.value)
 
 
 def test_a_certificate_that_signed_itself_is_said_to_be_so(tmp_path: Path) -> None:
