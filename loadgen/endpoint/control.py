@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.endpoint import exchange
-from loadgen.endpoint.denied import DENIED, why_denied
+from loadgen.endpoint.denied import DENIED
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.exchange import ControlAnswer
 from loadgen.errors import MeasureError, UsageError
@@ -146,7 +146,7 @@ def _refusal(access: ServerAddress, answer: ControlAnswer, engine: Engine, needs
     """Why a control request was refused, and what to do."""
     path, status = answer.path, answer.status
     if status in DENIED:
-        return why_denied(path, status, access.key_origin, access.secrets.hide(answer.message))
+        return access.why_denied(answer, path)
     if status in _NO_SUCH_PATH and needs:
         return f"{engine.name} has no {path} ({status}): start it with {needs}"
     return f"{path} answers {status}" + (f": {answer.message}" if answer.message else "")

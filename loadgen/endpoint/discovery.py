@@ -86,6 +86,11 @@ class ServerAddress(msgspec.Struct, frozen=True):
         """The base URL as messages show it: no credentials, no query."""
         return shown_url(self.base_url)
 
+    def why_denied(self, answer: ControlAnswer, place: str | None = None) -> str:
+        """Why the server answers 401 or 403 at a place, else at its URL, and what to do."""
+        message = self.secrets.hide(answer.message)
+        return why_denied(place or self.shown_url, answer.status, self.key_origin, message)
+
     def tls(self) -> ssl.SSLContext | None:
         """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
         if urlsplit(self.base_url).scheme != "https":
@@ -250,7 +255,7 @@ class ServerProbe:
         if listing.error or listing.status >= 500:
             return None
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
-            raise self._denied(listing)
+            raise MeasureError(self.access.why_denied(listing))
         cards = _cards(listing)
         if cards and engines.by_owner(untrusted.text(cards[0].get("owned_by"))) is not None:
             return None  # a gateway that passes on what the engine reports
@@ -262,7 +267,7 @@ class ServerProbe:
         Raises MeasureError for a certificate that is not trusted.
         """
         answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
-        if answer.untrusted:
+        if answer.refused_certificate:
             raise MeasureError(f"{self.access.shown_url} {answer.error}")
         if answer.status >= 500:
             return f"/health answers {answer.status}"
@@ -271,7 +276,7 @@ class ServerProbe:
     async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
         listing = await self._answer(client, self._models_path())
         if listing.status in DENIED:
-            raise self._denied(listing)
+            raise MeasureError(self.access.why_denied(listing))
         cards = _cards(listing)
         first = cards[0] if cards else {}
         engine = engines.by_owner(untrusted.text(first.get("owned_by")))
@@ -283,11 +288,6 @@ class ServerProbe:
 
     def _models_path(self) -> str:
         return f"{self.access.prefix}/models{self.access.query}"
-
-    def _denied(self, answer: ControlAnswer) -> MeasureError:
-        access = self.access
-        message = access.secrets.hide(answer.message)
-        return MeasureError(why_denied(access.shown_url, answer.status, access.key_origin, message))
 
     async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
         """The answer of a ready server; raises MeasureError if there is none, or a redirect."""

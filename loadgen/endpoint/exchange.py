@@ -14,7 +14,6 @@ import msgspec
 
 from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.protocol import untrusted
-from loadgen.protocol.certificates import UNTRUSTED
 
 if TYPE_CHECKING:
     import httpx
@@ -91,16 +90,12 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     status: int = 0
     body: bytes = b""
     error: str = ""  # as the end of a sentence that begins with the path
+    refused_certificate: bool = False  # which no waiting changes
 
     @property
     def object(self) -> dict[str, Any]:
         """The JSON object of an answer with status 200; empty if it is anything else."""
         return untrusted.json_object(self.body) if self.status == 200 and not self.error else {}
-
-    @property
-    def untrusted(self) -> bool:
-        """Whether the server's certificate is refused, which no waiting changes."""
-        return self.error.startswith(UNTRUSTED)
 
     @property
     def why(self) -> str:

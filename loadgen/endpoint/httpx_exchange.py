@@ -43,10 +43,11 @@ async def exchanged(
     most_bytes: int,
     body: object,
     begin_only: bool = False,
-) -> tuple[int, bytes, str]:
-    """The status, the body and the error of one request; an answer's body has at most `most_bytes`.
+) -> tuple[int, bytes, str, bool]:
+    """The status, the body and the error of one request, and whether that is of the server's certificate.
 
-    `begin_only`: of an answer with status 200 only what comes first is read.
+    An answer's body has at most `most_bytes`; `begin_only`: of one with status 200 only what comes first is
+    read.
     """
     try:
         async with client.stream(method, path, json=body) as answer:
@@ -54,18 +55,19 @@ async def exchanged(
             async for piece in answer.aiter_bytes():
                 data += piece
                 if len(data) > most_bytes:
-                    return 0, b"", f"answers more than {most_bytes >> 20} MiB"
+                    return 0, b"", f"answers more than {most_bytes >> 20} MiB", False
                 if begin_only and answer.status_code == httpx.codes.OK:
                     break
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise  # the whole exchange takes too long
-        return 0, b"", _described(error)
+        untrusted_server = why_untrusted(error)
+        return 0, b"", untrusted_server or _described(error), bool(untrusted_server)
     # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")
     origin = _other_origin(answer)
     redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
-    return answer.status_code, bytes(data), redirect
+    return answer.status_code, bytes(data), redirect, False
 
 
 def _other_origin(answer: httpx.Response) -> str:
@@ -85,8 +87,6 @@ def _other_origin(answer: httpx.Response) -> str:
 
 def _described(error: Exception) -> str:
     """Why there is no answer; not httpx's own message for a header, which contains its value."""
-    if refusal := why_untrusted(error):
-        return refusal
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
     message = untrusted.line(str(error), _LONGEST_MESSAGE)

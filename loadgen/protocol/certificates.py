@@ -7,7 +7,6 @@ from typing import Final
 
 from loadgen.protocol import untrusted
 
-UNTRUSTED: Final = "has a TLS certificate that "  # how each of these reasons begins
 _INSECURE = "pass --insecure to accept any certificate (--ca-cert does not help)"
 # OpenSSL's verify codes: expired and not yet valid; of another name, or address; signed by itself.
 _DATES, _NAMES, _OWN = (9, 10), (62, 64), 18
@@ -17,7 +16,7 @@ _DEEPEST: Final = 8  # causes of an error
 def why_untrusted(error: BaseException) -> str:
     """What is wrong with a server's certificate, and what to do; "" of an error that is not about one."""
     refusal = _certificate_error(error)
-    return "" if refusal is None else UNTRUSTED + _wrong(refusal)
+    return "" if refusal is None else f"has a TLS certificate that {_wrong(refusal)}"
 
 
 def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:

@@ -15,7 +15,7 @@ from http import HTTPStatus
 import msgspec
 
 from loadgen.endpoint import control
-from loadgen.endpoint.denied import DENIED, why_denied
+from loadgen.endpoint.denied import DENIED
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.exchange import ControlAnswer
 from loadgen.errors import MeasureError
@@ -128,7 +128,7 @@ class Adapter(msgspec.Struct, frozen=True):
         name, known = refusal.name, FIELDS.get(refusal.name)
         if known is None or not refusal.clear or name.partition(".")[0] in trial.profile.extra_body:
             return None
-        why = self.access.secrets.hide(refusals.message(answer.status, answer.body))
+        why = self._why(answer)
         if known.instead:
             tried = {field.name for field in trial.adaptation.fields if field.sent_as}
             return None if known.instead in tried else AdaptedField(name=name, sent_as=known.instead, why=why)
@@ -142,10 +142,8 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def _check(self, trial: Plan, answer: ControlAnswer) -> None:
         """Raises MeasureError of an answer after which no request can succeed: about the key, or the path."""
-        access = self.access
-        message = access.secrets.hide(answer.message)
         if answer.status in DENIED:
-            raise MeasureError(why_denied(access.shown_url, answer.status, access.key_origin, message))
+            raise MeasureError(self.access.why_denied(answer))
         if answer.status in _NO_SUCH_PATH:
             chat = "" if "/chat/" in trial.path else ", or pass --backend openai-chat if it has only chat"
             fix = f"check --base-url and --model{chat}"
@@ -153,8 +151,11 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def _error(self, trial: Plan, what: str, answer: ControlAnswer, fix: str) -> MeasureError:
         url = self.access.shown_url + trial.path.partition("?")[0]
-        why = self.access.secrets.hide(refusals.message(answer.status, answer.body))
-        return MeasureError(f"{url} {what} ({why}): {fix}")
+        return MeasureError(f"{url} {what} ({self._why(answer)}): {fix}")
+
+    def _why(self, answer: ControlAnswer) -> str:
+        """The status and the server's message, without secrets."""
+        return self.access.secrets.hide(refusals.message(answer.status, answer.body))
 
 
 def _key(made: Plan) -> str:
