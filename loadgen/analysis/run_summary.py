@@ -225,6 +225,11 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
     )
 
 
+def unnamed_preset(simulated: bool) -> str:
+    """The preset of a run that is marked as simulated where nothing names it; "" of a real one."""
+    return "an unnamed preset" * simulated
+
+
 def simulation(preset: str) -> str:
     """The remark on a run that the embedded engine answered."""
     return f"SIMULATED with the timing of {preset}: no model ran"

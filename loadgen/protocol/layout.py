@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 WIDTH = 80  # of a terminal
+DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cannot be taken back
 
 
 def wrapped(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:

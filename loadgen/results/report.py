@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from loadgen.endpoint import answer_check, engine_config
 from loadgen.metrics import steady_state, vllm_keys
-from loadgen.metrics.metrics import compute
+from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
 from loadgen.results import figure_basis, result_block, short_lines
@@ -136,9 +135,14 @@ def _requests(facts: Facts) -> str:
 def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """What became of the requests that the block does not count: failed, lost, or never sent."""
     for kind, tally in result.metrics.failures.items():
-        yield f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
+        yield _failure(kind, tally)
         yield from _hint(tally.detail)
     yield from _missing(result)
+
+
+def _failure(kind: str, tally: FailureTally) -> str:
+    """One kind of failure: how often, and its first error."""
+    return f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
 
 
 def _hint(detail: str) -> Iterator[str]:
@@ -151,8 +155,7 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """The same, of the most frequent kinds alone."""
     kinds = sorted(result.metrics.failures.items(), key=lambda item: -item[1].count)
     for kind, tally in kinds[:_MOST_KINDS]:
-        detail = f", the first: {tally.detail}" if tally.detail else ""
-        yield cut(f"failed: {tally.count} × {kind}{detail}", _MOST_DETAIL)
+        yield cut(_failure(kind, tally), _MOST_DETAIL)
         yield from _hint(tally.detail)
     if rest := kinds[_MOST_KINDS:]:
         count = sum(tally.count for _, tally in rest)
@@ -193,9 +196,9 @@ def _load(result: Result, options: ReportOptions) -> Iterator[str]:
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if not metrics.queue_time.n:
         yield line
-    elif profile.max_concurrency is not None and not math.isfinite(profile.request_rate):
+    elif profile.held_concurrency is not None:
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
-        yield f"{line} of {profile.max_concurrency}; {turnaround}"
+        yield f"{line} of {profile.held_concurrency}; {turnaround}"
     else:
         yield f"{line}; send delay {metrics.queue_time.mean_ms:.2f} ms mean (due → sent)"
 
@@ -270,8 +273,8 @@ def _nothing(result: Result, options: ReportOptions) -> Iterable[str]:
 def _more(result: Result, options: ReportOptions) -> Iterator[str]:
     """Where the rest is."""
     facts = result.facts
-    notes = counted(len(facts.notes) + len(facts.unknown), "note")
-    with_notes = "" if notes == "0 notes" else f" ({notes})"
+    notes = len(facts.notes) + len(facts.unknown)
+    with_notes = f" ({counted(notes, 'note')})" if notes else ""
     place = shlex.quote(options.directory)
     yield f"more{with_notes}: loadgen report {place} (doubts: --explain)"
 

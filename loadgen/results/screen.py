@@ -11,10 +11,9 @@ from typing import TextIO
 
 import msgspec
 
-from loadgen.protocol.layout import WIDTH
+from loadgen.protocol.layout import DUMB, WIDTH
 
 _LEAST, _MOST = 40, 120  # columns: longer lines are hard to read
-_COLOURLESS = ("dumb", "unknown")  # values of TERM
 
 
 class Colour(StrEnum):
@@ -83,7 +82,7 @@ def _found(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str], Ma
 
 def terminal_ink() -> Ink:
     """What colours text on a terminal; NO_COLOR and a terminal that knows none leave it as it is."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in _COLOURLESS:
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in DUMB:
         return no_ink
     from rich.color import ColorSystem  # a file needs none of it
     from rich.style import Style

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from loadgen.metrics.steady_state import Steady
@@ -16,10 +15,8 @@ _GIB = 1 << 30
 
 def load(result: Result, options: object) -> Iterator[str]:
     """How many requests were under way, and how soon each was sent."""
-    metrics, profile = result.metrics, result.facts.profile
-    closed = profile.max_concurrency is not None and not math.isfinite(profile.request_rate)
-    of = f" of {profile.max_concurrency}" if closed else ""
-    what = "turnaround" if closed else "send delay"
+    metrics, held = result.metrics, result.facts.profile.held_concurrency
+    of, what = ("", "send delay") if held is None else (f" of {held}", "turnaround")
     sent = f"; {what} {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
     yield f"concurrency: {metrics.mean_concurrency:.2f} on average{of}{sent}"
 

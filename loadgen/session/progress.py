@@ -296,7 +296,7 @@ def display(quiet: bool) -> Display:
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Display()
     # A dumb terminal cannot take back what it has shown.
-    in_place = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    in_place = sys.stderr.isatty() and os.environ.get("TERM") not in layout.DUMB
     return ProgressBar() if in_place else Lines(sys.stderr)
 
 

@@ -107,17 +107,7 @@ def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
 
 
 def _run(run: Reported) -> dict[str, Any]:
-    keys = (
-        "name",
-        "source",
-        "told_by",
-        "engine",
-        "machine",
-        "power_mode",
-        "plan_digest",
-        "memory_bytes",
-        "simulated",
-    )
+    keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
     more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks")
     return {
         **{key: getattr(run, key) for key in (*keys, *more)},

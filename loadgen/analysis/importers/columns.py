@@ -51,6 +51,7 @@ _LATENCY = re.compile(
 _UNIT = re.compile(r"(.*?)[ ,]*[(\[]([^()\[\]]*)[)\]]|(.*?)[ ,]+(ms|s)")
 _MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3}
 _SAID = re.compile(r"\s*(?:±.*|\+/-.*|(?:tok(?:en)?s?/s|t/s|tps|ms|s|x|×|GiB|GB|MiB|MB)\.?)$", re.IGNORECASE)
+_MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
 _SHOWN = 40
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
 
@@ -98,6 +99,11 @@ def column(title: str) -> TableColumn:
             next((key for pattern, key in _RATES if re.fullmatch(pattern, word.strip(" _"))), "")
         )
     return TableColumn("")
+
+
+def is_measured(key: str) -> bool:
+    """Whether what stands under a key is a latency, a throughput or a speed."""
+    return _MEASURED.fullmatch(key) is not None
 
 
 def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float], list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,18 +11,17 @@ from msgspec.structs import replace
 
 from loadgen.analysis.importers import blocks, columns, json_fields, numbers, titles
 from loadgen.analysis.importers.columns import SPEED
-from loadgen.analysis.run_summary import Load, Reported, full_name
+from loadgen.analysis.run_summary import Load, Reported, full_name, unnamed_preset
 from loadgen.errors import UsageError
 from loadgen.results import speed_rows
+from loadgen.results.load_table import SIMULATED
 from loadgen.results.speed_formulas import FORMULAS, OUTPUT, converted
 from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
 
 TABLE, SPEEDS = "table", "speed table"
-UNNAMED = "an unnamed preset"  # of a simulation in someone's copy
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
 _NAMES = ("name", "model", "checkpoint", "model_id")
-_FIGURES = re.compile(r".*_(?:ms|throughput|tok_s)")
 _DELIMITERS = ",;\t"
 
 
@@ -94,7 +92,7 @@ def _figure(title: str) -> str | None:
     key = columns.column(name).key
     if name.lower() in _SPEEDS:
         return SPEED
-    return own if own is not None and key in ("", own) else key if _FIGURES.fullmatch(key) else None
+    return own if own is not None and key in ("", own) else key if columns.is_measured(key) else None
 
 
 def _row(cells: Mapping[str, str], source: str) -> Reported:
@@ -157,6 +155,11 @@ def machine(gpu: str, count: int | None) -> str:
     return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
 
 
+def simulated(note: str) -> str:
+    """The preset of a row that its note marks as simulated, which names none; "" of a real one."""
+    return unnamed_preset(SIMULATED in note)
+
+
 def rung(row: SpeedRow, source: str) -> Reported:
     """A row of a speed ladder as a run; its output throughput only where the speed's formula is known."""
     speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
@@ -185,6 +188,6 @@ def rung(row: SpeedRow, source: str) -> Reported:
         machine=machine(row.gpu, row.gpu_num),
         memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
         speed_formula=row.formula,
-        simulated=UNNAMED if "SIMULATED" in row.note else "",
+        simulated=simulated(row.note),
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, csv_tables, headings, json_fields, sglang, titles
+from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang, titles
 from loadgen.analysis.importers.blocks import PastedBlock
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
-from loadgen.analysis.run_summary import Load, Reported, short_name, simulation
+from loadgen.analysis.run_summary import Load, Reported, short_name, simulation, unnamed_preset
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
@@ -49,7 +49,7 @@ class _Pasted:
         """Take what a line of our report below the block has."""
         if (verdict := _VERDICT.match(line)) is not None and not self.level:
             self.level = verdict[2]
-            self.simulated = self.simulated or csv_tables.UNNAMED * bool(verdict[1])
+            self.simulated = self.simulated or unnamed_preset(bool(verdict[1]))
 
 
 def read(text: str, path: Path) -> list[Reported]:
@@ -103,7 +103,7 @@ def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     pasted = _Pasted(line, subject, commands.asked(above))
     for text in above:
         if (simulated := _SIMULATED.match(text)) is not None:
-            pasted.simulated = simulated[1] or csv_tables.UNNAMED
+            pasted.simulated = simulated[1] or unnamed_preset(True)
         elif (server := _SERVER.match(text)) is not None:
             pasted.engine = server[1]
             pasted.asked.setdefault("model", server[2])

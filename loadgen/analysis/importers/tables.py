@@ -35,7 +35,6 @@ _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
 _ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy")
-_FIGURES = re.compile(r".*_(?:ms|throughput|tok_s)")
 _NUMERIC = (blocks.known_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length"}
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
@@ -83,7 +82,7 @@ class _Table:
     def runs(self) -> list[Reported]:
         """The rows with figures; none of a table of something else."""
         keys = {column.key for column in self.columns}
-        if not any(_FIGURES.fullmatch(key) for key in keys) or not (_PLACES & keys or self.subject.model):
+        if not any(map(columns.is_measured, keys)) or not (_PLACES & keys or self.subject.model):
             return []
         rows = [*self._facts()]
         if not {SPEED, "input_length"} <= keys:
@@ -127,7 +126,7 @@ class _Table:
         """A row of anyone's table; None if it has no figures."""
         values, remarks = self._figures(row)
         memory = values.pop("memory", None)
-        if not any(_FIGURES.fullmatch(key) for key in values):
+        if not any(map(columns.is_measured, values)):
             return None
         name, model, load = self._named(facts)
         own = _load(facts, load)
@@ -144,7 +143,7 @@ class _Table:
             engine=facts.get("engine", "") or self.engine,
             machine=csv_tables.machine(facts.get("machine", ""), _whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
-            simulated=csv_tables.UNNAMED if "SIMULATED" in facts.get("note", "") else "",
+            simulated=csv_tables.simulated(facts.get("note", "")),
             remarks=(*filter(None, [facts.get("note")]), *remarks),
         )
 
@@ -186,7 +185,7 @@ class _Table:
 
 
 def _is_figure(key: str) -> bool:
-    return _FIGURES.fullmatch(key) is not None or key in _NUMERIC
+    return columns.is_measured(key) or key in _NUMERIC
 
 
 def _load(facts: Mapping[str, str], named: str) -> Load:

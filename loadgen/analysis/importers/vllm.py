@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.importers import json_fields
-from loadgen.analysis.run_summary import Load, Reported, short_name, simulation
+from loadgen.analysis.run_summary import Load, Reported, short_name, simulation, unnamed_preset
 from loadgen.protocol.untrusted import listed
 from loadgen.results.vllm_json import SIMULATED
 
@@ -44,7 +44,7 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = json_fields.checked(figures, source)
-    simulated = "an unnamed preset" if _simulated(document) else ""  # ours, without what is ours
+    simulated = unnamed_preset(_simulated(document))  # ours, without what is ours
     yield Reported(
         simulated=simulated,
         name=_name(document, source),

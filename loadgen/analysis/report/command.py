@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from loadgen.errors import UsageError
 from loadgen.results import report, result_block, run_directory
@@ -89,4 +90,4 @@ def _roofline_flags(asked: argparse.Namespace) -> Flags:
 
 def _rated(run: Result, flags: Flags) -> Result:
     """The run with the roofline of the machine and model that were named; itself where none was."""
-    return run if flags == Flags() else Result(run.facts.learned(bounded(run.facts, flags)), run.records)
+    return run if flags == Flags() else replace(run, facts=run.facts.learned(bounded(run.facts, flags)))
