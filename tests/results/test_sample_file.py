@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs
+from builders.damaged_columns import NamedColumns, put, turned
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.results import run_directory, sample_file
 from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
@@ -27,7 +28,6 @@ WINDOW = ServerWindow(
         ServerSample(at_s=1.5, running=1, waiting=None, kv_cache_usage=0.125),
     )
 )
-Columns = dict[str, Any]
 
 
 def plain(samples: KeptSamples) -> list[tuple[object, ...]]:
@@ -84,21 +84,7 @@ def test_a_run_keeps_its_samples_and_one_without_has_no_file(tmp_path: Path) -> 
     assert run_directory.load(tmp_path / "none").samples == KeptSamples()
 
 
-def put(name: str, at: int, value: float) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[name][at] = value
-
-    return change
-
-
-def turned(name: str, turn: Callable[[Any], Any]) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[name] = turn(columns[name])
-
-    return change
-
-
-DAMAGE: dict[str, Callable[[Columns], Any]] = {
+DAMAGE: dict[str, Callable[[NamedColumns], Any]] = {
     "no number": put("value", 1, float("nan")),
     "an infinite one": put("value", 1, float("inf")),
     "beyond what can be": put("value", 1, 1e300),
@@ -123,7 +109,9 @@ DAMAGE: dict[str, Callable[[Columns], Any]] = {
 
 
 @pytest.mark.parametrize("change", [pytest.param(change, id=name) for name, change in DAMAGE.items()])
-def test_damaged_samples_cost_their_charts_alone(change: Callable[[Columns], Any], tmp_path: Path) -> None:
+def test_damaged_samples_cost_their_charts_alone(
+    change: Callable[[NamedColumns], Any], tmp_path: Path
+) -> None:
     directory = stored(sampled(), tmp_path / "run")
     with np.load(directory / SAMPLES) as arrays:
         columns = {name: arrays[name] for name in arrays}

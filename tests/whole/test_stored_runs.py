@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import made_runs
+from builders.damaged_columns import NamedColumns, put, turned
 from loadgen import cli
 from loadgen.errors import UsageError
 from loadgen.metrics.record import Record, Records
@@ -27,27 +28,11 @@ from loadgen.results import report, run_directory
 from loadgen.results.run_directory import ARRIVALS, RESULT
 from loadgen.transport.failure import Failure, FailureKind
 
-Columns = dict[str, Any]
 
-
-def stored(directory: Path) -> Columns:
+def stored(directory: Path) -> NamedColumns:
     made_runs.keep(made_runs.run(requests=6, tokens=5, concurrency=2, failed=1), directory)
     with np.load(directory / ARRIVALS) as arrays:
         return {name: arrays[name] for name in arrays}
-
-
-def put(name: str, at: int, value: int) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[name][at] = value
-
-    return change
-
-
-def turned(name: str, turn: Callable[[Any], Any]) -> Callable[[Columns], None]:
-    def change(columns: Columns) -> None:
-        columns[name] = turn(columns[name])
-
-    return change
 
 
 NEEDED = ("index", "start", "tokens", "arrival_ns", "usage", "words", "failure_kind")
@@ -108,7 +93,7 @@ def refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("change", [pytest.param(change, id=name) for name, change in DAMAGE.items()])
 def test_columns_that_cannot_be_a_runs_are_one_line(
-    change: Callable[[Columns], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[NamedColumns], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = stored(tmp_path)
     change(columns)
@@ -122,7 +107,7 @@ def header(shape: str, kind: str = "<i8") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
-def member(columns: Columns, name: str, data: bytes) -> bytes:
+def member(columns: NamedColumns, name: str, data: bytes) -> bytes:
     """The archive with the bytes of one member in place of a column."""
     file = io.BytesIO()
     np.savez(file, **{key: column for key, column in columns.items() if key != name})
@@ -131,13 +116,13 @@ def member(columns: Columns, name: str, data: bytes) -> bytes:
     return file.getvalue()
 
 
-def bomb(columns: Columns) -> bytes:
+def bomb(columns: NamedColumns) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **{**columns, "tokens": np.zeros(1 << 24, np.int64)})
     return file.getvalue()
 
 
-def flagged(columns: Columns, offset: int, value: int) -> bytes:
+def flagged(columns: NamedColumns, offset: int, value: int) -> bytes:
     """The archive with a field of the first member's two headers set: 6 the flags, 8 the method."""
     file = io.BytesIO()
     np.savez(file, **columns)
@@ -148,13 +133,13 @@ def flagged(columns: Columns, offset: int, value: int) -> bytes:
     return bytes(data)
 
 
-def whole(columns: Columns) -> bytes:
+def whole(columns: NamedColumns) -> bytes:
     file = io.BytesIO()
     np.savez(file, **columns)
     return file.getvalue()
 
 
-def one_bit(columns: Columns) -> bytes:
+def one_bit(columns: NamedColumns) -> bytes:
     data = bytearray(whole(columns))
     data[data.index(columns["arrival_ns"].tobytes())] ^= 1
     return bytes(data)
@@ -183,7 +168,7 @@ ARCHIVES = {
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in ARCHIVES.items()])
 def test_an_archive_that_no_run_is_in_is_one_line(
-    make: Callable[[Columns], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[[NamedColumns], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ARRIVALS).write_bytes(make(stored(tmp_path)))
     refused(tmp_path, capsys)

@@ -41,7 +41,6 @@
       this.height = Number(svg.getAttribute("viewBox").split(" ")[3]);
       this.floor = Math.max(y[2], y[3]);
       this.ceiling = Math.min(y[2], y[3]);
-      this.anchor = null;
       this.figure = svg.closest("figure");
       this.prepare();
       this.listen();
@@ -299,7 +298,6 @@
     }
 
     get over_time() { return this.units[0] === "s" && !this.x.log; }
-
     get group() { return this.figure.parentElement; }
 
     line(px) {
