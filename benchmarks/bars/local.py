@@ -15,6 +15,7 @@ from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import ROOT, Command, checkout_env, run
 from loadgen.protocol import engines
 from loadgen.workload import plan, profile
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 _TOKENS = (10_000_000, 20_000_000, 40_000_000)
 _FIRST = Load("first", streams=1, requests=1, output_tokens=2, interval_ms=1, ttft_ms=1)
@@ -49,12 +50,12 @@ def planning(installed: Installed, repeats: int) -> Section:
     workload = profile.build(
         {"num_prompts": 1000, "input_len": 2048, "output_len": 128, "max_concurrency": 8}
     )
-    subject = plan.ModelTarget(engine=engines.UNKNOWN, model="null")
+    subject = ModelTarget(engine=engines.UNKNOWN, model="null")
     makes, bodies, sizes = [], [], []
     for repeat in range(repeats):
         gc.collect()
         begin = time.perf_counter()
-        made = plan.make(workload, subject, plan.Seed(repeat))
+        made = plan.make(workload, subject, Seed(repeat))
         planned = time.perf_counter()
         sizes.append(sum(len(made.body(index)) for index in range(len(made))))
         bodies.append(time.perf_counter() - planned)

@@ -30,7 +30,7 @@ from loadgen.session.credentials import api_key
 from loadgen.session.options import add_key_flags
 from loadgen.spelling import Parser, arguments
 from loadgen.telemetry import discovery
-from loadgen.workload.plan import Seed
+from loadgen.workload.plan_inputs import Seed
 
 _HERE = ""  # --resume without a directory: the latest
 

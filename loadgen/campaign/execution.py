@@ -27,7 +27,7 @@ from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
 from loadgen.session.session import Session
 from loadgen.validity import sections
-from loadgen.workload.plan import Seed
+from loadgen.workload.plan_inputs import Seed
 
 # With these nothing else can be kept either: the campaign stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

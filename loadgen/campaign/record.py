@@ -19,7 +19,7 @@ from loadgen.endpoint.secrecy import Secrets
 from loadgen.errors import UsageError
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload import profile
-from loadgen.workload.plan import Seed
+from loadgen.workload.plan_inputs import Seed
 
 # 1: the first.
 FORMAT = 1

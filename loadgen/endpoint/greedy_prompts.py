@@ -29,8 +29,10 @@ from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is
 from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.workload.plan import ModelTarget, Plan, merged
-from loadgen.workload.vllm_prompts import Tokenizer, load_tokenizer
+from loadgen.workload.apis import merged
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget
+from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details

@@ -26,7 +26,7 @@ from loadgen.errors import UsageError
 from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.metrics.token_counts import spread
 from loadgen.protocol.openai import Message
-from loadgen.workload.vllm_prompts import load_tokenizer
+from loadgen.workload.prompts.tokenizers import load_tokenizer
 from loadgen.workload.vocabulary import find_tokenizer
 
 _FAST = "tokenizer.json"

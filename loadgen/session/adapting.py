@@ -27,7 +27,8 @@ from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.progress import Display, display
 from loadgen.session.signals import Interrupts
 from loadgen.workload import plan
-from loadgen.workload.plan import ModelTarget, Plan
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget
 
 _LOG = logging.getLogger("loadgen")
 _TRIAL_S = 60.0  # for the first byte of an answer

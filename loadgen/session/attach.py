@@ -25,7 +25,7 @@ from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.which_server import NOTHING_THERE
 from loadgen.workload import plan
-from loadgen.workload.plan import ModelTarget, Seed
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 from loadgen_servers.process.embedded import Embedded

@@ -26,7 +26,7 @@ from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
 from loadgen.validity import run_metadata
 from loadgen.workload import profile
-from loadgen.workload.plan import Seed
+from loadgen.workload.plan_inputs import Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.vocabulary import NOT_HERE, located_tokenizer
 

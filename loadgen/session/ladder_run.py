@@ -18,7 +18,7 @@ from loadgen.results.speed_formulas import TOTAL
 from loadgen.results.speed_rows import SpeedRow
 from loadgen.session import progress, signals
 from loadgen.session.session import Session
-from loadgen.workload.plan import Seed
+from loadgen.workload.plan_inputs import Seed
 from loadgen.workload.profile import Profile
 
 _FILES = ("html", "rst", "md", "csv")

@@ -144,7 +144,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     rules, journal = watch.rules, watch.journal
     job = _job(plan, options, rules)
     _allow_files(job, options.transport)
-    planned = (plan.prompts.input_lens, plan.prompts.output_lens)
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
     counts = watch.tokenizer is not None
     decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
     run = start(job, options.transport)
@@ -217,7 +217,7 @@ def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         ),
         token_seen=plan.dialect.token_seen,
         request_id_prefix=options.request_id_prefix,
-        rate_per_s=profile.request_rate,
+        rate_per_s=plan.rate_per_s,
         duration_ns=rules.duration_ns(profile.duration_ns),
         http2=options.http2,
     )
@@ -225,7 +225,7 @@ def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
 
 def _answer_bytes(plan: Plan) -> int:
     """How many bytes one answer may have: no server needs as many for the tokens that it was asked for."""
-    longest = int(plan.prompts.output_lens.max(initial=0))
+    longest = int(plan.requests.output_lens.max(initial=0))
     repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
     return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
 

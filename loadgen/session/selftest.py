@@ -39,9 +39,10 @@ from loadgen.validity.calibration import Calibration, Error, Seen, Sent, compare
 from loadgen.validity.run_metadata import asked
 from loadgen.workload import plan, profile
 from loadgen.workload.bounds import MOST_STREAMS, real, whole
-from loadgen.workload.plan import ModelTarget, Plan, Seed
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
-from loadgen.workload.prompts import Prompts
+from loadgen.workload.requests import PromptRequests
 from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 
 _TTFT_MS = 50.0
@@ -114,22 +115,16 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Nul
             yield Null(listening.base_url, log, process)
 
 
-class _Words(msgspec.Struct, frozen=True):
-    """Ids as text, for an API that takes nothing else; the null server ignores them."""
+class _Digits(PromptRequests):
+    """Numbers as text, for an API that takes nothing else; the null server ignores them."""
 
-    ids: Prompts
-    format: str = "text"
+    format = "text"
 
-    @property
-    def input_lens(self) -> Int64:
-        return self.ids.input_lens
-
-    @property
-    def output_lens(self) -> Int64:
-        return self.ids.output_lens
+    def __init__(self, input_lens: Int64, output_lens: Int64) -> None:
+        self.input_lens, self.output_lens = input_lens, output_lens
 
     def prompt(self, i: int) -> str:
-        return " ".join(map(str, self.ids.prompt(i)))
+        return f"{i} " * int(self.input_lens[i])
 
 
 def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
@@ -145,7 +140,10 @@ def _plan(load: SelftestLoad, requests: int, tokens: int) -> Plan:
     )
     engine = engines.by_owner("loadgen-null") or engines.UNKNOWN
     made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn()), DIALECTS["chat"]
-    return replace(made, dialect=chat, path=chat.path, prompts=_Words(made.prompts)) if load.chat else made
+    if not load.chat:
+        return made
+    digits = _Digits(made.requests.input_lens, made.requests.output_lens)
+    return replace(made, dialect=chat, path=chat.path, requests=digits)
 
 
 def _fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:

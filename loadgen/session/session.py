@@ -37,6 +37,7 @@ from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
+from loadgen.session.plan_facts import of_plan
 from loadgen.session.progress import Display
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
@@ -45,7 +46,8 @@ from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.job import Target
 from loadgen.validity.run_metadata import Client, LateFacts, Server, StartFacts
 from loadgen.workload import plan
-from loadgen.workload.plan import ModelTarget, Plan, Seed
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 
 if TYPE_CHECKING:
@@ -345,14 +347,8 @@ class Session(msgspec.Struct, frozen=True):
             started=started,
             finished=started,
             command=command_line(),
-            profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
-            seed=made.seed.value,
-            seed_chosen=made.seed.chosen,
-            repeat=made.seed.repeat,
+            **of_plan(made),
             runs=self.options.repeat,
-            plan_digest=made.digest(),
-            prompt_format=made.prompts.format,
-            ids_source=made.ids_source,
             server=self._server(made),
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
@@ -360,15 +356,11 @@ class Session(msgspec.Struct, frozen=True):
             client=Client(transport=options.transport, why=options.why_transport),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
-            adapted=made.adaptation.fields,
-            notes=made.notes,
             under_way=True,
             request_id_prefix=options.request_id_prefix,
             label=self.options.label,
             metadata=self.options.metadata,
             cell=self.cell,
-            requests=made.total or 1,
-            repeated_prompts=plan.repeated_prompts(made),
             text_tokenizer=str(tokenizer.directory) if tokenizer is not None else "",
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,

@@ -15,6 +15,7 @@ from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, par
 from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.protocol.refusals import AdaptedField
+from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.server_settings import ServerSettings
 
@@ -116,6 +117,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     plan_digest: str
     prompt_format: str
     ids_source: str = ""
+    data: DataFacts = DataFacts()
     server: Server
     tokenizer: str | None = None
     text_tokenizer: str = ""  # the directory of the tokenizer that counts answers without usage; "": none

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from pydantic import (
-    BaseModel,
     Field,
     ValidationError,
     ValidationInfo,
@@ -25,12 +24,12 @@ from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds
+from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
-PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
 _VLLM_PROMPTS = 1000
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
 _MOST_TOML_BYTES = 1 << 20
@@ -50,7 +49,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs")
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
-class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+class Profile(DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allow_inf_nan=False):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
@@ -64,9 +63,8 @@ class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     output_len: int = Field(default=128, ge=1, le=bounds.MOST_TOKENS)
     range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
     prefix_len: int = Field(default=0, ge=0, le=bounds.MOST_TOKENS)
-    prompt_format: PromptFormat = "auto"
 
-    # None: as many as there is time for
+    # None: as many as there is time for, or rows in a file
     num_prompts: int | None = Field(default=_VLLM_PROMPTS, ge=1, le=bounds.MOST_REQUESTS)
     max_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
     request_rate: float = Field(default=math.inf, allow_inf_nan=True)
@@ -117,16 +115,22 @@ class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     @model_validator(mode="before")
     @classmethod
     def _count_or_time(cls, table: Any) -> Any:
-        """A duration stands in place of the count that is not given."""
-        if isinstance(table, dict) and table.get("num_prompts") is None:
-            return {**table, "num_prompts": _VLLM_PROMPTS if table.get("duration") is None else None}
-        return table
+        """A duration, or a file that has an end, stands in place of the count that is not given."""
+        if not isinstance(table, dict):
+            return table
+        filled = {**table}
+        if filled.get("num_prompts") is None:
+            ends = filled.get("duration") is not None or _all_rows(filled)
+            filled["num_prompts"] = None if ends else _VLLM_PROMPTS
+        if _from_file(filled):
+            filled.setdefault("ignore_eos", False)  # as vLLM has it for all but random prompts
+        return filled
 
     @field_validator("duration")
     @classmethod
     def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
         limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
-        if value is not None and limit is None and rate == math.inf:
+        if value is not None and limit is None and rate == math.inf and not _own_times(info.data):
             raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
         return value
 
@@ -175,9 +179,19 @@ class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         return self.num_prompts or _MOST_PROMPTS
 
     @property
+    def timed(self) -> bool:
+        """Whether requests are sent at the times of a trace."""
+        return _own_times(self.__dict__)
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether each request has a time at which it is due: by a rate, or a trace."""
+        return self.timed or math.isfinite(self.request_rate)
+
+    @property
     def held_concurrency(self) -> int | None:
         """How many requests a closed loop keeps under way; None: the loop is open, times are planned."""
-        return self.max_concurrency if self.request_rate == math.inf else None
+        return None if self.open_loop else self.max_concurrency
 
     @property
     def duration_ns(self) -> int:
@@ -188,6 +202,23 @@ class Profile(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that are set."""
         return {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+
+
+def _own_times(keys: Mapping[str, Any]) -> bool:
+    """Whether these keys of a profile, as far as they are given, mean the times of a trace."""
+    traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
+    return traced and keys.get("self_timed") is not False
+
+
+def _all_rows(keys: Mapping[str, Any]) -> bool:
+    """Whether a file decides how many requests there are, not vLLM's default."""
+    recognised = bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
+    return bool(keys.get("trace")) or recognised
+
+
+def _from_file(keys: Mapping[str, Any]) -> bool:
+    """Whether the requests are not made of random tokens."""
+    return _all_rows(keys) or keys.get("dataset_name") not in (None, "random")
 
 
 def check_body(profile: Profile) -> None:

@@ -43,7 +43,7 @@ from loadgen.transport.source_ports import SourcePorts
 from loadgen.validity import calibration, client_checks
 from loadgen.validity.calibration import Calibration, Error
 from loadgen.validity.run_facts import Facts
-from loadgen.workload.prompts import TokenIds
+from loadgen.workload.prompts.random_ids import TokenIds
 from loadgen_servers.process.embedded import NULL, Embedded
 
 Script = Callable[[Asked], Answer]

@@ -32,7 +32,7 @@ from loadgen.protocol import engines
 from loadgen.protocol.engines import Engine
 from loadgen.results import run_directory
 from loadgen.workload import plan
-from loadgen.workload.plan import ModelTarget, Seed
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import build
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")

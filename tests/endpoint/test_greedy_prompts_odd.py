@@ -11,7 +11,7 @@ from loadgen.endpoint import greedy_prompts
 from loadgen.endpoint.answer_check import PROMPTS
 from loadgen.endpoint.discovery import ServerAddress
 from loadgen.workload import plan
-from loadgen.workload.plan import ModelTarget, Seed
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import build
 
 GENERATED = b'data: {"text":"","output_ids":[%b],"meta_info":{"completion_tokens":1%b}}\n\n'

@@ -22,7 +22,8 @@ from loadgen.session.measure import Outcome, TransportOptions, Watch
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import ModelTarget, Plan, Seed
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 S_NS = 1_000_000_000
 HOURS, MESSAGES = 24, 16

@@ -14,7 +14,8 @@ from loadgen.errors import UsageError
 from loadgen.protocol.engines import ENGINES, UNKNOWN, Engine, by_owner
 from loadgen.protocol.refusals import Adaptation, AdaptedField
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import ModelTarget, Plan, Seed
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 SUBJECT = ModelTarget(UNKNOWN, "m")
@@ -265,8 +266,8 @@ def test_bodies_are_json_of_any_index_in_any_order() -> None:
     backwards = [of.body(i) for i in reversed(range(30))][::-1]
     assert backwards == [of.body(i) for i in range(30)]
     lens = np.array([len(json.loads(body)["prompt"]) for body in backwards])
-    assert (lens == of.prompts.input_lens).all()
-    assert of.longest == int((of.prompts.input_lens + of.prompts.output_lens).max())
+    assert (lens == of.requests.input_lens).all()
+    assert of.longest == int((of.requests.input_lens + of.requests.output_lens).max())
 
 
 def test_vllm_is_known_by_its_signature() -> None:
@@ -279,7 +280,7 @@ def test_chat_finds_the_models_tokenizer_where_ids_do() -> None:
     pytest.importorskip("transformers")
     for subject in (ModelTarget(UNKNOWN, "m", model_root=TOKENIZER), ModelTarget(UNKNOWN, TOKENIZER)):
         of = made(subject=subject, backend="openai-chat")
-        assert (of.prompts.format, of.tokenizer) == ("text-vllm", TOKENIZER)
+        assert (of.requests.format, of.tokenizer) == ("text-vllm", TOKENIZER)
 
 
 @pytest.mark.parametrize(

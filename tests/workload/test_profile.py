@@ -12,7 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.engines import UNKNOWN, by_owner
 from loadgen.validity import run_metadata
 from loadgen.workload import plan, profile
-from loadgen.workload.plan import ModelTarget, Seed
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings, validated
 

@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.analysis.audit import known_prompts
 from loadgen.analysis.audit.known_prompts import PROMPTS, recognise, total_input_tokens
-from loadgen.workload.prompts import PromptShape
-from loadgen.workload.vllm_prompts import text_prompts
+from loadgen.workload.prompts.random_ids import PromptShape
+from loadgen.workload.prompts.vllm_random import text_prompts
 
 MID, SEPTEMBER = "mid-2025", "september-2025"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)

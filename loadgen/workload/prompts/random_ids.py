@@ -1,21 +1,18 @@
-"""Prompts: a function of a seed and of nothing that happens during the run."""
+"""Random ids: prompts of random token ids, a function of a seed and of nothing that happens in a run."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
+from loadgen.workload.requests import PromptRequests
+from loadgen.workload.streams import RandomStream
 from loadgen.workload.vocabulary import Vocabulary
 
-DIGESTED_PROMPTS = 64
-Purpose = Literal["measure", "warmup", "when"]
 _RATIO_RULE = (
     "give a number from 0 (every length the same; SGLang's 1.0) to below 1, "
     'or two such numbers as {"input": R, "output": R}'
@@ -60,60 +57,7 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
     return given.input, given.output
 
 
-class RandomStream(msgspec.Struct, frozen=True):
-    """The name of one independent stream of random numbers.
-
-    Two streams that differ in any field have nothing in common, so a repeat, another profile or the
-    warm-up never meets prompts that the server has in its prefix cache. The same name gives the same
-    numbers in every process: the key is a hash of the fields (blake2b, not Python's salted `hash`).
-    """
-
-    seed: int
-    profile: str = ""
-    repeat: int = 0
-    purpose: Purpose = "measure"
-
-    def rng(self, part: str, index: int = 0) -> np.random.Generator:
-        """A fresh generator for one part of this stream, at its start."""
-        return np.random.default_rng(np.random.SeedSequence(self.key(part), spawn_key=(index,)))
-
-    def key(self, part: str) -> int:
-        """128 bits that name `part` of this stream."""
-        name = msgspec.json.encode([str(self.seed), self.profile, self.repeat, self.purpose, part])
-        return int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little")
-
-
-def arrival_rng(stream: RandomStream) -> np.random.Generator:
-    """The generator of arrival times that belongs to `stream`: when is drawn apart from what."""
-    return replace(stream, purpose="when").rng("gaps")
-
-
-class Prompts(Protocol):
-    """The prompts of one run, each available at any time and in any order.
-
-    `input_lens` and `output_lens` are int64[num_prompts], in tokens; the first is the client's count.
-    """
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def input_lens(self) -> Int64: ...
-    @property
-    def output_lens(self) -> Int64: ...
-    def prompt(self, i: int) -> list[int] | str: ...
-
-
-def digest(prompts: Prompts) -> str:
-    """A fingerprint of all lengths and of the first 64 prompts: equal plans have equal digests."""
-    hashed = hashlib.blake2b(prompts.format.encode(), digest_size=16)
-    for lens in (prompts.input_lens, prompts.output_lens):
-        hashed.update(lens.astype("<i8").tobytes())
-    for i in range(min(len(prompts.input_lens), DIGESTED_PROMPTS)):
-        hashed.update(msgspec.json.encode(prompts.prompt(i)))
-    return hashed.hexdigest()
-
-
-class TokenIds:
+class TokenIds(PromptRequests):
     """Prompts of exactly N uniformly random token ids (`--prompt-format ids`).
 
     Each is drawn when asked for, from a key of its own: none is kept, and the order of asking does not

@@ -15,17 +15,11 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload.prompts import PromptShape, digest
-from loadgen.workload.vllm_prompts import (
-    TextPrompts,
-    Tokenizer,
-    load_tokenizer,
-    text_prompts,
-    text_vllm,
-    text_vllm_0_9,
-)
+from loadgen.workload.prompts.random_ids import PromptShape
+from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.workload.prompts.vllm_random import TextPrompts, text_prompts, text_vllm, text_vllm_0_9
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 PLAIN = DATA / "tokenizer"
 GOLDEN: list[dict[str, Any]] = json.loads((DATA / "vllm_random_prompts.json").read_text("utf-8"))["cases"]
 
@@ -201,8 +195,8 @@ def test_both_loops_run_on_a_real_tokenizer(prompt_format: str, tokenizers: dict
     prompts = text_prompts(prompt_format, shape, str(PLAIN), 0)
     assert prompts.format == prompt_format
     again = text_prompts(prompt_format, shape, str(PLAIN), 0)
-    assert digest(again) == digest(prompts)
-    assert digest(text_prompts(prompt_format, shape, str(PLAIN), 1)) != digest(prompts)
+    assert again.digest() == prompts.digest()
+    assert text_prompts(prompt_format, shape, str(PLAIN), 1).digest() != prompts.digest()
     lens = prompts.input_lens
     if prompt_format == "text-vllm":
         encode = tokenizers["plain"].encode
@@ -264,11 +258,11 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
 def test_loading_is_silent_and_transformers_is_imported_late() -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (
-        "import sys, loadgen.workload.vllm_prompts as t\n"
+        "import sys, loadgen.workload.prompts.vllm_random as t\n"
         "assert 'transformers' not in sys.modules\n"
         f"t.load_tokenizer({str(PLAIN)!r}, 'text-vllm').encode('a b ' * 100_000, add_special_tokens=False)\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
     )

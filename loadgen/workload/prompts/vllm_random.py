@@ -6,44 +6,27 @@ dictionary-like, and for one seed always the same, so a second run may meet the 
 
 from __future__ import annotations
 
-import importlib
-import logging
 import math
-import os
-from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
-from typing import Protocol, cast
 
-import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.workload.prompts import Prompts, PromptShape, uniform_lens
+from loadgen.workload.prompts.random_ids import PromptShape, uniform_lens
+from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.workload.requests import PromptRequests
 
 _MAX_ROUNDS = 10
 
 
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer; `vocab_size` does not count added tokens."""
+class TextPrompts(PromptRequests):
+    """Texts that are all made beforehand; `input_lens` is the client's count, int64[requests]."""
 
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def all_special_ids(self) -> list[int]: ...
-    def num_special_tokens_to_add(self) -> int: ...
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-    def decode(self, token_ids: Sequence[int]) -> str: ...
-
-
-class TextPrompts(msgspec.Struct, frozen=True):
-    """Texts that are all made beforehand; `input_lens` is the client's count, int64[num_prompts]."""
-
-    format: str
-    texts: list[str]
-    input_lens: Int64
-    output_lens: Int64
+    def __init__(self, form: str, texts: list[str], input_lens: Int64, output_lens: Int64) -> None:
+        self.format = form
+        self.texts = texts
+        self.input_lens = input_lens
+        self.output_lens = output_lens
 
     def prompt(self, i: int) -> str:
         """Text i."""
@@ -106,48 +89,12 @@ def text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPr
 _FORMATS = {"text-vllm": text_vllm, "text-vllm-0.9": text_vllm_0_9}
 
 
-def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> Prompts:
+def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> TextPrompts:
     """All texts of `prompt_format`, made at once: filling one draws from the generator of the next.
 
     Raises UsageError without a tokenizer, or one that cannot be loaded.
     """
     return _FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
-
-
-def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
-    """The tokenizer `name` (a directory or a hub's name), loaded by transformers; raises UsageError."""
-    if name is None:
-        raise UsageError(
-            f"--prompt-format {prompt_format} needs --tokenizer: "
-            "the directory or the name of the model's tokenizer"
-        )
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # as it is imported, it announces that PyTorch is missing
-    try:
-        transformers = importlib.import_module("transformers")
-    except ImportError:
-        raise UsageError(
-            f"texts ({prompt_format}) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
-        ) from None
-    finally:
-        logging.disable(before)
-    transformers.logging.set_verbosity_error()  # else it warns of prompts beyond model_max_length
-    here = os.path.exists(name)
-    if not here and name.startswith(("/", ".", "~")):
-        raise UsageError(f"--tokenizer {name}: there is no such directory")
-    with ExitStack() as errors:
-        errors.push(partial(_refuse, name))
-        return cast(Tokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
-
-
-def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-    """Raise a UsageError of what transformers raised over a tokenizer's files."""
-    # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
-    # comparison by type, which a handler's clause cannot make.
-    expected = (OSError, ValueError, LookupError, TypeError, ImportError)
-    if kind is Exception or isinstance(error, expected):
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UsageError(f"--tokenizer {name}: transformers cannot load it ({why})") from error
 
 
 def _fit(

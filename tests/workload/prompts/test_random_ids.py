@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload.prompts import (
-    Prompts,
-    PromptShape,
-    RandomStream,
-    TokenIds,
-    arrival_rng,
-    digest,
-    parse_range_ratio,
-)
+from loadgen.workload.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
+from loadgen.workload.requests import PromptRequests
+from loadgen.workload.streams import RandomStream, arrival_rng
 from loadgen.workload.vocabulary import Vocabulary, default_vocabulary
 
 PINNED_IDS = [3594, 4953, 3534, 1871]
@@ -136,7 +130,7 @@ def test_no_two_streams_share_a_first_block(other: RandomStream) -> None:
     here, there = token_ids(shape), token_ids(shape, other)
     blocks = {tuple(prompts.prompt(i)[:16]) for prompts in (here, there) for i in range(200)}
     assert len(blocks) == 400
-    assert digest(here) != digest(there)
+    assert here.digest() != there.digest()
 
 
 def test_stream_names_that_run_together_are_still_two_streams() -> None:
@@ -159,7 +153,7 @@ def test_when_is_drawn_apart_from_what() -> None:
     assert arrival_rng(STREAM).random() != arrival_rng(RandomStream(7, "low-load")).random()
 
 
-class Texts:
+class Texts(PromptRequests):
     """Prompts that are given."""
 
     format = "text"
@@ -183,28 +177,29 @@ class Texts:
         (token_ids(PromptShape(1, 4, 1)), token_ids(PromptShape(1, 5, 1))),
     ],
 )
-def test_the_digest_tells_plans_apart(one: Prompts, other: Prompts) -> None:
-    assert digest(one) == digest(one)
-    assert digest(one) != digest(other)
+def test_the_digest_tells_plans_apart(one: PromptRequests, other: PromptRequests) -> None:
+    assert one.digest() == one.digest()
+    assert one.digest() != other.digest()
 
 
 def test_the_digest_reads_no_more_than_64_prompts() -> None:
     texts = [f"text {i}" for i in range(100)]
-    assert digest(Texts(texts)) == digest(Texts([*texts[:64], *("-" * 7 for _ in range(36))]))
+    assert Texts(texts).digest() == Texts([*texts[:64], *("-" * 7 for _ in range(36))]).digest()
 
 
 def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
     script = (
-        "from loadgen.workload.prompts import PromptShape, RandomStream, TokenIds, digest\n"
+        "from loadgen.workload.prompts.random_ids import PromptShape, TokenIds\n"
+        "from loadgen.workload.streams import RandomStream\n"
         "from loadgen.workload.vocabulary import default_vocabulary\n"
         "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
         "p = TokenIds(shape, default_vocabulary(), stream)\n"
-        "print(p.prompt(3)[8:12], digest(p))\n"
+        "print(p.prompt(3)[8:12], p.digest())\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     ran = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
     here = token_ids(PromptShape(10, 64, 16, 0.5, 0.5, 8))
-    assert ran.stdout == f"{here.prompt(3)[8:12]} {digest(here)}\n"
+    assert ran.stdout == f"{here.prompt(3)[8:12]} {here.digest()}\n"
     assert here.prompt(3)[8:12] == PINNED_IDS
-    assert digest(here) == PINNED_DIGEST
+    assert here.digest() == PINNED_DIGEST

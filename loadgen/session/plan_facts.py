@@ -1,0 +1,25 @@
+"""Plan facts: what the report has of a plan, as it is known before the first request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadgen.workload.plan import Plan, repeated_prompts
+
+
+def of_plan(made: Plan) -> dict[str, Any]:
+    """The fields of StartFacts that a plan decides."""
+    return {
+        "profile": made.profile.model_copy(update={"server": None}),  # it may hold secrets
+        "seed": made.seed.value,
+        "seed_chosen": made.seed.chosen,
+        "repeat": made.seed.repeat,
+        "plan_digest": made.digest(),
+        "prompt_format": made.requests.format,
+        "data": made.facts,
+        "ids_source": made.ids_source,
+        "adapted": made.adaptation.fields,
+        "notes": made.notes,
+        "requests": made.total or 1,
+        "repeated_prompts": repeated_prompts(made),
+    }

@@ -1,0 +1,1 @@
+"""Data: requests that a file holds: prompts, whole bodies, conversations."""

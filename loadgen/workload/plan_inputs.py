@@ -1,0 +1,78 @@
+"""Plan inputs: what a plan is made from: profile, model, seed, and how the server takes requests."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from loadgen.arrays import Int64
+from loadgen.protocol.engines import Engine
+from loadgen.protocol.openai import Dialect
+from loadgen.workload.data_facts import DataFacts
+from loadgen.workload.profile import Profile
+from loadgen.workload.requests import Requests
+from loadgen.workload.streams import RandomStream
+
+SEED_BITS = 32
+
+
+class ModelTarget(msgspec.Struct, frozen=True):
+    """What a plan must know of the server and of the user's files."""
+
+    engine: Engine
+    model: str  # the name that requests carry
+    model_root: str = ""  # where the server's model lies, if it reports it
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    endpoint: str | None = None  # None: the dialect's own path
+    prefix: str = "/v1"  # of that path, in place of its own
+    query: str = ""  # after it, or after the endpoint
+
+
+class Seed(msgspec.Struct, frozen=True):
+    """Where a plan's randomness comes from; a seed that the user chose is `chosen`."""
+
+    value: int
+    chosen: bool = False
+    repeat: int = 0
+
+    @classmethod
+    def drawn(cls) -> Seed:
+        """A random seed, so that no two runs share prompts by accident."""
+        return cls(secrets.randbits(SEED_BITS))
+
+
+class PlanInputs(msgspec.Struct, frozen=True):
+    """What a source of requests is given."""
+
+    profile: Profile
+    subject: ModelTarget
+    seed: Seed
+    stream: RandomStream
+    dialect: Dialect
+    most: int | None  # requests that are wanted at most; None: all that a file holds
+
+    @property
+    def shared_seed(self) -> int:
+        """The seed for a generator that another client has too.
+
+        A seed that the user chose goes to it as it is; a drawn one is mixed with profile and repeat, as for
+        ids.
+        """
+        own = self.seed.chosen and self.seed.repeat == 0 and self.stream.purpose == "measure"
+        return self.seed.value if own else self.stream.key("text") % 2**SEED_BITS
+
+
+class SourcedRequests(msgspec.Struct, frozen=True):
+    """What a source makes: the requests, and what is to be reported of them.
+
+    The plan fills in the lengths' statistics of `facts`.
+    """
+
+    requests: Requests
+    facts: DataFacts
+    offsets_ns: Int64 | None = None  # the source's own schedule: after the start, never decreasing
+    ids_source: str = ""  # where token ids are drawn from; "" for text
+    tokenizer: str = ""  # that made the texts, where none was named
+    notes: tuple[str, ...] = ()  # what was requested and cannot be, in words

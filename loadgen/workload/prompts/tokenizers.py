@@ -1,0 +1,61 @@
+"""Tokenizers: loaded by transformers, and only where text must have a known number of tokens."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Protocol, cast
+
+from loadgen.errors import UsageError
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer; `vocab_size` does not count added tokens."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    def num_special_tokens_to_add(self) -> int: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
+    """The tokenizer `name` (a directory or a hub's name), loaded by transformers; raises UsageError."""
+    if name is None:
+        raise UsageError(
+            f"--prompt-format {prompt_format} needs --tokenizer: "
+            "the directory or the name of the model's tokenizer"
+        )
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # as it is imported, it announces that PyTorch is missing
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise UsageError(
+            f"texts ({prompt_format}) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
+        ) from None
+    finally:
+        logging.disable(before)
+    transformers.logging.set_verbosity_error()  # else it warns of prompts beyond model_max_length
+    here = os.path.exists(name)
+    if not here and name.startswith(("/", ".", "~")):
+        raise UsageError(f"--tokenizer {name}: there is no such directory")
+    with ExitStack() as errors:
+        errors.push(partial(_refuse, name))
+        return cast(Tokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
+
+
+def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    """Raise a UsageError of what transformers raised over a tokenizer's files."""
+    # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
+    # comparison by type, which a handler's clause cannot make.
+    expected = (OSError, ValueError, LookupError, TypeError, ImportError)
+    if kind is Exception or isinstance(error, expected):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"--tokenizer {name}: transformers cannot load it ({why})") from error

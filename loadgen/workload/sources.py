@@ -1,0 +1,40 @@
+"""Sources: where a plan's requests come from, by name; each is a module with `requests`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast
+
+from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.workload.profile import Profile
+
+RANDOM = "random"
+# By the kind that DataFacts have. What reads files is imported only where one is read.
+SOURCES = {
+    RANDOM: "loadgen.workload.prompts.random_prompts",
+    "prefix_repetition": "loadgen.workload.prompts.prefix_repetition",
+    "sharegpt": "loadgen.workload.data.sharegpt",
+    "custom": "loadgen.workload.data.custom",
+    "file": "loadgen.workload.data.recognised",
+    "timed_trace": "loadgen.workload.traces.timed",
+    "trace": "loadgen.workload.traces.replay",
+}
+
+
+class _Source(Protocol):
+    def requests(self, inputs: PlanInputs) -> SourcedRequests: ...
+
+
+def of(profile: Profile) -> str:
+    """Which source a profile means, a key of SOURCES."""
+    if profile.trace:
+        return "trace"
+    if profile.dataset_name in SOURCES:
+        return profile.dataset_name
+    return "file" if profile.dataset_path else RANDOM
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The requests of a profile; raises UsageError where profile, file and server do not fit."""
+    source = cast(_Source, importlib.import_module(SOURCES[of(inputs.profile)]))
+    return source.requests(inputs)
