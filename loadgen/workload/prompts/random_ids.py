@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -13,17 +14,51 @@ from loadgen.workload.requests import PromptRequests
 from loadgen.workload.streams import RandomStream
 from loadgen.workload.vocabulary import Vocabulary
 
-_RATIO_RULE = (
-    "give a number from 0 (every length the same; SGLang's 1.0) to below 1, "
-    'or two such numbers as {"input": R, "output": R}'
+_TWO = 'or two such numbers as {"input": R, "output": R}'
+
+
+class RangeRule(msgspec.Struct, frozen=True):
+    """What `--random-range-ratio` means to one client (`--compat`)."""
+
+    bounds: Callable[[int, float], tuple[int, int]]  # of uniform integers, from a length and a ratio
+    to_one: bool  # whether 1.0 is a ratio: every length the same
+    ratios: str  # which there are, in words
+
+
+def _around(length: int, ratio: float) -> tuple[int, int]:
+    """In floating point, as vLLM's are: 100 with ratio 0.1 reaches 111."""
+    return math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))
+
+
+def _around_0_9(length: int, ratio: float) -> tuple[int, int]:
+    return int(length * (1 - ratio)), int(length * (1 + ratio))
+
+
+def _up_to(length: int, ratio: float) -> tuple[int, int]:
+    """Not longer than the length: 1024 with ratio 0.8 is 922 in the mean."""
+    return int(length * ratio), length
+
+
+_BELOW_ONE = (
+    "give a number from 0 (every length the same) to below 1, which varies lengths by ± R; SGLang's and "
+    "InferenceX's 1.0 goes with --compat sglang or --compat inferencex;"
 )
+_TO_ONE = "give a number from 0 to 1 (every length the same), with --compat {}: lengths from R × L to L;"
+# As vLLM 0.32 draws them; as vLLM 0.9 did; as sglang.bench_serving does; and as the fork of vLLM's client
+# of 2024 that InferenceX runs, whose 0.8 makes 0.9 of the nominal length.
+RANGE_RULES = {
+    "vllm": RangeRule(_around, False, _BELOW_ONE),
+    "vllm-0.9": RangeRule(_around_0_9, False, _BELOW_ONE),
+    "sglang": RangeRule(_up_to, True, _TO_ONE.format("sglang")),
+    "inferencex": RangeRule(_up_to, True, _TO_ONE.format("inferencex")),
+}
 
 
 class PromptShape(msgspec.Struct, frozen=True):
     """How many prompts, how long they are and how long the answers shall be, in tokens.
 
-    Lengths are uniform over the integers floor(L × (1 − r)) … ceil(L × (1 + r)), as
-    `vllm bench serve` draws them; `prefix_len` shared tokens come before, on top of `input_len`.
+    Lengths are uniform over integers, whose bounds `compat` has from length and ratio: for `vllm`
+    floor(L × (1 − r)) … ceil(L × (1 + r)). `prefix_len` shared tokens come before, on top of `input_len`.
     A profile bounds the sizes, and `parse_range_ratio` the ratios.
     """
 
@@ -33,6 +68,7 @@ class PromptShape(msgspec.Struct, frozen=True):
     range_ratio_input: float = 0
     range_ratio_output: float = 0
     prefix_len: int = 0
+    compat: str = "vllm"  # a key of RANGE_RULES
 
 
 class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,20 +76,22 @@ class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
     output: float
 
 
-def parse_range_ratio(text: str) -> tuple[float, float]:
+def parse_range_ratio(text: str, compat: str = "vllm") -> tuple[float, float]:
     """The (input, output) ratios of `--random-range-ratio`: one number or `{"input": R, "output": R}`.
 
-    Raises UsageError unless both are in [0, 1).
+    Raises UsageError unless both are in [0, 1), or in [0, 1] where `compat` has 1.
     """
+    rule = RANGE_RULES[compat]
+    refused = UsageError(f"--random-range-ratio {text}: {rule.ratios} {_TWO}")
     try:
         try:
             given = _RangeRatios(float(text), float(text))
         except ValueError:
             given = msgspec.json.decode(text, type=_RangeRatios)
     except msgspec.DecodeError:
-        raise UsageError(f"--random-range-ratio {text}: {_RATIO_RULE}") from None
-    if not (0 <= given.input < 1 and 0 <= given.output < 1):
-        raise UsageError(f"--random-range-ratio {text}: {_RATIO_RULE}")
+        raise refused from None
+    if not all(0 <= ratio < 1 or (rule.to_one and ratio == 1) for ratio in (given.input, given.output)):
+        raise refused
     return given.input, given.output
 
 
@@ -68,8 +106,10 @@ class TokenIds(PromptRequests):
 
     def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
         rng, n = stream.rng("lengths"), shape.num_prompts
-        self._inner_lens = uniform_lens(rng, n, shape.input_len, shape.range_ratio_input)
-        self.output_lens: Int64 = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
+        bounds = length_bounds(shape.input_len, shape.range_ratio_input, shape.compat)
+        self._inner_lens = uniform_lens(rng, n, bounds)
+        bounds = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
+        self.output_lens: Int64 = uniform_lens(rng, n, bounds)
         self.input_lens: Int64 = self._inner_lens + shape.prefix_len
         self._allowed = vocabulary.allowed
         self._key = stream.key("prompt")
@@ -90,11 +130,12 @@ class TokenIds(PromptRequests):
         return self._allowed[rng.integers(0, len(self._allowed), n)]
 
 
-def uniform_lens(rng: np.random.Generator, n: int, length: int, ratio: float, least: int = 1) -> Int64:
-    """Uniform integers in floor(length × (1 − ratio)) … ceil(length × (1 + ratio)), int64[n], ≥ `least`.
+def length_bounds(length: int, ratio: float, compat: str, least: int = 1) -> tuple[int, int]:
+    """The smallest and the greatest length that are drawn, in tokens, each at least `least`."""
+    low, high = RANGE_RULES[compat].bounds(length, ratio)
+    return max(low, least), max(high, least)
 
-    The bounds are computed in floating point, as vLLM's are: 100 with ratio 0.1 reaches 111.
-    """
-    low = max(math.floor(length * (1 - ratio)), least)
-    high = max(math.ceil(length * (1 + ratio)), least)
-    return rng.integers(low, high + 1, n)
+
+def uniform_lens(rng: np.random.Generator, n: int, bounds: tuple[int, int]) -> Int64:
+    """Uniform integers from the first to the second bound, both among them: int64[n]."""
+    return rng.integers(bounds[0], bounds[1] + 1, n)

@@ -17,8 +17,9 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     """The random requests of a profile; raises UsageError where profile and server do not fit."""
     profile, subject = inputs.profile, inputs.subject
     count = profile.most_prompts if inputs.most is None else inputs.most
-    ratios = parse_range_ratio(profile.range_ratio)
-    shape = PromptShape(count, profile.input_len, profile.output_len, *ratios, profile.prefix_len)
+    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
+    lens = profile.input_len, profile.output_len
+    shape = PromptShape(count, *lens, *ratios, profile.prefix_len, profile.compat)
     form = _format(profile, subject, isinstance(inputs.dialect, Chat))
     if form == "ids":
         vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
