@@ -19,20 +19,11 @@ from loadgen.workload.vocabulary import find_tokenizer, find_vocabulary
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The random requests of a profile; raises UsageError where profile and server do not fit."""
-    profile, subject = inputs.profile, inputs.subject
     shape, notes = _shape(inputs)
-    form = _format(profile, subject, isinstance(inputs.dialect, Chat))
+    form = _format(inputs)
     made = _FORMS[form](form, shape, inputs)
-    facts = (
-        made.facts if _counted(shape, profile) else made.facts.model_copy(update={"reusable_tokens": None})
-    )
-    return SourcedRequests(
-        made.requests,
-        facts,
-        ids_source=made.ids_source,
-        tokenizer=made.tokenizer,
-        notes=(*notes, *made.notes),
-    )
+    unknown = {} if _counted(shape, inputs.profile) else {"reusable_tokens": None}
+    return replace(made, facts=made.facts.model_copy(update=unknown), notes=(*notes, *made.notes))
 
 
 def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
@@ -63,17 +54,27 @@ def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
     return replace(shape, input_dist=dists[0], output_dist=dists[1], **groups), notes
 
 
-def _format(profile: Profile, subject: ModelTarget, chat: bool) -> str:
-    """The form of the prompts: ids where the API takes them, unless the profile names one.
+def _takes_ids(inputs: PlanInputs) -> bool:
+    return inputs.subject.engine.takes_ids and not isinstance(inputs.dialect, Chat)
+
+
+def _format(inputs: PlanInputs) -> str:
+    """The form of the prompts: ids where the API takes them, unless the profile names one or a text.
 
     Raises UsageError where the API does not take it.
     """
-    takes_ids = subject.engine.takes_ids and not chat
-    wanted = profile.prompt_format
+    wanted, text = inputs.profile.prompt_format, inputs.profile.prompt_corpus
+    if text and wanted not in ("auto", "corpus"):
+        raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
+    takes_ids = _takes_ids(inputs)
     if wanted == "ids" and not takes_ids:
-        who = "the chat API" if chat else subject.engine.name
+        who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
         raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
-    return ("ids" if takes_ids else "text-vllm") if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    if text:
+        return "corpus"
+    return "ids" if takes_ids else "text-vllm"
 
 
 def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
@@ -114,6 +115,28 @@ def _texts(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests
     return SourcedRequests(texts, facts, tokenizer=tokenizer)
 
 
+def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Real text: its ids where the API takes them."""
+    from loadgen.workload.prompts import corpus
+
+    profile, subject = inputs.profile, inputs.subject
+    text = corpus.load(profile.prompt_corpus)
+    tokenizer = model_tokenizer(profile, subject)
+    tokens, encoder = corpus.encoded(text, tokenizer)
+    cut = corpus.CorpusIds(shape, text, tokens, inputs.stream)
+    facts = DataFacts(
+        file=text.file,
+        file_digest=text.digest if text.file else "",
+        sent=shape.num_prompts,
+        text=text.name,
+        reusable_tokens=cut.reusable_tokens,
+    )
+    if _takes_ids(inputs):
+        return SourcedRequests(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
+    check_count(form, shape, profile)
+    return SourcedRequests(corpus.CorpusTexts(cut, tokens, encoder), facts, tokenizer=tokenizer)
+
+
 def _counted(shape: PromptShape, profile: Profile) -> bool:
     """Whether it is known how many prompts will be sent; else there are as many as time may allow."""
     return profile.num_prompts is not None or shape.num_prompts < profile.most_prompts
@@ -129,4 +152,5 @@ _FORMS: dict[str, Callable[[str, PromptShape, PlanInputs], SourcedRequests]] = {
     "ids": _ids,
     "text-vllm": _texts,
     "text-vllm-0.9": _texts,
+    "corpus": _corpus,
 }
