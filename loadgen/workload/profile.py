@@ -123,6 +123,8 @@ class Profile(DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allo
         if filled.get("num_prompts") is None:
             ends = filled.get("duration") is not None or _all_rows(filled)
             filled["num_prompts"] = None if ends else _VLLM_PROMPTS
+        if filled.get("compat") == "inferencex":
+            filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
         if not _made_to_length(filled):
             filled.setdefault("ignore_eos", False)
         return filled
