@@ -6,6 +6,8 @@ dictionary-like, and for one seed always the same, so a second run may meet the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -49,13 +51,19 @@ def text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompt
     offsets = rng.integers(0, tokenizer.vocab_size, n)
     allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
     prefix: list[int] = []
+
+    def drawn(count: int) -> list[int]:
+        # Any id at all, special ones in the base vocabulary too: vLLM does not leave them out here.
+        ids: list[int] = rng.integers(0, tokenizer.vocab_size, count).tolist()
+        return ids
+
     if shape.prefix_len:
-        drawn = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
-        _, prefix = _fit(tokenizer, drawn, shape.prefix_len, rng)
+        first = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
+        _, prefix = fitted(tokenizer, first, shape.prefix_len, drawn)
     texts, counts = [], []
     for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
         inner = allowed[(offset + i + np.arange(inner_len)) % len(allowed)].tolist()
-        text, ids = _fit(tokenizer, prefix + inner, shape.prefix_len + inner_len, rng)
+        text, ids = fitted(tokenizer, prefix + inner, shape.prefix_len + inner_len, drawn)
         texts.append(text)
         counts.append(len(ids))
     return TextPrompts("text-vllm", texts, np.array(counts, np.int64), output_lens)
@@ -108,13 +116,13 @@ def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, 
     return FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
 
 
-def _fit(
-    tokenizer: Tokenizer, ids: list[int], length: int, rng: np.random.Generator
+def fitted(
+    tokenizer: Tokenizer, ids: list[int], length: int, drawn: Callable[[int], list[int]]
 ) -> tuple[str, list[int]]:
     """A text that encodes to `length` tokens, and that encoding, starting from the text of `ids`.
 
-    What is too long is cut, what is too short gets random ids, and the result is decoded again; after
-    ten rounds it is what it is.
+    What is too long is cut, what is too short gets random ids (`drawn(n)`), and the result is decoded
+    again; after ten rounds it is what it is.
     """
     for rounds_left in range(_MAX_ROUNDS, -1, -1):
         text = tokenizer.decode(ids)
@@ -122,8 +130,7 @@ def _fit(
         if len(ids) == length or rounds_left == 0:
             break
         if len(ids) < length:
-            # Any id at all, special ones in the base vocabulary too: vLLM does not leave them out here.
-            ids = ids + rng.integers(0, tokenizer.vocab_size, length - len(ids)).tolist()
+            ids = ids + drawn(length - len(ids))
         ids = ids[:length]
     return text, ids
 
