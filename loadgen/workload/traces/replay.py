@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -127,10 +126,4 @@ def _check(inputs: PlanInputs) -> None:
     if profile.prompt_format not in ("auto", "ids"):
         raise UsageError(
             f"--prompt-format {profile.prompt_format}: the prompts of a trace are token ids: leave it out"
-        )
-    if profile.timed and math.isfinite(profile.request_rate):
-        rate = f"{profile.request_rate:g}"
-        raise UsageError(
-            f"--request-rate {rate}: a trace is sent at its own times: change their rate with --speed-up, or "
-            f"pass --no-self-timed to send its requests at {rate} per second"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from builders.traces import (
     text,
 )
 from loadgen.errors import UsageError
-from loadgen.workload.data_keys import TraceFormat
+from loadgen.workload.profile import Profile
 from loadgen.workload.traces import formats
 
 
@@ -59,7 +59,7 @@ def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, n
 
 
 def test_every_name_of_the_flag_has_a_format() -> None:
-    assert {"", *formats.FORMATS} == set(TraceFormat.__args__)  # type: ignore[attr-defined]
+    assert {"", *formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
 
 
 @pytest.mark.parametrize(
