@@ -214,9 +214,14 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer)
             outcome = measure(made, options, watch)
-            with importing():
+            with (
+                signals.deferred(self.interrupts) as came,
+                importing(),
+            ):  # pydantic's builder wraps what is raised
                 from loadgen.results.run_directory import Result
                 from loadgen.session import followup
+            if came:
+                signals.stop(came[0])
             facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.engine_config import EngineConfig
@@ -57,10 +60,16 @@ class Facts(StartFacts, frozen=True):
         fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
         return bool(fields & set(self.profile.extra_body))
 
+    @property
+    def planned_rate_per_s(self) -> float:
+        """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
+        schedule = self.data.schedule
+        return self.profile.request_rate if schedule is None else schedule.rate_per_s or math.inf
+
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
         return asked(self.profile)
 
     def block(self) -> BlockFacts:
-        """What the result block shows of the load."""
-        return shown(self.profile)
+        """What the result block shows of the load; a trace's rate is its mean."""
+        return replace(shown(self.profile), request_rate_per_s=self.planned_rate_per_s)

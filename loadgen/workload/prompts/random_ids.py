@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
+from loadgen.workload.prompts.lengths import LengthDistribution
+from loadgen.workload.prompts.prefix_groups import PrefixGroups
 from loadgen.workload.requests import PromptRequests
 from loadgen.workload.streams import RandomStream
 from loadgen.workload.vocabulary import Vocabulary
 
+P = TypeVar("P")
 _TWO = 'or two such numbers as {"input": R, "output": R}'
 
 
@@ -58,8 +62,8 @@ class PromptShape(msgspec.Struct, frozen=True):
     """How many prompts, how long they are and how long the answers shall be, in tokens.
 
     Lengths are uniform over integers, whose bounds `compat` has from length and ratio: for `vllm`
-    floor(L × (1 − r)) … ceil(L × (1 + r)). `prefix_len` shared tokens come before, on top of `input_len`.
-    A profile bounds the sizes, and `parse_range_ratio` the ratios.
+    floor(L × (1 − r)) … ceil(L × (1 + r)); or those of a distribution that was given. `prefix_len` shared
+    tokens come before, on top of `input_len`. A profile bounds the sizes, and `parse_range_ratio` the ratios.
     """
 
     num_prompts: int
@@ -69,6 +73,10 @@ class PromptShape(msgspec.Struct, frozen=True):
     range_ratio_output: float = 0
     prefix_len: int = 0
     compat: str = "vllm"  # a key of RANGE_RULES
+    input_dist: LengthDistribution | None = None  # None: by length and ratio
+    output_dist: LengthDistribution | None = None
+    prefix_groups: int = 1  # prefixes, of which each prompt begins with one
+    prefix_zipf: float = 0
 
 
 class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,29 +113,58 @@ class TokenIds(PromptRequests):
     format = "ids"
 
     def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
-        rng, n = stream.rng("lengths"), shape.num_prompts
-        bounds = length_bounds(shape.input_len, shape.range_ratio_input, shape.compat)
-        self._inner_lens = uniform_lens(rng, n, bounds)
-        bounds = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
-        self.output_lens: Int64 = uniform_lens(rng, n, bounds)
+        self._inner_lens, self.output_lens = drawn_lens(shape, stream.rng("lengths"))
         self.input_lens: Int64 = self._inner_lens + shape.prefix_len
         self._allowed = vocabulary.allowed
         self._key = stream.key("prompt")
-        self._prefix = self._draw(stream.rng("prefix"), shape.prefix_len)
+        self._groups = grouped(shape, stream, lambda rng: self._draw(rng, shape.prefix_len))
+        self.reusable_tokens = self._groups.reusable(shape.prefix_len)
 
     def ids(self, i: int) -> Int64:
         """Prompt i, int64[input_lens[i]]."""
         rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(i,)))
         inner = self._draw(rng, int(self._inner_lens[i]))
-        return np.concatenate([self._prefix, inner]) if len(self._prefix) else inner
+        prefix = self._groups.prefix(i)
+        return np.concatenate([prefix, inner]) if len(prefix) else inner
 
     def prompt(self, i: int) -> list[int]:
         """Prompt i as the list that goes into the request's JSON."""
         ids: list[int] = self.ids(i).tolist()
         return ids
 
+    def digest(self) -> str:
+        """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
+        return self._groups.digest(super().digest())
+
     def _draw(self, rng: np.random.Generator, n: int) -> Int64:
         return self._allowed[rng.integers(0, len(self._allowed), n)]
+
+
+def grouped(
+    shape: PromptShape, stream: RandomStream, make: Callable[[np.random.Generator], P]
+) -> PrefixGroups[P]:
+    """The prefix groups of a shape; `make` makes a prefix from a generator."""
+    return PrefixGroups(shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make)
+
+
+def drawn_lens(
+    shape: PromptShape, rng: np.random.Generator, added: int = 0, least: int = 1
+) -> tuple[Int64, Int64]:
+    """Tokens of each prompt, without prefix and the `added` ones, and of each answer: int64[num_prompts].
+
+    Prompts are drawn first; each has at least `least` tokens, each answer one.
+    """
+    n = shape.num_prompts
+    if shape.input_dist is not None:
+        inputs = np.maximum(shape.input_dist.draw(rng, n) - added, least)
+    else:
+        length = max(0, shape.input_len - added)
+        bounds = length_bounds(length, shape.range_ratio_input, shape.compat, least)
+        inputs = uniform_lens(rng, n, bounds)
+    if shape.output_dist is not None:
+        return inputs, shape.output_dist.draw(rng, n)
+    bounds = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
+    return inputs, uniform_lens(rng, n, bounds)
 
 
 def length_bounds(length: int, ratio: float, compat: str, least: int = 1) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.workload.prompts.random_ids import PromptShape, length_bounds, uniform_lens
+from loadgen.workload.prompts.random_ids import PromptShape, drawn_lens, length_bounds
 from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
 from loadgen.workload.requests import PromptRequests
 
@@ -44,11 +44,10 @@ def text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompt
     if seed < 0:
         raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
     rng = np.random.default_rng(seed)
-    n, length = shape.num_prompts, _inner_len(shape, tokenizer)
-    bounds = length_bounds(length, shape.range_ratio_input, shape.compat, least=0)
-    inner_lens = uniform_lens(rng, n, bounds)
-    bounds = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
-    output_lens = uniform_lens(rng, n, bounds)
+    n, added = shape.num_prompts, tokenizer.num_special_tokens_to_add()
+    if shape.input_dist is None:
+        _inner_len(shape, tokenizer)
+    inner_lens, output_lens = drawn_lens(shape, rng, added, least=0)
     offsets = rng.integers(0, tokenizer.vocab_size, n)
     allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
     prefix: list[int] = []
@@ -98,15 +97,23 @@ def text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPr
     return TextPrompts("text-vllm-0.9", texts, np.array(counts, np.int64), output_lens)
 
 
-_FORMATS = {"text-vllm": text_vllm, "text-vllm-0.9": text_vllm_0_9}
+FORMATS = {"text-vllm": text_vllm, "text-vllm-0.9": text_vllm_0_9}
 
 
 def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> TextPrompts:
     """All texts of `prompt_format`, made at once: filling one draws from the generator of the next.
 
-    Raises UsageError without a tokenizer, or one that cannot be loaded.
+    Raises UsageError without a tokenizer, or one that cannot be loaded, and of what that client has not.
     """
-    return _FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
+    if shape.prefix_groups > 1:
+        raise UsageError(
+            f"--prefix-groups: {prompt_format} has one prefix: use --prompt-format corpus or ids"
+        )
+    if prompt_format == "text-vllm-0.9" and (shape.input_dist or shape.output_dist):
+        raise UsageError(
+            "--input-dist and --output-dist: vLLM 0.9 has neither: use --prompt-format text-vllm"
+        )
+    return FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
 
 
 def fitted(
