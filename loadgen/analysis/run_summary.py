@@ -15,7 +15,7 @@ from loadgen.metrics.metrics import SELECTABLE, SELECTABLE_RATES
 from loadgen.metrics.vllm_keys import Figures, peaks, rate_statistics, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
-from loadgen.results import load_table
+from loadgen.results import data_identity, load_table
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
@@ -39,7 +39,8 @@ class Load(msgspec.Struct, frozen=True):
     asked_input_len: int | None = None
     seed: int | None = None  # of the prompts, if known
     duration_s: float | None = None  # sent for a time; `requests` is then at most
-    shape: str = ""  # how lengths and arrivals vary, and what prompts share; "": all alike, or unknown
+    shape: str = ""  # the data, how lengths and arrivals vary, what prompts share; "": all alike, or unknown
+    timed: bool = False  # at the times of a trace, of which `request_rate_per_s` is then the mean
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -232,13 +233,14 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
         requests=facts.requests,
         input_len=figures["total_input_tokens"] / completed if completed else None,
         output_len=figures["total_output_tokens"] / completed if completed else None,
-        asked_output_len=profile.output_len,
+        asked_output_len=data_identity.asked_output(facts),
         max_concurrency=profile.max_concurrency,
-        request_rate_per_s=profile.request_rate,
-        asked_input_len=profile.input_len,
+        request_rate_per_s=facts.planned_rate_per_s,
+        asked_input_len=data_identity.asked_input(facts),
         seed=facts.seed,
         duration_s=profile.duration,
-        shape=load_table.shape(profile),
+        shape=load_table.shape(facts),
+        timed=facts.data.schedule is not None,
     )
 
 

@@ -18,6 +18,7 @@ from loadgen.campaign.store import Store
 from loadgen.errors import UsageError
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.validity.campaign_cell import Cell
+from loadgen.workload import sources
 from loadgen.workload.profile import Profile
 
 
@@ -97,8 +98,15 @@ def _took_s(run: Mapping[str, Any]) -> float:
 
 
 def at_best_s(arm: Arm, workload: Profile) -> float | None:
-    """Seconds of a cell at the roofline, warm-up included; None if machine or model are unknown."""
+    """Seconds of a cell at the roofline, warm-up included; None if machine, model or lengths are unknown.
+
+    A trace takes at least as long as the window that is named; what a file holds is not known before.
+    """
     options = arm.options
+    if sources.of(workload) != sources.RANDOM:
+        return _window_s(workload)
+    if workload.input_dist or workload.output_dist:
+        return workload.duration
     if options.hardware is None or options.model is None:
         return None
     from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
@@ -124,6 +132,18 @@ def _run_s(ceiling: Ceiling, workload: Profile) -> float:
     if workload.duration is not None:
         return workload.duration + warmups * each_s
     return max(count * each_s, count / workload.request_rate) + warmups * each_s
+
+
+def _window_s(workload: Profile) -> float | None:
+    """Seconds in which the requests of a file are sent at least, where the profile says so."""
+    begin, _, end = workload.trace_window.partition(":")
+    if workload.timed and end:
+        try:
+            length_s = (float(end) - float(begin or 0)) / workload.speed_up
+        except ValueError:
+            return None  # the plan refuses it by name
+        return length_s if workload.duration is None else min(length_s, workload.duration)
+    return workload.duration
 
 
 def duration(seconds: float) -> str:

@@ -14,11 +14,12 @@ from loadgen.metrics.repeats import t_quantile
 from loadgen.metrics.vllm_keys import Figures, statistics, throughputs
 from loadgen.protocol.layout import WIDTH, counted, wrapped
 from loadgen.protocol.printable import printable
-from loadgen.results import speed_tables
+from loadgen.results import data_identity, speed_tables
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_tables import Column, Table
+from loadgen.validity.run_facts import Facts
 from loadgen.validity.verdict import Level
-from loadgen.workload.profile import Profile
+from loadgen.workload.data_facts import LengthFacts
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
 SIMULATED = "SIMULATED"
@@ -235,22 +236,28 @@ def of_run(run: Result) -> LoadRow:
     return LoadRow(
         name=facts.label or facts.server.model,
         load=profile.name,
-        input_len=profile.input_len,
-        output_len=profile.output_len,
+        input_len=_length(data_identity.asked_input(facts), facts.data.input),
+        output_len=_length(data_identity.asked_output(facts), facts.data.output),
         requests=facts.requests,
         duration_s=profile.duration,
-        shape=shape(profile),
+        shape=shape(facts),
         concurrency=profile.max_concurrency,
-        rate_per_s=profile.request_rate,
+        rate_per_s=facts.planned_rate_per_s,
         figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
         simulated=bool(facts.server.simulated),
     )
 
 
-def shape(profile: Profile) -> str:
-    """What is not as usual in how lengths and arrivals vary, and in what prompts share; "" if nothing."""
-    parts = [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
+def _length(asked: int | None, planned: LengthFacts | None) -> float | None:
+    """The length that was asked for, else the mean of those that were planned."""
+    return asked if asked is not None else None if planned is None else planned.mean
+
+
+def shape(facts: Facts) -> str:
+    """What is not as usual in data, lengths and arrivals, and in what prompts share; "" if nothing."""
+    profile, parts = facts.profile, data_identity.words(facts)
+    parts += [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
     parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
     parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
     return ", ".join(parts)

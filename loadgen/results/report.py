@@ -12,7 +12,7 @@ from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
-from loadgen.results import figure_basis, more_figures, result_block, short_lines
+from loadgen.results import data_lines, figure_basis, more_figures, result_block, short_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
@@ -86,7 +86,8 @@ def _server(result: Result, options: ReportOptions) -> Iterator[str]:
 def _workload(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     chosen = "given" if facts.seed_chosen else "drawn"
-    yield f"prompts: {_prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
+    yield f"prompts: {data_lines.prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
+    yield from data_lines.lines(result)
     yield f"requests: {_requests(facts)}"
 
 
@@ -106,15 +107,6 @@ def _launched(result: Result, options: ReportOptions) -> Iterator[str]:
 def _traced(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.traced:
         yield f"TRACED: the engine's profiler wrote to {result.facts.traced}: it was slower than without"
-
-
-def _prompts(facts: Facts) -> str:
-    if facts.prompt_replaced:
-        return "from --extra-body, the same in every request"
-    if facts.prompt_format == "ids":
-        return f"ids, random token ids of exactly the planned length, from {facts.ids_source}"
-    made = f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else ""
-    return f"{facts.prompt_format}, text whose length depends on the server's tokenizer{made}"
 
 
 def _requests(facts: Facts) -> str:
@@ -200,7 +192,7 @@ def _load(result: Result, options: ReportOptions) -> Iterator[str]:
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
         yield f"{line} of {profile.held_concurrency}; {turnaround}"
     else:
-        yield f"{line}; send delay {metrics.queue_time.mean_ms:.2f} ms mean (due → sent)"
+        yield f"{line}; send delay {short_lines.send_delay(result)} (due → sent)"
 
 
 def _client(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -302,7 +294,7 @@ SECTIONS = (
     Section("heading", _heading, room=Room.ALWAYS, marks=_states),
     Section("server", _server, room=Room.ALWAYS),
     Section("launched", _launched, room=Room.ALWAYS, short=_traced),
-    Section("workload", _workload),
+    Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
     Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
     Section(

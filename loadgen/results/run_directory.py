@@ -151,8 +151,8 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
         )
     facts = Facts.stored(ours)
     run_metadata.check_reportable(facts.profile)
-    if not facts.profile.request_rate > 0:
-        raise ValueError(f"its request_rate is {facts.profile.request_rate}")
+    if not facts.planned_rate_per_s > 0:
+        raise ValueError(f"its request_rate is {facts.planned_rate_per_s}")
     return facts
 
 

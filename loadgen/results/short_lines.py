@@ -9,6 +9,7 @@ from loadgen.protocol.layout import some
 from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.validity import reconcile, run_roofline
+from loadgen.validity.evidence import RunEvidence
 
 _GIB = 1 << 30
 
@@ -17,8 +18,17 @@ def load(result: Result, options: object) -> Iterator[str]:
     """How many requests were under way, and how soon each was sent."""
     metrics, held = result.metrics, result.facts.profile.held_concurrency
     of, what = ("", "send delay") if held is None else (f" of {held}", "turnaround")
-    sent = f"; {what} {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
+    sent = f"; {what} {send_delay(result)}" if metrics.queue_time.n else ""
     yield f"concurrency: {metrics.mean_concurrency:.2f} on average{of}{sent}"
+
+
+def send_delay(result: Result) -> str:
+    """The mean time from when a request was due until it was sent, of a trace P99 of all too."""
+    metrics = result.metrics
+    mean = f"{metrics.queue_time.mean_ms:.2f} ms mean"
+    if result.facts.data.schedule is None:
+        return mean
+    return f"{mean}, {RunEvidence(result.facts, result.records, metrics).late_p99_ms:.2f} ms P99"
 
 
 def client(result: Result, options: object) -> Iterator[str]:

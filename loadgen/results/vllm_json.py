@@ -32,11 +32,13 @@ Derived = Mapping[str, Callable[[], Any]]
 
 def filename(facts: Facts) -> str:
     """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
-    profile = facts.profile
+    profile, rate = facts.profile, facts.profile.request_rate
+    if facts.data.schedule is not None:
+        rate = round(facts.planned_rate_per_s, 2)
     concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
     model = file_name(facts.server.model.split("/")[-1])
     label = file_name(facts.label or profile.backend)
-    return f"{label}-{float(profile.request_rate)}qps{concurrency}-{model}-{_date(facts)}.json"
+    return f"{label}-{float(rate)}qps{concurrency}-{model}-{_date(facts)}.json"
 
 
 def _date(facts: Facts) -> str:

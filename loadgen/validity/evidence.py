@@ -168,8 +168,18 @@ class RunEvidence:
 
     @property
     def paced(self) -> bool:
-        """Whether requests are scheduled, at a finite rate."""
-        return math.isfinite(self.facts.profile.request_rate)
+        """Whether each request has a time at which it is due: by a finite rate, or a trace."""
+        return self.facts.profile.open_loop
+
+    @cached_property
+    def late_ns(self) -> Int64:
+        """How much later than due each request was sent, int64[requests sent]."""
+        return (self.records.sent_ns - self.records.intended_ns)[self.sent]
+
+    @property
+    def late_p99_ms(self) -> float:
+        """P99 of how much later than due requests were sent; NaN if none was."""
+        return percentiles(self.late_ns.copy(), (99,))[0] / _MS_NS if len(self.late_ns) else math.nan
 
     @property
     def target(self) -> int:

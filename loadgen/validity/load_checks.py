@@ -18,6 +18,7 @@ ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens requested
 IDS_OFF, TEXT_OFF = (0.01, 2), (0.1, 100)  # of the prompt: a share and tokens, both exceeded
 HELD, RATE = 0.95, 0.95  # of what was requested
 LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
+TRACE_LATE_MS = 5.0  # by P99; a burst of a trace is sent one request after the other
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
@@ -210,29 +211,34 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "sends-late",
-    f"at a finite rate, requests were sent later than scheduled by more than {percent(LATE_GAPS)} of the "
-    f"mean gap and {LATE_MS:.0f} ms on average: that is another arrival process",
-    "raise --max-concurrency or lower --request-rate; TTFT from the scheduled time is in the JSON",
+    f"at a finite rate, or the times of a trace, requests were sent later than scheduled by more than "
+    f"{percent(LATE_GAPS)} of the mean gap and {LATE_MS:.0f} ms on average, or of a trace by P99 more than "
+    f"that share and {TRACE_LATE_MS:.0f} ms: that is another arrival process",
+    "raise --max-concurrency, or lower --request-rate or --speed-up; TTFT from the scheduled time is in the "
+    "JSON",
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
     """Requests left later than scheduled."""
-    late_ns = (run.records.sent_ns - run.records.intended_ns)[run.sent]
-    if not run.paced or not len(late_ns):
+    if not run.paced or not len(run.late_ns):
         return None
-    late_ms, gap_ms = float(late_ns.mean()) / 1e6, 1e3 / run.facts.profile.request_rate
-    if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS):
+    late_ms, gap_ms = float(run.late_ns.mean()) / 1e6, 1e3 / run.facts.planned_rate_per_s
+    traced = run.facts.data.schedule is not None
+    p99_late = traced and run.late_p99_ms > max(LATE_GAPS * gap_ms, TRACE_LATE_MS)
+    if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS) and not p99_late:
         return None
     limit = run.facts.profile.max_concurrency
     capped = limit is not None and run.metrics.peak_concurrency >= limit
     cause = f"--max-concurrency {limit} held them back" if capped else "the client was late"
-    delay = f"sent {late_ms:.2f} ms late on average, {float(late_ns.max()) / 1e6:.2f} ms at most"
-    return f"{delay}, scheduled {gap_ms:.4g} ms apart: {cause}"
+    delay = f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
+    delay += f", {run.late_p99_ms:.2f} ms by P99" * traced
+    apart = f"{gap_ms:.4g} ms apart" + " in the mean of the trace" * traced
+    return f"{delay}, scheduled {apart}: {cause}"
 
 
 @suspect(
     "rate-not-reached",
     f"the requests were sent at less than {percent(RATE)} of the planned rate",
-    "raise --max-concurrency or lower --request-rate",
+    "raise --max-concurrency, or lower --request-rate or --speed-up",
 )
 def rate_not_reached(run: RunEvidence) -> Evidence | None:
     """Sending took longer than planned."""
@@ -248,21 +254,31 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
 
 @note(
     "overload",
-    f"at a finite rate, {GROWN} times as many requests were in flight when the last was sent as halfway "
-    f"through, by more than {NOISE:.0f} standard deviations of two Poisson counts: latencies depend on the "
-    "length of the run",
-    "lower --request-rate for a steady state, or read the run as an overload test",
+    f"at a finite rate, or the times of a trace, {GROWN} times as many requests were in flight when the last "
+    f"was sent as halfway through, by more than {NOISE:.0f} standard deviations of two Poisson counts, and "
+    "by more than a trace's own rate rose: latencies depend on the length of the run",
+    "lower --request-rate or --speed-up for a steady state, or read the run as an overload test",
 )
 def overload(run: RunEvidence) -> Evidence | None:
     """Requests pile up while they are sent."""
     sent_ns = run.records.sent_ns[run.sent]
     if not run.paced or len(sent_ns) < 2:
         return None
-    half = run.in_flight(int(sent_ns.min() + np.ptp(sent_ns) // 2))
-    end = run.in_flight(int(sent_ns.max()))
-    if end <= GROWN * half or end - half <= NOISE * math.sqrt(half + end):
+    middle_ns, last_ns = int(sent_ns.min() + np.ptp(sent_ns) // 2), int(sent_ns.max())
+    half, end = run.in_flight(middle_ns), run.in_flight(last_ns)
+    expected = half * _rise(run, middle_ns, last_ns)
+    if end <= GROWN * expected or end - expected <= NOISE * math.sqrt(expected + end):
         return None
     return f"{half} requests in flight halfway through sending, {end} when the last was sent"
+
+
+def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
+    """How many times more requests a trace has in its last tenth than in the one before its middle."""
+    if run.facts.data.schedule is None:
+        return 1.0
+    sent_ns, tenth_ns = run.records.sent_ns[run.sent], (last_ns - middle_ns) // 5
+    before, last = (((sent_ns > at - tenth_ns) & (sent_ns <= at)).sum() for at in (middle_ns, last_ns))
+    return max(1.0, float(last) / max(float(before), 1.0))
 
 
 @note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Self
@@ -74,10 +75,16 @@ class Facts(StartFacts, frozen=True):
         replicated = any(_PARALLEL.match(word) for word in self.launched.command)
         return 0 if replicated else self.launched.settings.tensor_parallel or 0
 
+    @property
+    def planned_rate_per_s(self) -> float:
+        """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
+        schedule = self.data.schedule
+        return self.profile.request_rate if schedule is None else schedule.rate_per_s or math.inf
+
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
         return replace(asked(self.profile), gpus=self.gpu_count)
 
     def block(self) -> BlockFacts:
-        """What the result block shows of the load."""
-        return shown(self.profile)
+        """What the result block shows of the load; a trace's rate is its mean."""
+        return replace(shown(self.profile), request_rate_per_s=self.planned_rate_per_s)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from loadgen.analysis.run_summary import Reported
+from loadgen.results import data_identity
 from loadgen.validity import rule
 from loadgen.validity.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.validity.run_facts import Facts
@@ -28,7 +29,8 @@ _OF_THEIR_OWN = {
     *("name", "description", "input_len", "output_len", "num_prompts", "max_concurrency", "request_rate"),
     *("range_ratio", "prefix_len", "burstiness", "stream", "percentile_metrics", "metric_percentiles"),
     *("goodput", "warmup", "cooldown", "table", "ladder", "server", "request_timeout", "stall_timeout"),
-    *("duration", "num_warmups", "prompt_format"),
+    *("duration", "num_warmups"),
+    *data_identity.KEYS,
 }
 # What an engine reports of itself that another checkpoint on the same server has in common.
 _AS_RUN = (
@@ -61,12 +63,16 @@ def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
     requested = run.load.asked_output_len or otherwise
     if not requested or not completed or generated is None:
         return None
-    if run.run is not None and run.run.facts.profile.range_ratio not in ("0.0", "0"):
+    if run.run is not None and _varied(run.run.facts):
         return None  # each request has a length of its own; a doubt of the run judges that
     expected = completed * requested
     if generated >= expected * (1 - LENGTH_TOLERANCE):
         return None
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
+
+
+def _varied(facts: Facts) -> bool:
+    return facts.profile.range_ratio not in ("0.0", "0") or data_identity.asked_output(facts) is None
 
 
 def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
@@ -96,6 +102,8 @@ def _requests(run: Reported) -> Value:
 
 def _rate(run: Reported) -> Value:
     rate = run.load.request_rate_per_s
+    if run.load.timed:
+        return "a trace's own"
     return "inf" if rate == math.inf else rate
 
 
@@ -108,6 +116,15 @@ def _shape(facts: Facts) -> Value:
     """How lengths and arrivals vary, and what prompts share."""
     profile = facts.profile
     return f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
+
+
+def _data(pair: Pair) -> Evidence | None:
+    """What the requests are made of: of both, since what one has not is as usual."""
+    if pair.run.run is None or pair.baseline.run is None:
+        return None
+    own, other = (data_identity.keys(run.run.facts) for run in (pair.run, pair.baseline) if run.run)
+    every = dict.fromkeys((*own, *other), "as usual")
+    return _listed(every | own, every | other)
 
 
 def _simulated(run: Reported) -> Value:
@@ -204,6 +221,12 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "range ratio, shared prefix or burstiness differ: another load with the same means",
         _SAME_LOAD,
     )(_differ(_ours(_shape), "{}")),
+    refused(
+        "data",
+        "requests are of other data: another file (by its bytes, not its name), kind, window, limit or "
+        "distribution of lengths, or another meaning of the range ratio",
+        "measure both with the same data and flags",
+    )(_data),
     refused(
         "formula",
         "speeds are by different formulas (output/time, (prompt+output)/time), and there is no output "

@@ -16,6 +16,7 @@ from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 _NO_LIMIT = "no limit"
+_DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
 def of(run: Reported) -> dict[str, str]:
@@ -75,12 +76,13 @@ def same_load(run: Reported, other: Reported, least: int = 0) -> bool:
 def _load(run: Reported) -> dict[str, str | float | None]:
     """What was asked for; None if it is unknown."""
     load, limited = run.load, run.told_by == OURS or "max_concurrency" in run.figures
+    drawn = _DRAWN if run.load.shape and run.run is not None else None
     unlimited = _NO_LIMIT if limited else None
     return {
         "requests": load.requests if load.duration_s is None else None,  # a faster server gets more of them
-        "input": load.asked_input_len,
-        "output": load.asked_output_len,
+        "input": drawn if load.asked_input_len is None else load.asked_input_len,
+        "output": drawn if load.asked_output_len is None else load.asked_output_len,
         "concurrency": unlimited if load.max_concurrency is None else load.max_concurrency,
-        "rate": load.request_rate_per_s,
+        "rate": None if load.timed else load.request_rate_per_s,
         "shape": load.shape if run.told_by == OURS else None,
     }

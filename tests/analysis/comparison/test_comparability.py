@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from builders import made_runs
+from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run, thor
 from loadgen.analysis.comparison.comparability import COMPARABILITY, differences, shorter
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, of_run
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.protocol.refusals import AdaptedField
 from loadgen.validity.rule import Severity, table
 from loadgen.validity.run_metadata import Client, Launched, Server
 from loadgen.workload import profile
+from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.server_settings import ServerSettings
 
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
@@ -164,3 +166,62 @@ def test_a_run_that_was_not_streamed_is_marked() -> None:
     whole = made_runs.run(profile=profile.build({**KEYS, "stream": False}))
     found = differences(made_runs.reported(whole), made_runs.reported(made_runs.run()))
     assert [one.evidence for one in found] == ["not streamed, baseline streamed"]
+
+
+def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Reported:
+    """A run of ours of a file, by default the same one."""
+    path = {"dataset_path": "a.jsonl"} if file else {}
+    facts: dict[str, Any] = {"data": data or made_data.data()} if file else {}
+    return of_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
+
+
+@pytest.mark.parametrize(
+    ("row", "baseline", "evidence"),
+    [
+        pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),
+        pytest.param(of_data(prompt_corpus="x"), of_data(), [], id="a key that names a file"),
+        pytest.param(
+            of_data(made_data.data(file_digest="fedcba987654321")), of_data(),
+            ["data sharegpt fedcba987654, baseline sharegpt 0123456789ab"], id="another file of one name",
+        ),
+        pytest.param(
+            of_data(), of_data(file=False, ignore_eos=False, output_len=11),
+            ["data sharegpt 0123456789ab, baseline as usual"], id="a file and random prompts",
+        ),
+        pytest.param(
+            of_data(made_data.trace(), trace="t", trace_format="mooncake", speed_up=2.0),
+            of_data(made_data.trace(), trace="t"),
+            ["speed_up 2, baseline as usual"], id="a trace sent faster",
+        ),
+        pytest.param(
+            of_data(made_data.trace(99.9), trace="t"), of_data(made_data.trace(100.1), trace="t"), [],
+            id="one trace whose ends were spread differently",
+        ),
+        pytest.param(
+            of_data(made_data.trace(), trace="t", range_ratio="0.2", compat="sglang"),
+            of_data(made_data.trace(), trace="t", range_ratio="0.2"), [], id="no range ratio in a trace",
+        ),
+        pytest.param(
+            of_data(file=False, range_ratio="0.2", compat="sglang"), of_data(file=False, range_ratio="0.2"),
+            ["compat sglang, baseline as usual"], id="another meaning of a range ratio",
+        ),
+        pytest.param(
+            of_data(made_data.trace(), trace="t"), of_data(made_data.trace(), trace="t", self_timed=False),
+            ["self_timed as usual, baseline False"], id="another load of one trace",
+        ),
+    ],
+)  # fmt: skip
+def test_other_data_is_another_load(row: Reported, baseline: Reported, evidence: list[str]) -> None:
+    assert [found.evidence for found in differences(row, baseline) if found.rule.code == "data"] == evidence
+    assert [found.rule.code for found in differences(row, baseline)] == ["data"] * len(evidence)
+
+
+def test_the_rate_of_a_trace_is_its_own() -> None:
+    row = of_data(made_data.trace(), trace="t")
+    at_a_rate = of_data(made_data.data("trace"), trace="t", self_timed=False, request_rate=100.0)
+    found = {rule.rule.code: rule.evidence for rule in differences(row, at_a_rate)}
+    assert found["request rate"] == "a trace's own requests/s, baseline 100"
+
+
+def test_answers_of_a_file_are_not_shorter_than_a_flag() -> None:
+    assert shorter(of_data(made_data.data(output=made_data.lengths(40, 10, 90))), 4096.0) is None

@@ -1,0 +1,66 @@
+"""Data identity: whether two runs sent requests of the same data: files by their bytes, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from loadgen.validity.run_facts import Facts
+from loadgen.workload.data_facts import LengthFacts
+from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.workload.sources import RANDOM
+
+KEYS = {**DataKeys.model_fields, **LengthKeys.model_fields, **TraceKeys.model_fields}
+_DIGEST = 12  # characters of one that are shown
+# Which file, kind and format they are is known by what was read, not by how it was named.
+_NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpus", "prompt_format"}
+
+
+def short_digest(facts: Facts) -> str:
+    """The first characters of the file's digest; "" without a file."""
+    return facts.data.file_digest[:_DIGEST]
+
+
+def keys(facts: Facts) -> dict[str, Any]:
+    """What the requests are made of, as far as it is not usual, by name; empty of plain random prompts."""
+    return dict(_keys(facts))
+
+
+def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
+    data, profile = facts.data, facts.profile
+    if data.kind != RANDOM:
+        form = data.schedule.format if data.schedule is not None else ""
+        yield "data", " ".join(filter(None, (data.kind, form, short_digest(facts))))
+    if data.text:
+        yield "text", data.text
+    unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
+    for name, key in KEYS.items():
+        value = getattr(profile, name)
+        if value != key.default and name not in _NAMED and not (name == "compat" and unlike):
+            yield name, value
+
+
+def words(facts: Facts) -> list[str]:
+    """The same in words, each with its flag's name; the data's kind and text stand alone."""
+    named = keys(facts).items()
+    return [
+        value if name in ("data", "text") else f"{name.replace('_', '-')} {value}" for name, value in named
+    ]
+
+
+def asked_input(facts: Facts) -> int | None:
+    """The tokens that every prompt was asked to have; None where they differ, or only a file knows them."""
+    data, profile = facts.data, facts.profile
+    return profile.input_len if data.kind == RANDOM and not profile.input_dist else _alike(facts, data.input)
+
+
+def asked_output(facts: Facts) -> int | None:
+    """The tokens that every answer was asked to have; None where they differ, or only a file knows them."""
+    data, profile = facts.data, facts.profile
+    known = data.kind == RANDOM and not profile.output_dist
+    return profile.output_len if known else _alike(facts, data.output)
+
+
+def _alike(facts: Facts, lengths: LengthFacts | None) -> int | None:
+    whole = lengths is not None and lengths.known >= facts.requests and lengths.least == lengths.most
+    return lengths.most if lengths is not None and whole else None
