@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.bars import install, local, starved, streams  # noqa: E402
+from benchmarks.bars import data, install, local, starved, streams  # noqa: E402
 from benchmarks.clients import adapters  # noqa: E402
 from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
 from benchmarks.harness import page  # noqa: E402
@@ -34,6 +34,8 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "selftest": streams.selftest,
     "memory": local.memory,
     "plan": local.planning,
+    "rows": data.million_rows,
+    "replay": data.replay,
     "startup": local.startup,
     "install": install.install,
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _LONGEST_LINE = 200
+_RSS_UNIT = 1024  # bytes, of ru_maxrss on Linux
 
 
 class CouldNotRun(Exception):
@@ -37,6 +38,7 @@ class Cost:
     wall_s: float
     cpu_s: float  # user and system, of the process and every descendant it waited for
     stdout: str
+    peak_rss_bytes: int  # of the largest of them
 
 
 def compile_checkout() -> None:
@@ -84,7 +86,7 @@ def run(command: Command, limit_s: float = 300.0) -> Cost:
     if child.returncode:
         last_line = (stdout.strip().splitlines() or [""])[-1][:_LONGEST_LINE]
         raise CouldNotRun(f"{Path(command.argv[0]).name} exited with {child.returncode}: {last_line}")
-    return Cost(spawned_ns, wall_s, usage.ru_utime + usage.ru_stime, stdout)
+    return Cost(spawned_ns, wall_s, usage.ru_utime + usage.ru_stime, stdout, usage.ru_maxrss * _RSS_UNIT)
 
 
 def other_processes_cpu_s() -> float:

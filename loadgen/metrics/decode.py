@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from loadgen.arrays import Int64
+from loadgen.metrics import streams
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.reasoning import Reasoning
 from loadgen.metrics.record import UNKNOWN, Record
+from loadgen.metrics.streams import DecodedStream, content_type, is_json
 from loadgen.metrics.text_tokens import needs_text, written
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
-from loadgen.protocol import sse, sse_fast, typical
-from loadgen.protocol.http1 import Headers, HttpBody, unframe
+from loadgen.protocol import sse
+from loadgen.protocol.http1 import HttpBody
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
-from loadgen.protocol.sse_fast import PlainStream
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
@@ -29,26 +29,6 @@ _MS_NS = 1e6
 # What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
-
-
-class DecodedStream(msgspec.Struct, frozen=True):
-    """A streamed answer taken apart; `read_ends` is int64[reads], `ends` int64[events].
-
-    They are how much there was after each read, and must be for an event's data to be complete: of the body,
-    or of all the response.
-    """
-
-    read_ends: Int64
-    ends: Int64
-    messages: Sequence[Message]  # of the events, up to the first malformed one
-    body_bytes: int
-    headers: Headers
-    complete: bool  # the framing's end was seen
-    done: bool  # `[DONE]` was seen
-    lines: bytes | bytearray = b""  # of JSON; not kept where no message has a remark
-    plain: PlainStream | None = None  # where the texts of `messages` are in this alone
-    malformed: str = ""
-    fault: bytes | None = None  # as of `sse.Events`
 
 
 class Decoder(msgspec.Struct, eq=False):
@@ -79,7 +59,7 @@ class Decoder(msgspec.Struct, eq=False):
             input_lens, output_lens = self.planned
             record.planned_input = int(input_lens[record.index])
             record.planned_output = int(output_lens[record.index])
-        stream = self._plain(capture)
+        stream = streams.plain(self.dialect, capture, self.keep_text) if self.streamed else None
         if stream is not None:
             record.http_status = 200
             failure, whole = self._stream(record, stream, arrival_ns, lag_ns)
@@ -99,15 +79,15 @@ class Decoder(msgspec.Struct, eq=False):
         self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill in what any answer holds; why it failed, and whether its last event was seen."""
-        answer = _unframed(capture)
+        answer = streams.unframed(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
         if answer.status != 200:
             return _no_answer(answer, capture.retry_after), False
         if not self.streamed:
             return self._whole(record, answer)
-        if answer.body[:1] == b"{" or _is_json(answer.headers):
+        if answer.body[:1] == b"{" or is_json(answer.headers):
             return self._not_streamed(record, answer), False
-        return self._stream(record, self._taken_apart(answer), arrival_ns, lag_ns)
+        return self._stream(record, streams.taken_apart(self.dialect, answer), arrival_ns, lag_ns)
 
     def _stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
@@ -132,7 +112,8 @@ class Decoder(msgspec.Struct, eq=False):
         if len(met):
             record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
         if self._keeps(record):
-            record.text = self._text(stream, len(summary.kinds))
+            text = streams.text(self.dialect, stream, len(summary.kinds))
+            record.text = None if text is None else self.hide(text)
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.
@@ -157,83 +138,8 @@ class Decoder(msgspec.Struct, eq=False):
         self.uncounted += to_count
         return to_count or self.keep_text
 
-    def _text(self, stream: DecodedStream, messages: int) -> str | None:
-        """The text of a stream's first messages; None where they cannot be parsed one by one."""
-        every: Sequence[Message] | None = stream.messages
-        if stream.plain is not None:
-            every = self._messages(stream.plain.lines(), len(stream.messages))
-        return None if every is None else self.hide(written(every[:messages]))
-
     def _reason(self, reason: str) -> str:
         return line(self.hide(reason), LONGEST_REASON) if reason else ""
-
-    def _plain(self, capture: Capture) -> DecodedStream | None:
-        """A stream in the form that servers send; None for any other answer."""
-        if not (self.streamed and capture.framed and capture.failure is None):
-            return None
-        plain = sse_fast.read(capture.raw)
-        if plain is None or _is_json(plain.headers):
-            return None
-        messages: Sequence[Message] | None = None if self.keep_text else typical.read(self.dialect, plain)
-        lines = bytearray()
-        if messages is None:
-            lines = plain.lines()
-            messages = self._messages(lines, len(plain.ends))
-        if messages is None:
-            return None
-        return DecodedStream(
-            read_ends=capture.read_ends(),
-            ends=plain.ends + 1,
-            messages=messages,
-            body_bytes=plain.body_bytes,
-            headers=plain.headers,
-            complete=True,
-            done=plain.done,
-            lines=lines,
-            plain=None if lines else plain,
-        )
-
-    def _messages(self, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
-        """One message an event; None where some event is no JSON."""
-        try:
-            messages = self.dialect.messages(lines)
-        except NOT_JSON:
-            return None
-        return messages if len(messages) == events else None
-
-    def _taken_apart(self, answer: HttpBody) -> DecodedStream:
-        """Any stream, up to the first malformed message."""
-        events, malformed = sse.read(answer.body, answer.complete), ""
-        messages = self._messages(events.lines, len(events.ends))
-        if messages is None:
-            events, malformed = self._up_to_malformed(answer)
-            messages = self.dialect.messages(events.lines)
-        return DecodedStream(
-            read_ends=answer.body_ends,
-            ends=events.ends,
-            messages=messages,
-            body_bytes=len(answer.body),
-            headers=answer.headers,
-            complete=answer.complete,
-            done=events.done,
-            lines=events.lines,
-            malformed=answer.malformed or malformed,
-            fault=events.fault,
-        )
-
-    def _up_to_malformed(self, answer: HttpBody) -> tuple[sse.Events, str]:
-        """All events, with the lines of those before the first malformed one; and what is wrong with it."""
-        datas, ends, done, fault = sse.split(answer.body, answer.complete)
-        good: list[bytes] = []
-        malformed = ""
-        for data in map(sse.one_line, datas):
-            try:
-                (_,) = self.dialect.messages(data)
-            except (*NOT_JSON, ValueError) as error:
-                malformed = f"event {len(good) + 1}: {error}: {data.decode('utf-8', 'replace')}"
-                break
-            good.append(data)
-        return sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault), malformed
 
     def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
@@ -311,25 +217,6 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
     return record, arrival_ns, lag_ns
 
 
-def _unframed(capture: Capture) -> HttpBody:
-    """The body; one that the transport cut short is never complete, whatever its framing."""
-    ends = capture.read_ends()
-    if not capture.framed:
-        return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)
-    answer = unframe(capture.raw, ends)
-    return replace(answer, complete=answer.complete and capture.failure is None)
-
-
-def _kind(headers: Headers) -> str:
-    """The content type, without its parameters."""
-    return headers.get("content-type", "text/event-stream").partition(";")[0].strip()
-
-
-def _is_json(headers: Headers) -> bool:
-    """Whether an answer in one piece came where a stream was asked for, by its headers."""
-    return _kind(headers) == "application/json"
-
-
 def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     if answer.status:
         why = error_text(answer.body).strip()
@@ -391,9 +278,9 @@ def _truncation(stream: DecodedStream) -> str:
 
 
 def _emptiness(stream: DecodedStream, total: int) -> str:
-    content_type, messages = _kind(stream.headers), len(stream.messages)
-    if content_type != "text/event-stream":
-        return f"no events in a body of {content_type}"
+    kind, messages = content_type(stream.headers), len(stream.messages)
+    if kind != "text/event-stream":
+        return f"no events in a body of {kind}"
     if total:
         return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
     return f"a complete stream of {messages} messages without a token"

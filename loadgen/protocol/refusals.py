@@ -38,6 +38,7 @@ FIELDS: dict[str, Field] = {
         for name in (*_SAMPLING, "repetition_penalty")
     },
     "logprobs": Field("leave out --logprobs"),
+    "min_tokens": Field("leave out --min-tokens, or min_tokens in the profile"),
     "max_completion_tokens": Field("lower --random-output-len", instead="max_tokens"),
     "max_tokens": Field("lower --random-output-len", instead="max_completion_tokens"),
     "chat_template_kwargs": Field("leave out --chat-template-kwargs"),

@@ -74,6 +74,9 @@ class GenerateMessage(Message, gc=False):
         return self.abort
 
 
+_NAMES = {"min_tokens": "min_new_tokens"}  # of vLLM's sampling parameters
+
+
 class Generate(Dialect, frozen=True):
     """`/generate`: token ids or text in; text, ids and running counts out."""
 
@@ -87,8 +90,8 @@ class Generate(Dialect, frozen=True):
         return {given: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        """Its sampling parameters are vLLM's but for `logprobs`; the usage always runs along."""
-        given = dict(sampling)
+        """Its sampling parameters are vLLM's but for two; the usage always runs along."""
+        given = {_NAMES.get(name, name): value for name, value in sampling.items()}
         top = given.pop("logprobs", None)
         asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
         return {"sampling_params": given, "stream": stream, **asked}

@@ -21,6 +21,7 @@ from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
 from loadgen.workload import backends, profile
 from loadgen.workload.bounds import MOST_IDS, MOST_SECONDS, MOST_SEED
+from loadgen.workload.data_names import Compat, DatasetName, PromptFormat, TraceFormat
 from loadgen.workload.profile import Profile
 
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
@@ -33,7 +34,44 @@ class WorkloadOptions(TypedDict, total=False):
     output_len: int
     range_ratio: str | float
     prefix_len: int
-    prompt_format: Literal["auto", "ids", "text-vllm", "text-vllm-0.9"]
+    # the data
+    dataset_name: DatasetName
+    dataset_path: str
+    disable_shuffle: bool
+    no_oversample: bool
+    skip_chat_template: bool
+    sharegpt_output_len: int
+    custom_output_len: int
+    prefix_repetition_prefix_len: int
+    prefix_repetition_suffix_len: int
+    prefix_repetition_num_prefixes: int
+    prefix_repetition_output_len: int
+    timed_trace_label_timestamp: str
+    timed_trace_label_input_length: str
+    timed_trace_label_output_length: str
+    timed_trace_label_hash_ids: str
+    timed_trace_chunk_hash_size: int
+    timed_trace_sec_multiplier: float
+    # lengths and text of random prompts
+    prompt_format: PromptFormat
+    prompt_corpus: str
+    compat: Compat
+    input_dist: str
+    output_dist: str
+    prefix_groups: int
+    prefix_zipf: float
+    # traces
+    trace: str
+    trace_format: TraceFormat
+    self_timed: bool
+    trace_window: str
+    speed_up: float
+    trace_max_input_len: int
+    trace_max_output_len: int
+    trace_too_long: Literal["skip", "clip"]
+    trace_idle_cap: float
+    trace_jitter: Literal["none", "uniform"]
+    # the load
     num_prompts: int | None
     max_concurrency: int | None
     request_rate: float
@@ -52,6 +90,7 @@ class WorkloadOptions(TypedDict, total=False):
     presence_penalty: float
     repetition_penalty: float
     logprobs: int
+    min_tokens: int
     extra_body: dict[str, Any]
     chat_template_kwargs: dict[str, Any]
     request_timeout: float

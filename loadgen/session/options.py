@@ -14,8 +14,9 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session import which_server
+from loadgen.session.data_options import add_data_flags, laid_over
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
-from loadgen.session.other_options import add_unheeded_flags, dataset, explained, refuse
+from loadgen.session.other_options import add_unheeded_flags, explained, refuse
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, arguments
 from loadgen.workload import backends, bounds
@@ -101,7 +102,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     refuse(words)
     values = vars(arguments(parser or bench_parser(), words, explained=explained))
     given = frozenset(values)
-    values.pop("dataset_name", None)
+    laid_over(values)
     backend = backends.meant(
         values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
     )
@@ -183,6 +184,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _target_flags(parser.add_argument_group("server"))
     add_launch_flags(parser.add_argument_group("a server started for the run"))
     _workload_flags(parser.add_argument_group("workload"))
+    add_data_flags(parser)
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
     _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
@@ -234,11 +236,6 @@ def _target_flags(group: Group) -> None:
 def _workload_flags(group: Group) -> None:
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
-    add("--dataset-name", type=dataset, help="only random is supported (default)")
-    add("--random-input-len", "--input-len", dest="input_len", type=int, metavar="N", help="prompt tokens")
-    add("--random-output-len", "--output-len", dest="output_len", type=int, metavar="N", help="output tokens")
-    add("--random-range-ratio", dest="range_ratio", metavar="R", help="vary lengths by ± R, 0 to 1")
-    add("--random-prefix-len", dest="prefix_len", type=int, metavar="N", help="tokens that all prompts share")
     add("--num-prompts", type=int, metavar="N")
     add("--max-concurrency", type=int, metavar="N", help="most requests in flight (default: no limit)")
     add("--request-rate", type=float, metavar="RPS", help="requests per second (default inf)")
@@ -247,13 +244,13 @@ def _workload_flags(group: Group) -> None:
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
     add("--seed", type=whole(-bounds.MOST_SEED, bounds.MOST_SEED),
         help="default: random, printed and recorded")
-    add("--prompt-format", choices=("auto", "ids", "text-vllm", "text-vllm-0.9"),
-        help="ids: exactly N random token ids (default where the API takes them)")
 
 
 def _request_flags(group: Group) -> None:
     add, yes_no = group.add_argument, argparse.BooleanOptionalAction
-    add("--ignore-eos", action=yes_no, help="generate every planned token (default, where supported)")
+    add("--ignore-eos", action=yes_no,
+        help="generate every planned token (default of random prompts and traces, where supported)")
+    add("--min-tokens", type=int, metavar="N", help="output tokens at least, where --ignore-eos is refused")
     for name, kind in (("temperature", float), ("top-p", float), ("top-k", int), ("min-p", float)):
         add(f"--{name}", type=kind, metavar="X")
     for name in ("frequency-penalty", "presence-penalty", "repetition-penalty"):

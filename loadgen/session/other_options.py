@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from loadgen.errors import UsageError
 from loadgen.session.other_clients import vllm
 from loadgen.workload import backends
 from loadgen.workload.bounds import parsed_by, shown
+from loadgen.workload.data_names import DatasetName
 
 # Kinds of load that guidellm's --profile takes, and no workload here has the name of.
 _KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
@@ -66,6 +67,8 @@ def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
 
 def dataset(name: str) -> str:
     """The type of --dataset-name; raises ArgumentTypeError."""
-    if name not in ("random", "random-ids"):  # the second is SGLang's name of the first
-        raise argparse.ArgumentTypeError(f"{shown(name)}: {vllm.ONLY_RANDOM}")
+    if name == "random-ids":  # SGLang's name of the first
+        return "random"
+    if name not in get_args(DatasetName):
+        raise argparse.ArgumentTypeError(f"{shown(name)}: {vllm.NOT_READ}")
     return name

@@ -209,7 +209,7 @@ class Display:
             after_s = self.every_s
 
 
-class Lines(Display):
+class LineDisplay(Display):
     """A plain line now and then, for logs: at most 80 columns, no escapes."""
 
     first_s, every_s = 2.0, 30.0
@@ -297,7 +297,7 @@ def display(quiet: bool) -> Display:
         return Display()
     # A dumb terminal cannot take back what it has shown.
     in_place = sys.stderr.isatty() and os.environ.get("TERM") not in layout.DUMB
-    return ProgressBar() if in_place else Lines(sys.stderr)
+    return ProgressBar() if in_place else LineDisplay(sys.stderr)
 
 
 def warn(text: str) -> None:

@@ -7,16 +7,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from loadgen.workload import bounds
+from loadgen.workload.data_names import Compat, DatasetName, PromptFormat, TraceFormat
 
 Tokens = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=bounds.YEAR_S)]
-DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
-PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
-Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
-TraceFormat = Literal[
-    "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
-]
 # A profile without a file: its prompts are made here.
 NO_DATA = {"dataset_name": None, "dataset_path": "", "trace": "", "self_timed": False}
 

@@ -23,7 +23,7 @@ from pydantic import (
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
-from loadgen.workload import bounds
+from loadgen.workload import bounds, data_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
@@ -45,7 +45,7 @@ _OWNED = {
 }
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
 _PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs", "min_tokens")
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
@@ -85,6 +85,7 @@ class Profile(DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allo
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     logprobs: Sampled | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=bounds.MOST_TOKENS)] | None = None
     extra_body: dict[str, Any] = Field(default_factory=dict)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
@@ -122,8 +123,10 @@ class Profile(DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allo
         if filled.get("num_prompts") is None:
             ends = filled.get("duration") is not None or _all_rows(filled)
             filled["num_prompts"] = None if ends else _VLLM_PROMPTS
-        if _from_file(filled):
-            filled.setdefault("ignore_eos", False)  # as vLLM has it for all but random prompts
+        if filled.get("compat") == "inferencex":
+            filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
+        if not _made_to_length(filled):
+            filled.setdefault("ignore_eos", False)
         return filled
 
     @field_validator("duration")
@@ -216,9 +219,11 @@ def _all_rows(keys: Mapping[str, Any]) -> bool:
     return bool(keys.get("trace")) or recognised
 
 
-def _from_file(keys: Mapping[str, Any]) -> bool:
-    """Whether the requests are not made of random tokens."""
-    return _all_rows(keys) or keys.get("dataset_name") not in (None, "random")
+def _made_to_length(keys: Mapping[str, Any]) -> bool:
+    """Whether prompts without a meaning have answers of a planned length: vLLM's rule for ignore_eos."""
+    name = keys.get("dataset_name")
+    recognised = bool(keys.get("dataset_path")) and name is None
+    return bool(keys.get("trace")) or (name in (None, "random", "timed_trace") and not recognised)
 
 
 def check_body(profile: Profile) -> None:
@@ -294,9 +299,13 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     if overrides.get("duration") is not None:
         table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
     typed = overrides if flags else ()
-    return validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
+    made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
+    data_conflicts.check(made.__dict__, overrides)
+    return made
 
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
-    return validated(Profile, table, origin)
+    made = validated(Profile, table, origin)
+    data_conflicts.check(made.__dict__, table)
+    return made

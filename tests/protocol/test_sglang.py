@@ -205,6 +205,7 @@ def test_ids_and_text_have_a_name_of_their_own(prompt: list[int] | str, key: str
     [
         ({"temperature": 0.0, "top_k": 3}, {"sampling_params": {"temperature": 0.0, "top_k": 3}}),
         ({"logprobs": 2}, {"sampling_params": {}, "return_logprob": True, "top_logprobs_num": 2}),
+        ({"min_tokens": 2}, {"sampling_params": {"min_new_tokens": 2}}),
     ],
 )
 def test_sampling_is_a_table_and_logprobs_are_not_part_of_it(

@@ -35,7 +35,13 @@ def test_the_drop_in_command_says_what_it_says_there() -> None:
         base_url="http://localhost:8000",
         model="qwen3",
         tokenizer="/models/Qwen/Qwen3-8B",
-        overrides={"input_len": 2048, "output_len": 128, "num_prompts": 100, "max_concurrency": 8},
+        overrides={
+            "dataset_name": "random",
+            "input_len": 2048,
+            "output_len": 128,
+            "num_prompts": 100,
+            "max_concurrency": 8,
+        },
     )
 
 
@@ -52,7 +58,18 @@ def test_the_drop_in_command_says_what_it_says_there() -> None:
         ("--disable-stream", {"stream": False}),
         ("--no-stream", {}),  # of a data set, which vLLM streams from the hub
         ("--max_concurrency 4 --num_prompts=5", {"max_concurrency": 4, "num_prompts": 5}),
-        ("--dataset-name random-ids", {}),
+        ("--dataset-name random-ids", {"dataset_name": "random"}),
+        ("--input-len 5 --random-input-len 4", {"input_len": 5}),
+        ("--output-len 5 --random-output-len 4", {"output_len": 5}),
+        ("--dataset-path f --custom-output-len -1", {"dataset_path": "f", "custom_output_len": -1}),
+        ("--dataset-name custom --custom-output-len 4 --output-len 5", {
+            "dataset_name": "custom", "output_len": 5, "sharegpt_output_len": 5, "custom_output_len": 5,
+            "prefix_repetition_output_len": 5}),
+        ("--trace f --no-self-timed --speed-up 2", {"trace": "f", "self_timed": False, "speed_up": 2}),
+        ("--trace f --self-timed --trace-window 1:", {
+            "trace": "f", "self_timed": True, "trace_window": "1:"}),
+        ("--custom-skip-chat-template --no-oversample", {"skip_chat_template": True, "no_oversample": True}),
+        ("--min-tokens 5 --compat sglang", {"min_tokens": 5, "compat": "sglang"}),
         ("--num-warmups wave", {"num_warmups": "wave"}),
         ("--num-warmups 3", {"num_warmups": 3}),
         (
@@ -67,7 +84,7 @@ def test_the_drop_in_command_says_what_it_says_there() -> None:
         ("--goodput ttft:500 tpot:50", {"goodput": ["ttft:500", "tpot:50"]}),
         ("--request-timeout 0 --stall-timeout 1.5", {"request_timeout": 0, "stall_timeout": 1.5}),
     ],
-)
+)  # fmt: skip
 def test_flags_of_the_workload_are_keys_of_a_profile(command: str, overrides: dict[str, Any]) -> None:
     found = parse(shlex.split(command)).overrides
     assert {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()} == overrides

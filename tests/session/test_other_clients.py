@@ -70,7 +70,7 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--num-prompt 5", "did you mean '--num-prompts'?"),
         ("--random-input 5", "did you mean '--random-input-len'?"),
         ("--public-dataset x", "--public-dataset of `aiperf profile` is not supported: prompts are random"),
-        ("--sonnet-input-len 5", "--sonnet-input-len of `vllm bench serve` is not supported: only random"),
+        ("--sonnet-input-len 5", "--sonnet-input-len of `vllm bench serve` is not supported: it is not read"),
         ("--sonnet-new-flag 5", "--sonnet-new-flag of `vllm bench serve` is not supported"),
         ("--bfcl-categories x", "--bfcl-categories of `vllm bench serve` is not supported: no tools"),
         ("--max-loras 4", "--max-loras of `vllm bench serve` is not supported: it is the server's"),
@@ -83,7 +83,7 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--backend openai-embeddings", "only text generation is measured"),
         ("--backend vlm", "did you mean 'vllm'?"),
         ("--backend openai-chat --endpoint-type openai-comp", "are two APIs: leave out one of them"),
-        ("--dataset-name hf", "only random is supported"),
+        ("--dataset-name hf", "pass --dataset-path"),
     ],
 )
 @pytest.mark.parametrize("verb", ["bench", "ladder"])

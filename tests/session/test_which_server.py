@@ -32,7 +32,16 @@ SILENT = [
     "request_rate", "burstiness", "duration", "num_warmups", "seed", "prompt_format", "ignore_eos",
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "logprobs", "extra_body", "chat_template_kwargs", "stream", "continuous_usage", "request_id_prefix",
-    "print_request",
+    "print_request", "min_tokens",
+    # the data: of no file, as random prompts are without
+    "disable_shuffle", "no_oversample", "skip_chat_template", "sharegpt_output_len", "custom_output_len",
+    "prefix_repetition_prefix_len", "prefix_repetition_suffix_len", "prefix_repetition_num_prefixes",
+    "prefix_repetition_output_len", "timed_trace_label_timestamp", "timed_trace_label_input_length",
+    "timed_trace_label_output_length", "timed_trace_label_hash_ids", "timed_trace_chunk_hash_size",
+    "timed_trace_sec_multiplier", "every_input_len", "every_output_len", "prompt_corpus", "compat",
+    "input_dist", "output_dist", "prefix_groups", "prefix_zipf", "trace_format", "self_timed",
+    "trace_window", "speed_up", "trace_max_input_len", "trace_max_output_len", "trace_too_long",
+    "trace_idle_cap", "trace_jitter",
     # the run
     "transport", "http2", "request_timeout", "stall_timeout", "repeat", "selftest", "fingerprint", "observe",
     "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures", "max_duration_s", "drain_timeout_s",

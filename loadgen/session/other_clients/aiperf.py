@@ -20,6 +20,7 @@ _SAME = {
     "also NAME=VALUE": "--header",
 }
 _DIFFERS = {
+    "a text file; aiperf takes the name of one of its own": "--prompt-corpus",
     "the API: `chat` and `completions` are accepted, as names of --backend": "--endpoint-type",
     "NAME:MS of ttft, tpot and e2el; request_latency is e2el, time_to_first_token ttft": "--goodput",
     "requests here; in aiperf, different prompts that requests share": "--num-prompts",
@@ -78,7 +79,7 @@ _REFUSED = {
     "--server-profiler-start-path --server-profiler-stop-path --server-profiler-timeout-seconds",
     _NO_DATA: "--input-file --public-dataset --hf-subset --hf-weka-dataset --dataset-filter "
     "--custom-dataset-type --dataset-sampling-strategy --allow-dataset-wrap --num-dataset-entries "
-    "--prompt-corpus --random-corpus-style --max-context-length --omit-kv-hints --system-prompt "
+    "--random-corpus-style --max-context-length --omit-kv-hints --system-prompt "
     "--system-prompt-file",
     "every request has one prompt": "--batch-size --batch-size-text --prompt-batch-size -b",
     "all prompts share one prefix: --random-prefix-len": "--num-prefix-prompts --prefix-prompt-pool-size "

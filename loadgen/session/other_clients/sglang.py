@@ -10,7 +10,7 @@ _NO_IMAGES = "only text is sent"
 _TRACE = "--server-trace DIR, with --launch, has the engine trace the run"
 _SAME = {
     "": "--base-url --disable-tqdm --header --max-concurrency --num-prompts --random-input-len "
-    "--request-rate --served-model-name --temperature --tokenizer --top-p",
+    "--request-rate --served-model-name --sharegpt-output-len --temperature --tokenizer --top-p",
     "without it, the first that /v1/models names": "--model",
     "whole responses: E2E latency only": "--disable-stream",
     "ttft, tpot and e2el": "--goodput",
@@ -20,6 +20,7 @@ _SAME = {
     "default 0, as vLLM (SGLang: 60)": "--ready-check-timeout-sec",
 }
 _DIFFERS = {
+    "the file of `sharegpt`, or one whose rows are known by their keys": "--dataset-path",
     "the same names; default `openai` (SGLang: `sglang`, its own /generate)": "--backend",
     "`random-ids` and `random` are random tokens; SGLang's `random` cuts ShareGPT's texts": "--dataset-name",
     "± R around the length; SGLang draws from [R × length, length], so its 1.0 is 0.0 here": (
@@ -43,8 +44,7 @@ _RENAMED = {
     "--server-trace DIR, with --launch,": "--profile-output-dir",
 }
 _REFUSED = {
-    _NO_DATA: "--dataset-path --sharegpt-context-len --sharegpt-output-len --speed-bench-category "
-    "--speed-bench-output-len --prompt-suffix",
+    _NO_DATA: "--sharegpt-context-len --speed-bench-category --speed-bench-output-len --prompt-suffix",
     "conversations of several turns are not sent": "--agentic-max-turns --dataset-offset --gsp-num-turns "
     "--mooncake-num-rounds",
     "all prompts share one prefix: --random-prefix-len": "--gsp-fast-prepare --gsp-group-distribution "

@@ -5,26 +5,32 @@ from __future__ import annotations
 from loadgen.session.other_clients.client import OtherClient, by_flag
 from loadgen.workload.bounds import shown
 
-ONLY_RANDOM = "only random is supported: --random-input-len and --random-output-len are its lengths"
-_NO_DATA = "prompts are random tokens, not rows of a data set: only --dataset-name random is supported"
+NOT_READ = (
+    "random, sharegpt, custom, prefix_repetition and timed_trace are read as vLLM reads them; of another "
+    'data set, write its prompts as rows of JSON, {"prompt": "…"}, and pass --dataset-path FILE'
+)
+_NO_DATA = f"it is of a data set that is not read here: {NOT_READ}"
 _NO_CODE = "code from a model's repository is never run"
 _REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
-_NO_ROWS = "random prompts are not rows of a data set"
 _KEY = "--api-key"  # no flag of vLLM's either
 _RAMP = "the rate is constant: use --request-rate with --burstiness"
 
 _SAME = {
     "": (
-        "--append-result --base-url --burstiness --endpoint --extra-body --frequency-penalty --goodput "
-        "--host --insecure --label --logprobs --max-concurrency --metadata --metric-percentiles --min-p "
-        "--num-prompts --percentile-metrics --port --presence-penalty --random-input-len "
+        "--append-result --base-url --burstiness --custom-output-len --dataset-path --disable-shuffle "
+        "--endpoint --extra-body --frequency-penalty --goodput --host --input-len --insecure --label "
+        "--logprobs --max-concurrency --metadata --metric-percentiles --min-p --no-oversample "
+        "--no-self-timed --num-prompts --output-len --percentile-metrics --port "
+        "--prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len "
+        "--prefix-repetition-suffix-len --presence-penalty --random-input-len "
         "--random-output-len --random-prefix-len --repetition-penalty --request-id-prefix --request-rate "
-        "--result-dir --result-filename --save-detailed --save-result --served-model-name --temperature "
-        "--top-k --top-p"
+        "--result-dir --result-filename --save-detailed --save-result --self-timed --served-model-name "
+        "--sharegpt-output-len --skip-chat-template --temperature --timed-trace-chunk-hash-size "
+        "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
+        "--timed-trace-label-timestamp --timed-trace-sec-multiplier --top-k --top-p"
     ),
-    "on without it, as in 0.32 for random prompts; --no-ignore-eos turns it off": "--ignore-eos",
-    "--random-input-len": "--input-len",
-    "--random-output-len": "--output-len",
+    "on without it for random prompts and traces, as in 0.32; --no-ignore-eos turns it off": "--ignore-eos",
+    "as --skip-chat-template, whose name it was in 2025": "--custom-skip-chat-template",
     "as --quiet": "--disable-tqdm",
     "as --backend, whose name it was in 2025": "--endpoint-type",
     "also NAME: VALUE, as curl has it": "--header",
@@ -37,7 +43,8 @@ _DIFFERS = {
     "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
     "`sglang` is SGLang's own /generate": "--backend",
     "sent with each chat request, where vLLM 0.32 renders some data sets itself": "--chat-template-kwargs",
-    "`random` (and SGLang's `random-ids`); others are refused": "--dataset-name",
+    "`random` (and SGLang's `random-ids`), `sharegpt`, `custom`, `prefix_repetition`, `timed_trace`; others "
+    "are refused": "--dataset-name",
     "the name of a workload; the bare flag, which traces vLLM, is refused: --server-trace DIR": "--profile",
     "without it, drawn at random and printed, since the same prompts twice measure the prefix cache "
     "(vLLM: 0)": "--seed",
@@ -50,10 +57,7 @@ _NO_EFFECT = {
     "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
     "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "
     "whole": "--no-stream",
-    _NO_ROWS: "--disable-shuffle --no-oversample --enable-multimodal-chat",
-    "random prompts are rendered by the server alone: --backend openai sends them without a chat template": (
-        "--skip-chat-template --custom-skip-chat-template"
-    ),
+    "whole bodies are sent as they stand in the file, images and all": "--enable-multimodal-chat",
     "nothing is ranked": "--no-reranker",
     _REPORT: "--plot-dataset-stats --plot-timeline --timeline-itl-thresholds",
     "there is no log to configure": "--log-config-file",
@@ -66,20 +70,14 @@ ONLY = {
 }
 _REFUSED = {
     _NO_DATA: (
-        "--dataset --dataset-path --self-timed --no-self-timed --custom-output-len "
         "--custom-ensure-client-side-data --hf-name --hf-output-len --hf-split --hf-subset "
-        "--sharegpt-output-len --spec-bench-category --spec-bench-output-len --speed-bench-category "
+        "--spec-bench-category --spec-bench-output-len --speed-bench-category "
         "--speed-bench-dataset-subset --speed-bench-output-len --blazedit-max-distance "
-        "--blazedit-min-distance --timed-trace-chunk-hash-size --timed-trace-label-hash-ids "
-        "--timed-trace-label-input-length --timed-trace-label-output-length --timed-trace-label-timestamp "
-        "--timed-trace-sec-multiplier"
+        "--blazedit-min-distance"
     ),
-    "only random tokens are sent: --random-input-len, --random-output-len and --random-prefix-len are the "
-    "lengths": "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    "all prompts share one prefix: --random-prefix-len": (
-        "--prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len "
-        "--prefix-repetition-suffix-len"
-    ),
+    "the name of 2023: --dataset-path FILE": "--dataset",
+    "it is not read: --random-prefix-len, --random-input-len and --random-output-len with --prompt-format "
+    "corpus are the same lengths of real text": "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
     "only text is sent": (
         "--asr-max-audio-len-sec --asr-min-audio-len-sec --random-mm-base-items-per-request "
         "--random-mm-bucket-config --random-mm-limit-mm-per-prompt --random-mm-num-mm-items-range-ratio"
@@ -113,9 +111,8 @@ VLLM = OtherClient(
 VALUED = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--log-config-file", *ONLY})
 # Whole families, whose flags change from version to version.
 _FAMILIES = {
-    "--sonnet-": _NO_DATA, "--sharegpt-": _NO_DATA, "--custom-": _NO_DATA, "--hf-": _NO_DATA,
-    "--burstgpt-": _NO_DATA, "--spec-bench-": _NO_DATA, "--speed-bench-": _NO_DATA, "--blazedit-": _NO_DATA,
-    "--timed-trace-": _NO_DATA, "--bfcl-": _NO_DATA, "--prefix-repetition-": _NO_DATA,
+    "--sonnet-": _NO_DATA, "--hf-": _NO_DATA, "--burstgpt-": _NO_DATA, "--spec-bench-": _NO_DATA,
+    "--speed-bench-": _NO_DATA, "--blazedit-": _NO_DATA, "--bfcl-": _NO_DATA,
     "--random-mm-": "only text is sent", "--asr-": "only text is sent", "--ramp-up-": _RAMP,
 }  # fmt: skip
 

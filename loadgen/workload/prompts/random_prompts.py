@@ -2,44 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
 from loadgen.errors import UsageError
 from loadgen.protocol.openai import Chat
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
+from loadgen.workload.prompts import lengths
 from loadgen.workload.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
 from loadgen.workload.prompts.vllm_random import text_prompts
-from loadgen.workload.requests import Requests
 from loadgen.workload.vocabulary import find_tokenizer, find_vocabulary
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The random requests of a profile; raises UsageError where profile and server do not fit."""
-    profile, subject = inputs.profile, inputs.subject
+    shape, notes = _shape(inputs)
+    form = _format(inputs)
+    made = _FORMS[form](form, shape, inputs)
+    unknown = {} if _counted(shape, inputs.profile) else {"reusable_tokens": None}
+    return replace(made, facts=made.facts.model_copy(update=unknown), notes=(*notes, *made.notes))
+
+
+def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
+    """How many prompts there are and how long, and notes on lengths that are not as they were asked for."""
+    profile = inputs.profile
+    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
+    dists: list[lengths.LengthDistribution | None] = []
+    notes = []
+    for flag, text, usual, ratio in (
+        ("--input-dist", profile.input_dist, profile.input_len, ratios[0]),
+        ("--output-dist", profile.output_dist, profile.output_len, ratios[1]),
+    ):
+        if text and ratio:
+            raise UsageError(
+                f"{flag} and --random-range-ratio {profile.range_ratio} both vary the lengths: "
+                "pass one of them"
+            )
+        dists.append(made := lengths.parse(text, flag, usual) if text else None)
+        if made is not None and (remark := made.remark()):
+            notes.append(f"{flag} {text}: {remark}")
+    if profile.prefix_groups > 1 and not profile.prefix_len:
+        raise UsageError("--prefix-groups needs prefixes: pass --random-prefix-len N")
     count = profile.most_prompts if inputs.most is None else inputs.most
-    ratios = parse_range_ratio(profile.range_ratio)
-    shape = PromptShape(count, profile.input_len, profile.output_len, *ratios, profile.prefix_len)
-    form = _format(profile, subject, isinstance(inputs.dialect, Chat))
-    if form == "ids":
-        vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
-        ids = TokenIds(shape, vocabulary, inputs.stream)
-        return SourcedRequests(ids, DataFacts(sent=count), ids_source=vocabulary.source)
-    tokenizer = model_tokenizer(profile, subject)
-    texts = _texts(form, shape, inputs, tokenizer)
-    return SourcedRequests(texts, DataFacts(sent=count), tokenizer=tokenizer)
+    shape = PromptShape(
+        count, profile.input_len, profile.output_len, *ratios, profile.prefix_len, profile.compat
+    )
+    groups = {"prefix_groups": profile.prefix_groups, "prefix_zipf": profile.prefix_zipf}
+    return replace(shape, input_dist=dists[0], output_dist=dists[1], **groups), notes
 
 
-def _format(profile: Profile, subject: ModelTarget, chat: bool) -> str:
-    """The form of the prompts: ids where the API takes them, unless the profile names one.
+def _takes_ids(inputs: PlanInputs) -> bool:
+    return inputs.subject.engine.takes_ids and not isinstance(inputs.dialect, Chat)
+
+
+def _format(inputs: PlanInputs) -> str:
+    """The form of the prompts: ids where the API takes them, unless the profile names one or a text.
 
     Raises UsageError where the API does not take it.
     """
-    takes_ids = subject.engine.takes_ids and not chat
-    wanted = profile.prompt_format
+    wanted, text = inputs.profile.prompt_format, inputs.profile.prompt_corpus
+    if text and wanted not in ("auto", "corpus"):
+        raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
+    takes_ids = _takes_ids(inputs)
     if wanted == "ids" and not takes_ids:
-        who = "the chat API" if chat else subject.engine.name
+        who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
         raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
-    return ("ids" if takes_ids else "text-vllm") if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    if text:
+        return "corpus"
+    return "ids" if takes_ids else "text-vllm"
 
 
 def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
@@ -61,8 +96,61 @@ def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
     )
 
 
-def _texts(form: str, shape: PromptShape, inputs: PlanInputs, tokenizer: str) -> Requests:
-    """Texts as other clients make them."""
-    if inputs.profile.num_prompts is None and shape.num_prompts == inputs.profile.most_prompts:
+def _ids(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Random token ids, each prompt drawn when it is due."""
+    subject = inputs.subject
+    vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    made = TokenIds(shape, vocabulary, inputs.stream)
+    facts = DataFacts(sent=shape.num_prompts, reusable_tokens=made.reusable_tokens)
+    return SourcedRequests(made, facts, ids_source=vocabulary.source)
+
+
+def _texts(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Texts as other clients make them, all beforehand."""
+    tokenizer = model_tokenizer(inputs.profile, inputs.subject)
+    check_count(form, shape, inputs.profile)
+    texts = text_prompts(form, shape, tokenizer, inputs.shared_seed)
+    reusable = shape.prefix_len * max(0, shape.num_prompts - 1)
+    facts = DataFacts(sent=shape.num_prompts, reusable_tokens=reusable)
+    return SourcedRequests(texts, facts, tokenizer=tokenizer)
+
+
+def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Real text: its ids where the API takes them."""
+    from loadgen.workload.prompts import corpus
+
+    profile, subject = inputs.profile, inputs.subject
+    text = corpus.load(profile.prompt_corpus)
+    tokenizer = model_tokenizer(profile, subject)
+    tokens, encoder = corpus.encoded(text, tokenizer)
+    cut = corpus.CorpusIds(shape, text, tokens, inputs.stream)
+    facts = DataFacts(
+        file=text.file,
+        file_digest=text.digest if text.file else "",
+        sent=shape.num_prompts,
+        text=text.name,
+        reusable_tokens=cut.reusable_tokens,
+    )
+    if _takes_ids(inputs):
+        return SourcedRequests(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
+    check_count(form, shape, profile)
+    return SourcedRequests(corpus.CorpusTexts(cut, tokens, encoder), facts, tokenizer=tokenizer)
+
+
+def _counted(shape: PromptShape, profile: Profile) -> bool:
+    """Whether it is known how many prompts will be sent; else there are as many as time may allow."""
+    return profile.num_prompts is not None or shape.num_prompts < profile.most_prompts
+
+
+def check_count(form: str, shape: PromptShape, profile: Profile) -> None:
+    """Raises UsageError where the number of texts, which are made beforehand, is not known."""
+    if not _counted(shape, profile):
         raise UsageError(f"--duration with {form} needs --num-prompts: texts are all built beforehand")
-    return text_prompts(form, shape, tokenizer, inputs.shared_seed)
+
+
+_FORMS: dict[str, Callable[[str, PromptShape, PlanInputs], SourcedRequests]] = {
+    "ids": _ids,
+    "text-vllm": _texts,
+    "text-vllm-0.9": _texts,
+    "corpus": _corpus,
+}

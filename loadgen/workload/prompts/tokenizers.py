@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from loadgen.errors import UsageError
 
@@ -25,7 +25,22 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
-def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
+class FullTokenizer(Tokenizer, Protocol):
+    """What texts of a file and traces need of it too."""
+
+    def __call__(self, texts: list[str]) -> Mapping[str, list[list[int]]]: ...
+    def get_vocab(self) -> dict[str, int]: ...
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool, **more: Any
+    ) -> str: ...
+
+
+def counted(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
+    """How many tokens each text is, those counted that the tokenizer adds to it."""
+    return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
+
+
+def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
     """The tokenizer `name` (a directory or a hub's name), loaded by transformers; raises UsageError."""
     if name is None:
         raise UsageError(
@@ -48,7 +63,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> Tokenizer:
         raise UsageError(f"--tokenizer {name}: there is no such directory")
     with ExitStack() as errors:
         errors.push(partial(_refuse, name))
-        return cast(Tokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
+        return cast(FullTokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
 
 
 def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:

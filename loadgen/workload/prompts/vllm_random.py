@@ -6,13 +6,14 @@ dictionary-like, and for one seed always the same, so a second run may meet the 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
-from loadgen.workload.prompts.random_ids import PromptShape, uniform_lens
+from loadgen.workload.prompts.random_ids import PromptShape, drawn_lens, length_bounds
 from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
 from loadgen.workload.requests import PromptRequests
 
@@ -43,19 +44,26 @@ def text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompt
     if seed < 0:
         raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
     rng = np.random.default_rng(seed)
-    n, length = shape.num_prompts, _inner_len(shape, tokenizer)
-    inner_lens = uniform_lens(rng, n, length, shape.range_ratio_input, least=0)
-    output_lens = uniform_lens(rng, n, shape.output_len, shape.range_ratio_output)
+    n, added = shape.num_prompts, tokenizer.num_special_tokens_to_add()
+    if shape.input_dist is None:
+        _inner_len(shape, tokenizer)
+    inner_lens, output_lens = drawn_lens(shape, rng, added, least=0)
     offsets = rng.integers(0, tokenizer.vocab_size, n)
     allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
     prefix: list[int] = []
+
+    def drawn(count: int) -> list[int]:
+        # Any id at all, special ones in the base vocabulary too: vLLM does not leave them out here.
+        ids: list[int] = rng.integers(0, tokenizer.vocab_size, count).tolist()
+        return ids
+
     if shape.prefix_len:
-        drawn = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
-        _, prefix = _fit(tokenizer, drawn, shape.prefix_len, rng)
+        first = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
+        _, prefix = fitted(tokenizer, first, shape.prefix_len, drawn)
     texts, counts = [], []
     for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
         inner = allowed[(offset + i + np.arange(inner_len)) % len(allowed)].tolist()
-        text, ids = _fit(tokenizer, prefix + inner, shape.prefix_len + inner_len, rng)
+        text, ids = fitted(tokenizer, prefix + inner, shape.prefix_len + inner_len, drawn)
         texts.append(text)
         counts.append(len(ids))
     return TextPrompts("text-vllm", texts, np.array(counts, np.int64), output_lens)
@@ -71,10 +79,13 @@ def text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPr
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does")
     state = np.random.RandomState(seed)
+    shape = _of_its_time(shape)
     n, vocab_size, length = shape.num_prompts, tokenizer.vocab_size, _inner_len(shape, tokenizer)
     prefix = state.randint(0, vocab_size, shape.prefix_len).tolist()
-    inner_lens = _lens_0_9(state, n, length, shape.range_ratio_input, least=0)
-    output_lens = _lens_0_9(state, n, shape.output_len, shape.range_ratio_output, least=1)
+    low, high = length_bounds(length, shape.range_ratio_input, shape.compat, least=0)
+    inner_lens = state.randint(low, high + 1, n, np.int64)
+    low, high = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
+    output_lens = state.randint(low, high + 1, n, np.int64)
     offsets = state.randint(0, vocab_size, n)
     texts, counts = [], []
     for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
@@ -86,24 +97,32 @@ def text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPr
     return TextPrompts("text-vllm-0.9", texts, np.array(counts, np.int64), output_lens)
 
 
-_FORMATS = {"text-vllm": text_vllm, "text-vllm-0.9": text_vllm_0_9}
+FORMATS = {"text-vllm": text_vllm, "text-vllm-0.9": text_vllm_0_9}
 
 
 def text_prompts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> TextPrompts:
     """All texts of `prompt_format`, made at once: filling one draws from the generator of the next.
 
-    Raises UsageError without a tokenizer, or one that cannot be loaded.
+    Raises UsageError without a tokenizer, or one that cannot be loaded, and of what that client has not.
     """
-    return _FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
+    if shape.prefix_groups > 1:
+        raise UsageError(
+            f"--prefix-groups: {prompt_format} has one prefix: use --prompt-format corpus or ids"
+        )
+    if prompt_format == "text-vllm-0.9" and (shape.input_dist or shape.output_dist):
+        raise UsageError(
+            "--input-dist and --output-dist: vLLM 0.9 has neither: use --prompt-format text-vllm"
+        )
+    return FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
 
 
-def _fit(
-    tokenizer: Tokenizer, ids: list[int], length: int, rng: np.random.Generator
+def fitted(
+    tokenizer: Tokenizer, ids: list[int], length: int, drawn: Callable[[int], list[int]]
 ) -> tuple[str, list[int]]:
     """A text that encodes to `length` tokens, and that encoding, starting from the text of `ids`.
 
-    What is too long is cut, what is too short gets random ids, and the result is decoded again; after
-    ten rounds it is what it is.
+    What is too long is cut, what is too short gets random ids (`drawn(n)`), and the result is decoded
+    again; after ten rounds it is what it is.
     """
     for rounds_left in range(_MAX_ROUNDS, -1, -1):
         text = tokenizer.decode(ids)
@@ -111,23 +130,21 @@ def _fit(
         if len(ids) == length or rounds_left == 0:
             break
         if len(ids) < length:
-            # Any id at all, special ones in the base vocabulary too: vLLM does not leave them out here.
-            ids = ids + rng.integers(0, tokenizer.vocab_size, length - len(ids)).tolist()
+            ids = ids + drawn(length - len(ids))
         ids = ids[:length]
     return text, ids
 
 
-def _lens_0_9(state: np.random.RandomState, n: int, length: int, ratio: float, least: int) -> Int64:
-    """Uniform integers with both bounds rounded down, as that version had them."""
-    low, high = max(int(length * (1 - ratio)), least), max(int(length * (1 + ratio)), least)
-    return state.randint(low, high + 1, n, np.int64)
+def _of_its_time(shape: PromptShape) -> PromptShape:
+    """The shape with vLLM's meaning of a range ratio as it was then: both bounds rounded down."""
+    return replace(shape, compat="vllm-0.9") if shape.compat == "vllm" else shape
 
 
 def _inner_len(shape: PromptShape, tokenizer: Tokenizer) -> int:
     """Tokens of a prompt without prefix and what the tokenizer adds; UsageError where none may be left."""
     added = tokenizer.num_special_tokens_to_add()
     length = max(0, shape.input_len - added)
-    if shape.prefix_len + math.floor(length * (1 - shape.range_ratio_input)) < 1:
+    if shape.prefix_len + length_bounds(length, shape.range_ratio_input, shape.compat, least=0)[0] < 1:
         raise UsageError(
             f"--random-input-len {shape.input_len}: no prompt is left after the "
             f"{added} tokens that the tokenizer adds to each: give more"

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
+from loadgen.workload.profile import build
+from loadgen.workload.prompts.random_ids import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
 from loadgen.workload.requests import PromptRequests
 from loadgen.workload.streams import RandomStream, arrival_rng
 from loadgen.workload.vocabulary import Vocabulary, default_vocabulary
@@ -41,27 +42,34 @@ def test_range_ratio_reads_what_vllm_takes(text: str, expected: tuple[float, flo
     assert parse_range_ratio(text) == expected
 
 
+@pytest.mark.parametrize("compat", RANGE_RULES)
 @pytest.mark.parametrize(
     "text",
     [
-        "1",
-        "1.0",
+        "1.001",
         "-0.1",
         "nan",
         "inf",
         "",
         "half",
         '{"input": 0.1}',
-        '{"input": 0.1, "output": 1}',
+        '{"input": 0.1, "output": 1.5}',
         '{"input": 0.1, "output": "x"}',
         '{"input": 0.1, "output": 0.1, "prefix": 0}',
         "[0.1, 0.2]",
         "{",
     ],
 )
-def test_other_range_ratios_are_refused(text: str) -> None:
+def test_other_range_ratios_are_refused(text: str, compat: str) -> None:
+    with pytest.raises(UsageError, match=r"^--random-range-ratio .*--compat"):
+        parse_range_ratio(text, compat)
+
+
+@pytest.mark.parametrize("compat", ["vllm", "vllm-0.9"])
+@pytest.mark.parametrize("text", ["1", "1.0", '{"input": 0.1, "output": 1}'])
+def test_a_ratio_of_one_is_refused_where_it_would_mean_no_prompt(text: str, compat: str) -> None:
     with pytest.raises(UsageError, match=r"^--random-range-ratio "):
-        parse_range_ratio(text)
+        parse_range_ratio(text, compat)
 
 
 def test_every_prompt_has_its_exact_length_and_allowed_ids() -> None:
@@ -92,6 +100,47 @@ def test_lengths_cover_the_range_of_vllm(length: int, ratio: float, low: int, hi
     for lens in (prompts.input_lens, prompts.output_lens):
         assert lens.dtype == np.int64
         assert (int(lens.min()), int(lens.max())) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("compat", "length", "ratio", "low", "high"),
+    [
+        ("vllm", 100, 0.1, 90, 111),
+        ("vllm-0.9", 100, 0.1, 90, 110),
+        ("vllm-0.9", 10, 0.33, 6, 13),
+        ("vllm-0.9", 1, 0.9, 1, 1),
+        ("sglang", 100, 0.25, 25, 100),
+        ("sglang", 10, 0.33, 3, 10),
+        ("sglang", 10, 0.0, 1, 10),
+        ("sglang", 10, 1.0, 10, 10),
+        ("inferencex", 1024, 0.8, 819, 1024),
+        ("inferencex", 10, 0.05, 1, 10),
+        ("inferencex", 10, 1.0, 10, 10),
+    ],
+)
+def test_a_range_ratio_means_what_it_means_to_the_named_client(
+    compat: str, length: int, ratio: float, low: int, high: int
+) -> None:
+    assert parse_range_ratio(str(ratio), compat) == (ratio, ratio)
+    prompts = token_ids(PromptShape(20_000, length, length, ratio, ratio, compat=compat))
+    for lens in (prompts.input_lens, prompts.output_lens):
+        assert (int(lens.min()), int(lens.max())) == (low, high)
+
+
+def test_a_thousand_by_a_thousand_of_inferencex_is_nine_tenths_of_it() -> None:
+    prompts = token_ids(PromptShape(20_000, 1024, 1024, 0.8, 0.8, compat="inferencex"))
+    assert float(prompts.input_lens.mean()) == pytest.approx(0.9 * 1024, rel=0.002)
+
+
+def test_without_a_ratio_inferencex_has_fixed_lengths() -> None:
+    assert build({"compat": "inferencex"}).range_ratio == "1.0"
+    assert build({"compat": "inferencex", "range_ratio": "0.8"}).range_ratio == "0.8"
+    assert build({"compat": "sglang"}).range_ratio == "0.0"
+
+
+def test_a_ratio_of_one_names_the_client_that_has_it() -> None:
+    with pytest.raises(UsageError, match="--compat sglang or --compat inferencex"):
+        parse_range_ratio("1.0")
 
 
 def test_input_and_output_ranges_are_apart() -> None:

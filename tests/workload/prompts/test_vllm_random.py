@@ -114,6 +114,26 @@ def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
     assert [int(prompts.prompt(i).split()[0]) - i for i in range(5)] == offsets.tolist()
 
 
+@pytest.mark.parametrize(
+    ("prompts", "compat", "low", "high"),
+    [
+        (text_vllm, "vllm", 8, 18),
+        (text_vllm, "vllm-0.9", 8, 17),
+        (text_vllm, "sglang", 4, 13),
+        (text_vllm, "inferencex", 4, 13),
+        (text_vllm_0_9, "vllm", 8, 17),  # that version's
+        (text_vllm_0_9, "vllm-0.9", 8, 17),
+        (text_vllm_0_9, "sglang", 4, 13),
+    ],
+)
+def test_texts_have_the_lengths_of_the_range_rule(
+    prompts: Callable[..., TextPrompts], compat: str, low: int, high: int
+) -> None:
+    made = prompts(PromptShape(2000, 13, 13, 0.31, 0.31, compat=compat), Letters(), 0)
+    for lens in (made.input_lens, made.output_lens):
+        assert (int(lens.min()), int(lens.max())) == (low, high)
+
+
 def test_ids_wrap_around_at_the_end_of_the_base_vocabulary() -> None:
     offset = int(np.random.RandomState(0).randint(0, 151643, 1)[0])
     text = text_vllm_0_9(PromptShape(1, 151644 - offset, 1), Letters(), 0).prompt(0)

@@ -1,0 +1,30 @@
+"""Listed texts: prompts that all exist before the run, of which several requests may send one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.workload.requests import PromptRequests, fingerprint
+
+
+class ListedTexts(PromptRequests):
+    """Request i sends text `which[i]`, a place in `texts`; the columns are int64[requests], in tokens."""
+
+    format = "text"
+
+    def __init__(self, texts: list[str], which: Int64, input_lens: Int64, output_lens: Int64) -> None:
+        self.texts = texts
+        self.which = which
+        self.input_lens = input_lens
+        self.output_lens = output_lens
+
+    def prompt(self, i: int) -> str:
+        """The text of request i."""
+        return self.texts[int(self.which[i])]
+
+    def digest(self) -> str:
+        """A fingerprint of every text, of who sends which, and of all lengths."""
+        texts = (text.encode("utf-8", "surrogatepass") for text in self.texts)
+        ends = np.cumsum([len(text) for text in self.texts], dtype=np.int64)
+        return fingerprint(self.format, (self.which, self.input_lens, self.output_lens, ends), texts)

@@ -1,0 +1,63 @@
+"""Blocks: the content of a trace's hashed blocks, a function of each hash and a seed alone.
+
+A block with the hash `id` is the first tokens of the generator SplitMix64 (Steele, Lea, Flood 2014) that
+starts at the state `mix(id + mix(seed + G))`, in arithmetic modulo 2⁶⁴, with G = 0x9E3779B97F4A7C15 and
+SplitMix64's finaliser `mix`. Token j of it is `allowed[(x >> 32) × len(allowed) >> 32]` of the generator's
+output x = mix(state + (j + 1) × G). So equal hashes are equal tokens and a shared list of leading hashes is
+a shared prefix, in every process and on every machine, and a block that is cut is the begin of the whole.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrays import Int64
+
+_UInt64 = NDArray[np.uint64]
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+_WORD = 2**64
+
+
+def block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
+    """The tokens of the blocks with these hashes, one after the other: int64[len(ids) × block].
+
+    `seed` counts modulo 2⁶⁴; `allowed` are the token ids to choose from, fewer than 2³² of them.
+    """
+    start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
+    states = _mixed(ids.astype(np.int64).view(np.uint64) + _mixed(start))
+    steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    outputs = _mixed((states[:, None] + steps).ravel())
+    places = (outputs >> np.uint64(32)) * np.uint64(len(allowed)) >> np.uint64(32)
+    content: Int64 = allowed[places]
+    return content
+
+
+class BlockContent(msgspec.Struct, frozen=True):
+    """What the prompts of a trace hold: of hashed blocks, and of tokens that no hash covers."""
+
+    block: int  # tokens that a hash stands for
+    seed: int  # of the hashed blocks
+    own_seed: int  # of what a request shares with no other
+    allowed: Int64  # token ids
+
+    def prompt(self, ids: Int64, length: int, row: int) -> Int64:
+        """The prompt of a row of the trace, int64[length]: its blocks, cut.
+
+        What its hashes do not cover is content of this row alone, as if a last block had the row's number
+        for a hash under `own_seed`.
+        """
+        used = ids[: -(-length // self.block)]
+        tokens = block_ids(used, self.seed, self.block, self.allowed)[:length]
+        if len(tokens) == length:
+            return tokens
+        own = block_ids(np.array([row]), self.own_seed, length - len(tokens), self.allowed)
+        return np.concatenate([tokens, own])
+
+
+def _mixed(words: _UInt64) -> _UInt64:
+    """SplitMix64's finaliser of each word, a bijection."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return words ^ (words >> np.uint64(31))
