@@ -83,6 +83,10 @@ class OpenedFile:
         except OSError as error:
             raise self.refusal(f"{error.strerror}") from None
 
+    def first_character(self) -> bytes:
+        """The first byte that is no blank, of the first few KiB; b"" where all are."""
+        return self.read(self.begin, 4096).lstrip()[:1]
+
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """Its bytes after a byte order mark, a few MiB at a time, and where each piece begins."""
         at = self.begin
