@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 
-def jsonl(directory: Path, rows: Iterable[dict[str, Any] | bytes], name: str = "data.jsonl") -> str:
+def jsonl(directory: Path, rows: Iterable[Mapping[str, Any] | bytes], name: str = "data.jsonl") -> str:
     """The path of a file of these rows, those in bytes as they are."""
     raw = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
     (directory / name).write_bytes(b"\n".join(raw) + b"\n")

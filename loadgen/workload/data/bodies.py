@@ -146,10 +146,11 @@ def _fits(lines: Lines, kind: str, dialect: Dialect) -> None:
             f"holds {kind}, and requests go to {dialect.path}: use --backend openai-chat"
         )
     if kind == kinds.COMPLETIONS and not isinstance(dialect, Completions):
-        raise _other_api(lines, kind, dialect, "openai")
+        raise other_api(lines, kind, dialect, "openai")
 
 
-def _other_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
+def other_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
+    """The error of rows that the API of the run does not take."""
     return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
 
 

@@ -18,7 +18,7 @@ _READERS = {
     kinds.PROMPTS: "loadgen.workload.data.file_prompts",
     kinds.CHAT: "loadgen.workload.data.bodies",
     kinds.COMPLETIONS: "loadgen.workload.data.bodies",
-    kinds.CONVERSATIONS: "loadgen.workload.data.conversations",
+    kinds.CONVERSATIONS: "loadgen.workload.data.recorded_turns",
 }
 
 

@@ -69,7 +69,7 @@ def test_a_body_is_sent_as_it_stands(tmp_path: Path, row: bytes, keys: dict[str,
 
 
 def test_lengths_are_those_of_the_bodies(tmp_path: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": [1, 2, 3], "max_tokens": 5},
         {"prompt": "a", "model": "m"},
         {"prompt": "a", "max_tokens": None},
