@@ -206,23 +206,17 @@ class Session(msgspec.Struct, frozen=True):
         traces = self.options.launching.trace_directory
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
         during, rules = sampled(observer, sensing), self.options.stop_rules()
-        cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        title = f"{self._simulated}{cell}{made.profile.name or 'bench'}"
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer)
+            watch = Watch(display, self._title(made), during, journal, rules, self.interrupts, tokenizer)
             outcome = measure(made, options, watch)
-            with (
-                signals.deferred(self.interrupts) as came,
-                importing(),
-            ):  # pydantic's builder wraps what is raised
+            # Raised inside pydantic's builder, a signal would become an error of its own.
+            with signals.later(self.interrupts), importing():
                 from loadgen.results.run_directory import Result
                 from loadgen.session import followup
-            if came:
-                signals.stop(came[0])
             facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
             journal.facts(facts.dumped())
             journal.finish()
@@ -252,6 +246,11 @@ class Session(msgspec.Struct, frozen=True):
         )
         facts = self._masked(followup.followed_up(facts, steps))
         return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
+
+    def _title(self, made: Plan) -> str:
+        """Of the display while a plan is measured."""
+        cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
+        return f"{self._simulated}{cell}{made.profile.name or 'bench'}"
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""

@@ -118,3 +118,12 @@ def deferred(interrupts: Interrupts) -> Iterator[list[int]]:
 
     with interrupts.caught(react):
         yield came
+
+
+@contextmanager
+def later(interrupts: Interrupts) -> Iterator[None]:
+    """Stop after what must be whole, where a signal came meanwhile."""
+    with deferred(interrupts) as came:
+        yield
+    if came:
+        stop(came[0])

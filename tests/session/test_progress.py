@@ -15,7 +15,7 @@ import rich.live
 from loadgen import clock
 from loadgen.metrics.record import Record
 from loadgen.session import progress as live
-from loadgen.session.progress import Display, Lines, Progress, ProgressBar, Wait
+from loadgen.session.progress import Display, LineDisplay, Progress, ProgressBar, Wait
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters
 
@@ -77,7 +77,7 @@ def test_time_left_is_short(seconds: float, text: str) -> None:
 
 def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
     stream = io.StringIO()
-    lines, shown = Lines(stream), progress(now)
+    lines, shown = LineDisplay(stream), progress(now)
     for _ in range(41):
         lines.show(shown)
         now.at_ns += SECOND // 2
@@ -90,7 +90,7 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
     assert type(live.display(quiet=True)) is Display
-    assert isinstance(live.display(quiet=False), Lines)
+    assert isinstance(live.display(quiet=False), LineDisplay)
     silent = live.display(quiet=True)
     silent.show(progress(now))
     silent.close()
@@ -157,8 +157,8 @@ def test_a_wait_says_for_what_and_how_long(
     assert (wait.line(), wait.share) == (line, None)
 
 
-class Hasty(Lines):
-    """Lines that wait for no second."""
+class Hasty(LineDisplay):
+    """LineDisplay that wait for no second."""
 
     first_s, every_s = 0.0, 0.001
 
@@ -179,7 +179,7 @@ def test_a_log_has_a_line_now_and_then_while_something_is_waited_for() -> None:
 @pytest.mark.parametrize("forks", [False, True])
 def test_a_moment_leaves_no_line_and_no_thread(forks: bool) -> None:
     stream = io.StringIO()
-    with pytest.raises(KeyError), Lines(stream).waiting("a moment", forks=forks):
+    with pytest.raises(KeyError), LineDisplay(stream).waiting("a moment", forks=forks):
         raise KeyError
     assert stream.getvalue() == ""
     assert [thread.name for thread in threading.enumerate() if thread.name == "waiting"] == []
@@ -195,7 +195,7 @@ def test_no_thread_runs_where_something_forks() -> None:
 
 def test_a_line_of_a_log_has_80_columns_at_most(now: Clock) -> None:
     stream = io.StringIO()
-    Lines(stream).show_wait(Wait("waiting for it: " + "not ready yet, " * 9, 600.0, now()))
+    LineDisplay(stream).show_wait(Wait("waiting for it: " + "not ready yet, " * 9, 600.0, now()))
     lines = stream.getvalue().splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 80
@@ -211,10 +211,10 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "term", "kind"),
     [
-        (io.StringIO, "xterm", Lines),
+        (io.StringIO, "xterm", LineDisplay),
         (Terminal, "xterm", ProgressBar),
-        (Terminal, "dumb", Lines),
-        (Terminal, "unknown", Lines),
+        (Terminal, "dumb", LineDisplay),
+        (Terminal, "unknown", LineDisplay),
     ],
 )
 def test_only_a_terminal_that_can_erase_has_a_bar(

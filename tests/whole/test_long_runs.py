@@ -148,7 +148,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
     monkeypatch.setattr(clock, "now_ns", own.now_ns)
     monkeypatch.setattr(measure, "start", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        watch = Watch(progress.Lines(nowhere), "day", journal=journal)
+        watch = Watch(progress.LineDisplay(nowhere), "day", journal=journal)
         outcome = measure.measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)
     return days[0], outcome
 

@@ -29,7 +29,9 @@ def block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
     states = _mixed(ids.astype(np.int64).view(np.uint64) + _mixed(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     outputs = _mixed((states[:, None] + steps).ravel())
-    return allowed[(outputs >> np.uint64(32)) * np.uint64(len(allowed)) >> np.uint64(32)]
+    places = (outputs >> np.uint64(32)) * np.uint64(len(allowed)) >> np.uint64(32)
+    content: Int64 = allowed[places]
+    return content
 
 
 class BlockContent(msgspec.Struct, frozen=True):
