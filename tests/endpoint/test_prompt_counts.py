@@ -104,7 +104,7 @@ def test_a_real_request_corrects_what_another_path_counts() -> None:
     assert (doubled.per_word, doubled.overhead) == (2, 22)
 
 
-def test_a_count_that_agrees_is_asked_for_once_more_at_the_length_of_the_run() -> None:
+def test_a_count_is_checked_once_at_the_length_of_the_run() -> None:
     asked: list[str] = []
     asyncio.run(checked(WordCounts(words.common(), 11), asynchronous(one_each, asked), 2000))
     assert [one_each(text) for text in asked] == [2000]
