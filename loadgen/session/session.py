@@ -28,15 +28,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import (
-    counting,
-    export_plan,
-    progress,
-    sendable,
-    shown_request,
-    signals,
-    transport_choice,
-)
+from loadgen.session import counting, export_plan, progress, shown_request, signals, transport_choice
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
@@ -46,6 +38,7 @@ from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan
 from loadgen.session.progress import Display
+from loadgen.session.sendable import check_lengths
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -171,9 +164,8 @@ class Session(msgspec.Struct, frozen=True):
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
-            sendable.check(made, self.served.max_model_len, self.served.model)
-        if self.options.export_requests is not None:
-            export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
+            check_lengths(made, self.served.max_model_len)
+        export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(base, workload.name or "bench", started)
