@@ -24,6 +24,8 @@ from loadgen.workload.vocabulary import find_vocabulary
 
 _PIECE = 4096  # rows whose hashes are hashed at once
 _BITS = 2**64
+# Rows of their own, which is no fault of the run: an oversampled file sends the same row twice.
+_EQUAL = "{} requests have the prompt of an earlier one, by the trace's hashes and lengths"
 
 
 class ReplayedRequests(PromptRequests):
@@ -107,13 +109,14 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
     made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
     reuse = prefix_reuse(trace.hashes, made.begins, made.hash_counts, made.input_lens, trace.block)
+    if reuse.repeated:
+        notes.append(_EQUAL.format(reuse.repeated))
     facts = DataFacts(
         kind="trace",
         file=trace.file,
         file_digest=trace.digest,
         rows=trace.file_rows,
         sent=len(picked.places),
-        repeated=reuse.repeated,
         skipped={**trace.skipped, **picked.skipped},
         clipped=picked.clipped,
         reusable_tokens=int(reuse.tokens.sum()),

@@ -279,3 +279,10 @@ def test_a_weka_session_may_fill_a_file_of_many_lines(tmp_path: Path) -> None:
     path = tmp_path / "session.json"
     path.write_text('{\n"requests": [\n{"t": 1, "in": 70, "out": 2, "hash_ids": [3]}]}')
     assert len(prompts(planned(path))[0]) == 70
+
+
+def test_equal_prompts_of_a_trace_are_a_note_and_no_repeated_row(tmp_path: Path) -> None:
+    made = timed(tmp_path, [*rows(0, 1, 2, hash_ids=[1, 2]), *rows(3, hash_ids=[1, 3])])
+    assert "2 requests have the prompt of an earlier one, by the trace's hashes and lengths" in made.notes
+    assert (made.facts.repeated, made.facts.sent) == (0, 4)
+    assert plan.repeated_prompts(made) == 0
