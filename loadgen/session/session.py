@@ -20,7 +20,7 @@ from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import Secrets, command_line, hide
-from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
 from loadgen.metrics.text_tokens import TextTokenizer
@@ -28,7 +28,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import counting, progress, shown_request, signals, transport_choice
+from loadgen.session import counting, export_plan, progress, shown_request, signals, transport_choice
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
@@ -38,6 +38,7 @@ from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan
 from loadgen.session.progress import Display
+from loadgen.session.sendable import check_lengths
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -163,11 +164,8 @@ class Session(msgspec.Struct, frozen=True):
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
-        if 0 < (limit := self.served.max_model_len) < made.longest:
-            raise MeasureError(
-                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
-                "lower --random-input-len or --random-output-len"
-            )
+            check_lengths(made, self.served.max_model_len)
+        export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(base, workload.name or "bench", started)
@@ -370,6 +368,7 @@ class Session(msgspec.Struct, frozen=True):
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
             cache_reset=reset,
+            gpus=self.options.gpus,
         )
 
     def _server_side(self) -> LateFacts:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Chat, Completions, Dialect
 from loadgen.protocol.sglang import Generate
@@ -53,10 +56,11 @@ def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[d
         )
     elif profile.ignore_eos:
         notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
-    if profile.chat_template_kwargs:
-        if not isinstance(dialect, Chat):
-            raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
+    if profile.chat_template_kwargs and isinstance(dialect, Chat):
         more["chat_template_kwargs"] = profile.chat_template_kwargs
+    elif profile.chat_template_kwargs and (profile.dataset_name != "custom" or profile.skip_chat_template):
+        # The prompts of `custom` are rendered here.
+        raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
     fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
     return merged({**fields, **more}, profile.extra_body), notes
 
@@ -64,8 +68,15 @@ def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[d
 def merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with others over them; where both have a table under a name, the tables merged so."""
     tables = {
-        name: {**fields[name], **table}
+        name: {**_table(fields[name]), **table}
         for name, table in over.items()
-        if isinstance(table, dict) and isinstance(fields.get(name), dict)
+        if isinstance(table, dict) and name in fields
     }
     return {**fields, **over, **tables}
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    """A table, of one in JSON its values as bytes; an empty one of anything else."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
+    return untrusted.mapping(value)
