@@ -55,6 +55,7 @@ class Options(msgspec.Struct, frozen=True):
     http2: bool = False
     preset: str | None = None
     print_request: bool = False
+    export_requests: str | None = None
     quiet: bool = False
     observe: bool = True
     launching: Launching = msgspec.field(default_factory=Launching)
@@ -184,7 +185,7 @@ def bench_parser() -> argparse.ArgumentParser:
     )
     _target_flags(parser.add_argument_group("server"))
     add_launch_flags(parser.add_argument_group("a server started for the run"))
-    _workload_flags(parser.add_argument_group("workload"))
+    add_workload_flags(parser.add_argument_group("workload"))
     add_data_flags(parser)
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
@@ -234,7 +235,8 @@ def _target_flags(group: Group) -> None:
         help="simulate a server's timing: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
 
 
-def _workload_flags(group: Group) -> None:
+def add_workload_flags(group: Group) -> None:
+    """The flags of how many requests there are, and when."""
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
     add("--num-prompts", type=int, metavar="N")
@@ -263,6 +265,7 @@ def _request_flags(group: Group) -> None:
     add("--continuous-usage", action="store_true", help="request the token count with every message")
     add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: random)")
     add("--print-request", action="store_true", help="print one request as it would be sent, then exit")
+    add("--export-requests", metavar="FILE", help="write the requests as rows that vLLM's custom reads too")
 
 
 def _run_flags(group: Group) -> None:
