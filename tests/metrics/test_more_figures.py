@@ -111,7 +111,7 @@ def test_one_that_failed_or_never_answered_is_ahead_until_its_end() -> None:
     assert measured(lost, late, never).prefill_behind == 1
 
 
-def test_the_share_of_ttft_in_the_servers_queue_is_of_those_that_report_it() -> None:
+def test_the_share_of_ttft_in_the_queue_is_of_those_that_report_it() -> None:
     run = measured(answer(0, [100, 200], server_queue_ns=25 * MS), answer(1, [300, 400]))
     assert run.prefill_queued == 0.25
     assert measured(PLAIN).prefill_queued is None

@@ -10,7 +10,7 @@ from builders.made_cases import INPUT, REQUESTS, changed, closed, observed, run
 from loadgen.metrics.record import UNKNOWN
 from loadgen.results import report
 from loadgen.results.run_directory import Result
-from loadgen.validity import reconcile, verdict
+from loadgen.validity import reconcile, run_roofline, verdict
 from loadgen.validity.evidence import RunEvidence
 
 BODIES: dict[str, Any] = {"planned_input": UNKNOWN, "planned_output": UNKNOWN}
@@ -42,6 +42,7 @@ def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None
     unknown = REQUESTS // 4
     assert (metrics.unknown_inputs, metrics.planned_inputs) == (unknown, 0)
     assert metrics.total_input_tokens == (REQUESTS - unknown) * INPUT
+    assert run_roofline.figures(case.facts, metrics)[1].input_len == INPUT
     assert metrics.prefill_speed.n == REQUESTS - unknown
     assert [mismatch.figure for mismatch in reconcile.mismatches(observed(), metrics)] == []
     text = " ".join(report.render(Result(case.facts, case.records)).split())
