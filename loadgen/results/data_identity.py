@@ -31,8 +31,8 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
     if data.kind != RANDOM:
         form = data.schedule.format if data.schedule is not None else ""
         yield "data", " ".join(filter(None, (data.kind, form, short_digest(facts))))
-    if data.text:
-        yield "text", data.text
+    if data.text and data.kind == RANDOM:
+        yield "text", short_digest(facts) or data.text  # of one's own file the digest, not the name
     unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
     for name, key in KEYS.items():
         value = getattr(profile, name)

@@ -143,6 +143,13 @@ def test_the_planned_rate_is_the_mean_of_a_trace(data: Any, rate_per_s: float) -
             of_file(made_data.data(repeated=40), repeated_prompts=40), {"identical-prompts"}, id="oversampled"
         ),
         pytest.param(of_file(made_data.data(skipped={"too long": 400})), set(), id="a filtered file"),
+        pytest.param(
+            of_file(made_data.data("trace", repeated=40), repeated_prompts=40), set(), id="a trace's repeats"
+        ),
+        pytest.param(
+            of_file(made_data.data("prefix_repetition"), as_run=EAGLE), {"random-acceptance"},
+            id="drafts of texts of random tokens",
+        ),
     ],
 )  # fmt: skip
 def test_data_is_doubted_only_for_a_reason(case: RunEvidence, codes: set[str]) -> None:
@@ -159,7 +166,7 @@ def test_rows_sent_again_are_named_as_such() -> None:
 def test_rows_left_out_of_a_trace_are_named() -> None:
     data = made_data.trace().model_copy(update={"skipped": {"longer than 2,048 tokens": 100}})
     evidence = found(traced(open_loop(), data))["lengths-cut"]
-    assert evidence == "100 of 640 rows of the trace were left out (longer than 2,048 tokens)"
+    assert evidence == "100 rows of the trace were left out, 320 were sent (longer than 2,048 tokens)"
 
 
 def test_a_prefix_cache_that_is_off_is_the_reason() -> None:
