@@ -29,6 +29,7 @@ loadgen {__version__}: benchmark LLM servers; every figure was true of the serve
 verbs:
   bench      run a workload and print the Serving Benchmark Result
   ladder     speed of one request at growing prompt lengths, as Qwen's tables
+  data       show what a file of prompts, bodies or a trace would send
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
   report     render saved runs as text, HTML, pictures, Markdown or CSV
   campaign   checkpoints × servers × profiles from one file, cells repeated
@@ -87,6 +88,7 @@ def _main_of(module: str) -> Callable[[Sequence[str]], int]:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
     "ladder": _main_of("loadgen.session.ladder"),
+    "data": _main_of("loadgen.session.data_command"),
     "profiles": _profiles,
     "report": _main_of("loadgen.analysis.report.command"),
     "compare": _main_of("loadgen.analysis.comparison.command"),

@@ -20,6 +20,7 @@ from loadgen.campaign.command import campaign_parser
 from loadgen.cli import VERBS, main
 from loadgen.errors import UsageError
 from loadgen.results.request_rows import export_parser
+from loadgen.session.data_command import data_parser
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.launch_options import joined
 from loadgen.session.options import bench_parser
@@ -39,6 +40,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "report": report_parser,
     "compare": compare_parser,
     "campaign": campaign_parser,
+    "data": data_parser,
     "export": export_parser,
 }
 FLAGS = {"profiles": set[str]()}  # verbs without a parser

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.errors import ExitCode, UsageError
 from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
-from loadgen.session import progress, signals, transport_choice
+from loadgen.session import export_plan, progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.options import Options
@@ -42,6 +42,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
     """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
     profiles = _profiles(options)
     check(options)
+    export_plan.check(options.export_requests, len(profiles) * options.repeat)
     asked = settings(options, profiles)
     if options.launching.dry_run:
         from loadgen.session.launched_server import dry_run

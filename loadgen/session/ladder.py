@@ -62,6 +62,7 @@ def _refuse(options: Options) -> None:
         "--input-len": ("input_len" in options.overrides, "the profile's `ladder` has the lengths"),
         "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
+        "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
         "--print-request": (options.print_request, "`loadgen bench` shows one"),
     }
     for flag, (given, what_to_do) in advice.items():

@@ -55,12 +55,14 @@ class Options(msgspec.Struct, frozen=True):
     http2: bool = False
     preset: str | None = None
     print_request: bool = False
+    export_requests: str | None = None
     quiet: bool = False
     observe: bool = True
     launching: Launching = msgspec.field(default_factory=Launching)
     reset_cache: bool = False
     fingerprint: bool = False
     hardware: str | None = None
+    gpus: int = 0  # that the server runs on; 0: not given
     bandwidth: float | None = None  # GB/s
     model_config: str | None = None
     layout: str | None = None  # of the block; a key of block.LAYOUTS
@@ -183,7 +185,7 @@ def bench_parser() -> argparse.ArgumentParser:
     )
     _target_flags(parser.add_argument_group("server"))
     add_launch_flags(parser.add_argument_group("a server started for the run"))
-    _workload_flags(parser.add_argument_group("workload"))
+    add_workload_flags(parser.add_argument_group("workload"))
     add_data_flags(parser)
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
@@ -233,7 +235,8 @@ def _target_flags(group: Group) -> None:
         help="simulate a server's timing: see `loadgen engine --list-presets`, or roofline/MACHINE/MODEL")
 
 
-def _workload_flags(group: Group) -> None:
+def add_workload_flags(group: Group) -> None:
+    """The flags of how many requests there are, and when."""
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
     add("--num-prompts", type=int, metavar="N")
@@ -262,6 +265,7 @@ def _request_flags(group: Group) -> None:
     add("--continuous-usage", action="store_true", help="request the token count with every message")
     add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: random)")
     add("--print-request", action="store_true", help="print one request as it would be sent, then exit")
+    add("--export-requests", metavar="FILE", help="write the requests as rows that vLLM's custom reads too")
 
 
 def _run_flags(group: Group) -> None:
@@ -311,9 +315,12 @@ def _output_flags(group: Group) -> None:
     add = group.add_argument
     add("--layout", metavar="NAME",
         help="of the result block: vllm-0.32 (default), vllm-2025, sglang, sglang-2025")
-    add("--percentile-metrics", metavar="LIST", help="of ttft,tpot,itl,e2el (default ttft,tpot,itl)")
+    add("--percentile-metrics", metavar="LIST",
+        help="of ttft,tpot,itl,e2el,ttfvt,e2el_per_token,prefill_speed,user_tps (default ttft,tpot,itl)")
     add("--metric-percentiles", metavar="LIST", help="default 99")
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
+    add("--gpus", type=whole(1, bounds.MOST_GPUS), metavar="N",
+        help="GPUs that the server runs on, for tok/s per GPU (default: of --hardware, or as detected)")
     add("--warmup", metavar="N|Ss", help="exclude the first N requests or S seconds from the steady state")
     add("--cooldown", metavar="N|Ss", help="exclude the last ones")
     add("--explain", action="store_true", help="print the whole report, with every doubt")

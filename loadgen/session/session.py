@@ -21,7 +21,7 @@ from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
-from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
 from loadgen.metrics.text_tokens import TextTokenizer
@@ -29,7 +29,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import progress, signals, transport_choice
+from loadgen.session import export_plan, progress, sendable, signals, transport_choice
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
@@ -162,11 +162,9 @@ class Session(msgspec.Struct, frozen=True):
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
-        if 0 < (limit := self.served.max_model_len) < made.longest:
-            raise MeasureError(
-                f"the longest request needs {made.longest} tokens but {self.served.model} accepts {limit}: "
-                "lower --random-input-len or --random-output-len"
-            )
+            sendable.check(made, self.served.max_model_len, self.served.model)
+        if self.options.export_requests is not None:
+            export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(base, workload.name or "bench", started)
@@ -369,6 +367,7 @@ class Session(msgspec.Struct, frozen=True):
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
             cache_reset=reset,
+            gpus=self.options.gpus,
         )
 
     def _server_side(self) -> LateFacts:

@@ -53,10 +53,11 @@ def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[d
         )
     elif profile.ignore_eos:
         notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
-    if profile.chat_template_kwargs:
-        if not isinstance(dialect, Chat):
-            raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
+    if profile.chat_template_kwargs and isinstance(dialect, Chat):
         more["chat_template_kwargs"] = profile.chat_template_kwargs
+    elif profile.chat_template_kwargs and (profile.dataset_name != "custom" or profile.skip_chat_template):
+        # The prompts of `custom` are rendered here.
+        raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
     fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
     return merged({**fields, **more}, profile.extra_body), notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,19 @@ def planned(argv: list[str], tokenizer: str | None = str(TOKENIZER), **more: Any
         }
     subject = ModelTarget(UNKNOWN, "any", tokenizer=tokenizer)
     return plan.make(profile.build({**keys, **more}), subject, Seed(seed, chosen=True))
+
+
+def sent(made: Plan) -> list[list[Any]]:
+    """Each request as vllm_loaders.py has it: a digest of its prompt, both lengths, a trace's time."""
+    rows: list[list[Any]] = []
+    for i in range(len(made)):
+        body = made.payload(i)
+        prompt = body["prompt"]
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt, separators=(",", ":"))
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        at_s = None if made.offsets_ns is None or made.facts.schedule is None else made.offsets_ns[i] / 1e9
+        rows.append([digest, int(made.requests.input_lens[i]), body["max_tokens"], at_s])
+    return rows
 
 
 def _values(argv: list[str]) -> list[str | bool]:

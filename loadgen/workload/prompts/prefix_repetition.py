@@ -15,8 +15,7 @@ from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts.listed_texts import ListedTexts
-from loadgen.workload.prompts.random_prompts import model_tokenizer
-from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer, needed_tokenizer
 from loadgen.workload.prompts.vllm_random import fitted
 
 KIND = "prefix_repetition"
@@ -38,7 +37,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         )
     if not 0 <= seed < _SEEDS:
         raise UsageError(f"--seed {seed}: {KIND} takes 0 to {_SEEDS - 1}, as numpy's RandomState does")
-    tokenizer = model_tokenizer(profile, inputs.subject)
+    tokenizer = needed_tokenizer(inputs.subject, f"--dataset-name {KIND} sends text of exact lengths")
     texts, shared = _texts(profile, most, load_tokenizer(tokenizer, KIND), seed)
     sent = len(texts.input_lens)
     facts = DataFacts(

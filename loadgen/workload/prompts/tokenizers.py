@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from loadgen.errors import UsageError
+from loadgen.workload.plan_inputs import ModelTarget
+from loadgen.workload.vocabulary import find_tokenizer
 
 
 class Tokenizer(Protocol):
@@ -64,6 +67,46 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
     with ExitStack() as errors:
         errors.push(partial(_refuse, name))
         return cast(FullTokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
+
+
+def optional_tokenizer(subject: ModelTarget) -> str | None:
+    """The tokenizer that was named, else the model's own where it is on this machine and can be loaded."""
+    if subject.tokenizer is not None:
+        return subject.tokenizer
+    found = find_tokenizer(subject.model_root, subject.model)
+    return None if found is None or importlib.util.find_spec("transformers") is None else str(found)
+
+
+def needed_tokenizer(subject: ModelTarget, what: str) -> str:
+    """The tokenizer that was named, else the model's own; raises UsageError of what needs one."""
+    found = subject.tokenizer or find_tokenizer(subject.model_root, subject.model)
+    if found is None:
+        raise UsageError(
+            f"{what}, which needs a tokenizer, and none of {subject.model} is on this machine: pass "
+            "--tokenizer with a directory or a name of the Hugging Face Hub"
+        )
+    return str(found)
+
+
+def rendered(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
+    """A user's message in the chat template, up to where the answer begins; raises UsageError."""
+    with ExitStack() as errors:
+        errors.push(partial(_refuse_template, name))
+        return tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False, **more
+        )
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def _refuse_template(
+    name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
+) -> None:
+    """Raise a UsageError of what a chat template raised: it is a program of the model's author."""
+    if isinstance(error, Exception):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(
+            f"--tokenizer {name}: its chat template cannot be applied ({why}): pass --skip-chat-template"
+        ) from error
 
 
 def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:

@@ -9,6 +9,8 @@ a shared prefix, in every process and on every machine, and a block that is cut 
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +30,37 @@ def block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
     start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
     states = _mixed(ids.astype(np.int64).view(np.uint64) + _mixed(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    outputs = _mixed((states[:, None] + steps).ravel())
-    places = (outputs >> np.uint64(32)) * np.uint64(len(allowed)) >> np.uint64(32)
-    content: Int64 = allowed[places]
-    return content
+    places = _mixed((states[:, None] + steps).ravel())
+    places >>= np.uint64(32)
+    places *= np.uint64(len(allowed))
+    places >>= np.uint64(32)
+    tokens: Int64 = allowed[places.view(np.int64)]
+    return tokens
+
+
+def scoped(ids: Int64, scope: int) -> Int64:
+    """Hashes that mean the same only within a scope, made different between scopes: as many."""
+    begin = _mixed(np.array([(scope + _GOLDEN) % _WORD], np.uint64))
+    return _mixed(ids.astype(np.int64).view(np.uint64) + begin).view(np.int64)
+
+
+def chained(before: Int64, ids: Int64) -> Int64:
+    """For lists of hashes, a hash of each list that ends in `ids` from those of the lists without them."""
+    return _mixed(before.view(np.uint64) + _mixed(ids.astype(np.int64).view(np.uint64))).view(np.int64)
 
 
 class BlockContent(msgspec.Struct, frozen=True):
     """What the prompts of a trace hold: of hashed blocks, and of tokens that no hash covers."""
 
-    block: int  # tokens that a hash stands for
+    block: int  # tokens that a hash stands for; 0: there are no hashes
     seed: int  # of the hashed blocks
     own_seed: int  # of what a request shares with no other
     allowed: Int64  # token ids
+
+    def digest(self) -> bytes:
+        """A hash of all that the content of blocks follows from."""
+        named = f"{self.block} {self.seed} {self.own_seed} ".encode()
+        return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
 
     def prompt(self, ids: Int64, length: int, row: int) -> Int64:
         """The prompt of a row of the trace, int64[length]: its blocks, cut.
@@ -48,8 +68,8 @@ class BlockContent(msgspec.Struct, frozen=True):
         What its hashes do not cover is content of this row alone, as if a last block had the row's number
         for a hash under `own_seed`.
         """
-        used = ids[: -(-length // self.block)]
-        tokens = block_ids(used, self.seed, self.block, self.allowed)[:length]
+        needed = -(-length // self.block) if self.block else 0
+        tokens = block_ids(ids[:needed], self.seed, self.block, self.allowed)[:length]
         if len(tokens) == length:
             return tokens
         own = block_ids(np.array([row]), self.own_seed, length - len(tokens), self.allowed)
@@ -57,7 +77,10 @@ class BlockContent(msgspec.Struct, frozen=True):
 
 
 def _mixed(words: _UInt64) -> _UInt64:
-    """SplitMix64's finaliser of each word, a bijection."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return words ^ (words >> np.uint64(31))
+    """SplitMix64's finaliser of each word, a bijection; in place, as a prompt has thousands of them."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58_476D_1CE4_E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D0_49BB_1331_11EB)
+    words ^= words >> np.uint64(31)
+    return words

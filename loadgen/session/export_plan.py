@@ -1,0 +1,80 @@
+"""Export: the requests of a plan in a file, so that another client, or a later run, sends the same."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadgen.errors import UsageError
+from loadgen.metrics.files import write_whole
+from loadgen.results.printing import printed
+from loadgen.workload import exported
+from loadgen.workload.exported import BODIES, IDS, Decode
+from loadgen.workload.paths import place
+from loadgen.workload.plan import Plan
+from loadgen.workload.requests import UNKNOWN_LEN
+
+FLAG = "--export-requests"
+
+
+def shown(made: Plan, file: str, tokenizer: str | None, to_errors: bool = False) -> None:
+    """Write a plan's requests to a file, and print what it holds; raises UsageError."""
+    printed("\n".join(export(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
+
+
+def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:
+    """Write a plan's requests to a file, whole or not at all; lines on what it holds and who reads it.
+
+    Token ids are written as text where there is a tokenizer. Raises UsageError where the file cannot be
+    written.
+    """
+    path = place(file)
+    decode = _decode(made, tokenizer)
+    form = exported.form(made, decode)
+    if not path.name or path.is_dir():
+        raise UsageError(f"{FLAG} {file}: is a directory: give the name of a file")
+    try:
+        write_whole(path, lambda out: out.writelines(exported.rows(made, decode)))
+    except OSError as error:
+        raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
+    return [
+        f"requests: {path}, {len(made)} rows of {form}; plan {made.digest()}",
+        *_readers(made, path, form),
+    ]
+
+
+def check(file: str | None, plans: int) -> None:
+    """Raises UsageError where there are several plans for one file."""
+    if file is not None and plans > 1:
+        raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
+
+
+def _decode(made: Plan, tokenizer: str | None) -> Decode | None:
+    """What makes text of a plan's ids; None where there are none, or no tokenizer."""
+    if tokenizer is None or exported.form(made) != IDS:
+        return None
+    from loadgen.workload.prompts.tokenizers import load_tokenizer  # slow, and only ids need it
+
+    return load_tokenizer(tokenizer, "ids").decode
+
+
+def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:
+    """The command lines that send these rows, and what they cannot say."""
+    more = ["--ignore-eos"] if made.profile.ignore_eos else []
+    chat = made.profile.backend == "openai-chat"
+    more += ["--backend", "openai-chat"] if chat else []
+    yield f"sent by: loadgen bench {shlex.join(['--dataset-path', str(path), *more])}"
+    if form == BODIES:
+        yield "vLLM's custom reads no whole bodies"
+    elif form == IDS:
+        yield "vLLM's custom reads no token ids: pass --tokenizer DIR to write them as text"
+    else:
+        own = (made.requests.output_lens[: len(made)] != UNKNOWN_LEN).all()
+        words = ["--dataset-name", "custom", "--dataset-path", str(path), "--num-prompts", str(len(made))]
+        words += ["--custom-output-len", "-1" if own else "N", "--disable-shuffle", "--skip-chat-template"]
+        more += ["--endpoint", "/v1/chat/completions"] if chat else []
+        yield f"or by: vllm bench serve {shlex.join([*words, *more])}"
+    if made.profile.open_loop:
+        yield "when each request is due is not in the file: pass the same --request-rate, or --trace"

@@ -1,0 +1,68 @@
+"""Sendable: whether a server can take the whole of a plan, found out before anything of it is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.errors import MeasureError, UsageError
+from loadgen.workload import sources
+from loadgen.workload.plan import Plan
+
+_CONTEXT = "start the server with a larger --max-model-len"
+# What to type where rows are too long, by the kind of the data.
+_FIXES = {
+    "random": "lower --random-input-len or --random-output-len",
+    "prefix_repetition": "lower --prefix-repetition-prefix-len, -suffix-len or -output-len",
+    "trace": "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or {context}",
+    "timed_trace": "pass --trace FILE --trace-max-input-len N, which leaves them out, or {context}",
+}
+_ROWS = "lower --output-len, leave those rows out of the file, or {context}"
+
+
+def check(made: Plan, limit: int, model: str) -> None:
+    """Raises where a request cannot be answered as planned: MeasureError where it is too long for the model.
+
+    `limit` is in tokens, prompt and answer together; 0: not known.
+    """
+    _check_least(made)
+    if not 0 < limit < made.longest:
+        return
+    totals = _known(made.requests.input_lens, made) + _known(made.requests.output_lens, made)
+    longest, count = int(totals.argmax()), int((totals > limit).sum())
+    fix = _FIXES.get(made.facts.kind, _ROWS).format(context=_CONTEXT)
+    if made.facts.kind == sources.RANDOM:
+        raise MeasureError(
+            f"the longest request needs {totals[longest]} tokens but {model} accepts {limit}: {fix}"
+        )
+    are = "1 request needs" if count == 1 else f"{count:,} requests need"
+    raise MeasureError(
+        f"{are} more tokens than the {limit} that {model} accepts, the longest {totals[longest]} "
+        f"({_where(made, longest)}): {fix}"
+    )
+
+
+def _check_least(made: Plan) -> None:
+    """Raises UsageError of a --min-tokens that is more than a request asks for at most."""
+    least = made.profile.min_tokens
+    asked = made.requests.output_lens[: len(made)]
+    too_few = np.flatnonzero((asked > 0) & (asked < (least or 0)))
+    if len(too_few):
+        first = int(too_few[0])
+        raise UsageError(
+            f"--min-tokens {least} is more than the {asked[first]} tokens that a request asks for "
+            f"({_where(made, first)}): lower it, or have every answer as long by --output-len"
+        )
+
+
+def _known(lens: Int64, made: Plan) -> Int64:
+    """The lengths of the requests that are planned, 0 where only the server counts."""
+    return np.maximum(lens[: len(made)], 0)
+
+
+def _where(made: Plan, i: int) -> str:
+    """A request by its row in the file, counted from 1, or by its place in the plan."""
+    rows = getattr(made.requests, "rows", None)
+    if rows is None or not made.facts.file:
+        return f"request {i}"
+    return f"{made.facts.file} row {int(rows[i])}"

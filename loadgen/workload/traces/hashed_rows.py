@@ -1,0 +1,71 @@
+"""Hashed rows: traces in JSONL with times, lengths and the hashes of each prompt's blocks."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.workload import bounds
+from loadgen.workload.data.lines import Lines
+from loadgen.workload.traces.trace_rows import HashLists, TraceRows, elapsed_ns
+
+Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
+
+
+class HashedRow(msgspec.Struct, gc=False):
+    """A row of Mooncake's, Bailian's and vLLM's timed traces; its time's unit is the format's."""
+
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Length
+    output_length: Length
+    hash_ids: list[int] | None = None
+
+
+def read(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
+    """The rows of a file in a format with this name, unit of time and block size; raises UsageError."""
+    times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
+    for i, row in enumerate(lines.decoded(HashedRow)):
+        times.append(row.timestamp)
+        input_lens.append(row.input_length)
+        output_lens.append(row.output_length)
+        try:
+            lists.add(row.hash_ids or ())
+        except OverflowError:
+            raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
+    hashes, starts = lists.arrays()
+    prompt_lens = np.frombuffer(input_lens, np.int64)
+    other = _other_block(prompt_lens, np.diff(starts), block)
+    if other:
+        raise lines.file.refusal(
+            f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
+            "give the --trace-format that it is in"
+        )
+    return TraceRows(
+        elapsed_ns(np.frombuffer(times, np.float64), unit_ns, lines.refusal),
+        prompt_lens,
+        np.frombuffer(output_lens, np.int64),
+        np.array([lines.number(i) for i in range(len(lines))], np.int64),
+        hashes,
+        starts,
+        lines.path,
+        lines.digest(),
+        block,
+        len(lines),
+    )
+
+
+def covers(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
+    """Whether rows have exactly the hashes that blocks of so many tokens need, and some more than one."""
+    return bool((hash_counts == -(-input_lens // block)).all() and (hash_counts > 1).any())
+
+
+def _other_block(input_lens: Int64, hash_counts: Int64, block: int) -> int:
+    """The block size that every row proves, where it is not `block`; else 0."""
+    if covers(input_lens, hash_counts, block):
+        return 0
+    return next((size for size in BLOCKS if covers(input_lens, hash_counts, size)), 0)

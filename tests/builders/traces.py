@@ -1,0 +1,90 @@
+"""Traces for the tests: where the excerpts are, small ones of each format, and plans of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadgen.protocol.engines import UNKNOWN
+from loadgen.workload import plan, profile
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget, Seed
+
+EXCERPTS = Path(__file__).parents[1] / "data" / "traces"
+MOONCAKE = EXCERPTS / "mooncake_conversation.jsonl"
+AZURE = EXCERPTS / "azure_2023_conv.csv"
+SERVEGEN = EXCERPTS / "servegen_r1_chunk-2-trace.csv"
+SUBJECT = ModelTarget(UNKNOWN, "m", vocab_size=4000)
+
+AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 00:00:00.009930+00:00,2162,5
+2024-05-10 00:00:00.017335+00:00,2399,6
+2024-05-10 00:00:01+00:00,76,15
+"""
+BURSTGPT_1 = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,Conversation log
+118,GPT-4,417,0,417,Conversation log
+120,GPT-4,300,276,576,API log
+"""
+BURSTGPT_2 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+19440110.0,1722ac82-0a46-4bf0-aa08-89794e7a2b3f,43,GPT-4,906,446,1352,Conversation log
+19440161.5,d5983bf9-4b48-497b-892b-a58995247443,2,ChatGPT,36,29,65,Conversation log
+"""
+BAILIAN: list[Mapping[str, Any]] = [
+    {"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_length": 40, "output_length": 132,
+     "type": "text", "turn": 1, "hash_ids": [1089, 1090, 1091]},
+    {"chat_id": 160, "parent_chat_id": 159, "timestamp": 61.614, "input_length": 50, "output_length": 7,
+     "type": "text", "turn": 2, "hash_ids": [1089, 1090, 1092, 1093]},
+]  # fmt: skip
+TIMED: list[Mapping[str, Any]] = [
+    {"timestamp": 0, "input_length": 40, "output_length": 8, "hash_ids": [1, 2, 3]},
+    {"timestamp": 1.5, "input_length": 33, "output_length": 9, "hash_ids": [1, 2, 4]},
+]
+WEKA: Mapping[str, Any] = {
+    "id": "root",
+    "models": ["m"],
+    "block_size": 64,
+    "hash_id_scope": "local",
+    "requests": [
+        {"t": 0.0, "type": "s", "in": 128, "out": 8, "hash_ids": [1, 2], "api_time": 2.0},
+        {"t": 10.0, "type": "subagent", "requests": [
+            {"t": 10.5, "type": "n", "in": 100, "out": 4, "hash_ids": [1, 9], "api_time": 0.5},
+            {"t": 12.0, "type": "n", "in": 0, "out": 4, "hash_ids": []},
+        ]},
+        {"t": 11.0, "type": "n", "in": 192, "out": 3, "hash_ids": [1, 2, 3]},
+    ],
+}  # fmt: skip
+
+
+def jsonl(directory: Path, rows: Sequence[Mapping[str, Any]], name: str = "trace.jsonl") -> Path:
+    """A file with one row of JSON a line."""
+    path = directory / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def text(directory: Path, content: str, name: str = "trace.csv") -> Path:
+    """A file with this content."""
+    path = directory / name
+    path.write_text(content)
+    return path
+
+
+def planned(path: Path, seed: int = 7, **keys: Any) -> Plan:
+    """The plan of a trace."""
+    table = {"name": "p", "trace": str(path), **keys}
+    return plan.make(profile.build(table), SUBJECT, Seed(seed, chosen=True))
+
+
+def prompts(of: Plan) -> list[list[int]]:
+    """The prompts of a plan, as token ids."""
+    return [of.payload(i)["prompt"] for i in range(len(of))]
+
+
+def offsets_ms(of: Plan) -> list[float]:
+    """When each request is due, in milliseconds."""
+    assert of.offsets_ns is not None
+    return [offset / 1e6 for offset in of.offsets_ns.tolist()]

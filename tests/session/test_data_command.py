@@ -1,0 +1,150 @@
+"""`loadgen data`: what would be sent is shown, of random prompts and files alike, and nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen import cli
+from loadgen.workload import named_file
+
+SEEDED = ["--seed", "7"]
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["data", *words, *SEEDED]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shown(capsys, *words, "--json"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            "--num-prompts 5",
+            [
+                "kind          random, sent as ids to /v1/completions",
+                "requests      5",
+                "prompts       1,024 tokens each",
+                "answers       128 tokens each",
+                "arrivals      all at once",
+            ],
+        ),
+        (
+            "--num-prompts 100 --random-range-ratio 0.5 --input-len 100 --max-concurrency 4",
+            ["prompts       P50 101, P90 143, P99 149, max 150 tokens; mean 99.6, sd 29.9, min"],
+        ),
+        ("--max-concurrency 4", ["arrivals      as answers come, 4 at a time"]),
+        (
+            "--request-rate 10 --burstiness inf --num-prompts 11",
+            ["arrivals      1.0 s, 10 requests/s; coefficient of variation of the gaps 0.00"],
+        ),
+    ],
+)
+def test_random_prompts_are_shown(words: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    printed = shown(capsys, *words.split()).splitlines()
+    assert [line for line in lines if line not in printed] == []
+    assert [line for line in printed if len(line) > 80] == []
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capsys, "--num-prompts", "3", "--input-len", "4", "--request-rate", "2")
+    assert (found["kind"], found["requests"], found["seed"]) == ("random", 3, 7)
+    assert found["input_tokens"]["most"] == found["input_tokens"]["least"] == 4
+    assert found["arrivals"]["instants"] == 3
+    assert len(found["example"]["prompt"]) == 4
+    assert found == as_json(capsys, "--num-prompts", "3", "--input-len", "4", "--request-rate", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("f.jsonl --trace g", "f.jsonl and --trace are two files: leave out one of them"),
+        ("f.jsonl --dataset-path g", "f.jsonl and --dataset-path are two files"),
+        ("--profile smoke,chat", "--profile: one profile at a time"),
+        ("--base-url http://h:1", "unknown flag --base-url"),
+        ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
+        ("--export-requests .", "--export-requests .: is a directory: give the name of a file"),
+        ("--export-requests no/f.jsonl", "--export-requests: cannot write no/f.jsonl: No such file"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["data", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"loadgen: {message}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "traced"),
+    [
+        ("a.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}', True),
+        ("b.jsonl", '\n{"id": "x", "requests": []}', True),
+        ("c.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", True),
+        ("d.csv", "Timestamp,Model,Request tokens,Response tokens\n", True),
+        ("e.jsonl", '{"prompt": "timestamp"}', False),
+        ("f.jsonl", '{"messages": []}', False),
+        ("g.json", '[{"conversations": []}]', False),
+        ("h.csv", "prompt,output_tokens\n", False),
+        ("i.jsonl", "", False),
+        ("j.jsonl", "{", False),
+    ],
+)
+def test_a_trace_is_known_by_its_first_row(name: str, content: str, traced: bool) -> None:
+    Path(name).write_text(content, "utf-8")
+    assert named_file.is_trace(name) is traced
+
+
+def test_a_directory_is_a_trace_and_a_missing_file_none() -> None:
+    Path("d").mkdir()
+    assert [named_file.is_trace(name) for name in ("d", "nowhere")] == [True, False]
+
+
+def test_the_text_of_a_body_is_its_messages() -> None:
+    parts = [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": parts}]
+    assert named_file.text_of(json.dumps({"messages": messages}).encode()) == "a\nb"
+    assert named_file.text_of(b'{"prompt": "c"}') == "c"
+
+
+def test_the_plan_is_written_as_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--num-prompts", "3", "--input-len", "4", "--output-len", "2", "--export-requests", "out.jsonl"]
+    lines = shown(capsys, *words).splitlines()
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text("utf-8").splitlines()]
+    assert [(len(row["prompt"]), row["output_tokens"]) for row in rows] == [(4, 2)] * 3
+    (digest,) = (line.split()[1].strip(",") for line in lines if line.startswith("plan "))
+    assert f"requests: out.jsonl, 3 rows of token ids; plan {digest}" in lines
+    assert "sent by: loadgen bench --dataset-path out.jsonl --ignore-eos" in lines
+
+
+def test_a_run_writes_the_plan_that_it_sends(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--quiet --preset instant --num-prompts 3 --input-len 4 --output-len 2 --export-requests f.jsonl"
+    assert cli.main(["bench", *words.split()]) == 0
+    printed = capsys.readouterr().out
+    (run,) = Path("runs").iterdir()
+    facts = json.loads((run / "result.json").read_text("utf-8"))["loadgen"]
+    assert f"requests: f.jsonl, 3 rows of token ids; plan {facts['plan_digest']}" in printed
+    assert len(Path("f.jsonl").read_text("utf-8").splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", ["--repeat 2", "--profile smoke,chat"])
+def test_one_file_has_one_plan(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--export-requests", "f.jsonl", "--quiet", *words.split()]) == 2
+    assert "--export-requests writes one plan" in capsys.readouterr().err
+    assert not Path("f.jsonl").exists()
