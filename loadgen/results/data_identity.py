@@ -42,10 +42,14 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
 
 def words(facts: Facts) -> list[str]:
     """The same in words, each with its flag's name; the data's kind and text stand alone."""
-    named = keys(facts).items()
     return [
-        value if name in ("data", "text") else f"{name.replace('_', '-')} {value}" for name, value in named
+        value if name in ("data", "text") else f"{name.replace('_', '-')} {_word(value)}"
+        for name, value in keys(facts).items()
     ]
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def asked_input(facts: Facts) -> int | None:

@@ -21,8 +21,9 @@ from builders.made_cases import (
     open_loop,
     rate,
     run,
+    sampled,
 )
-from builders.provoked_data import BURSTS, EAGLE, EXPERTS, TRACE, of_file, of_trace
+from builders.provoked_data import BURSTS, EAGLE, EXPERTS, QUEUE, TRACE, of_file, of_trace
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.validity import run_roofline, verdict
 from loadgen.validity.evidence import RunEvidence
@@ -174,6 +175,32 @@ def test_a_prefix_cache_that_is_off_is_the_reason() -> None:
     evidence = found(case)["reuse-not-as-expected"]
     assert evidence.endswith("0 % of the prompt tokens cached (the server's counters), 30 % expected: its "
                              "prefix cache is off")  # fmt: skip
+
+
+SPEED = {"percentile_metrics": "prefill_speed"}
+
+
+@pytest.mark.parametrize(
+    ("case", "evidence"),
+    [
+        pytest.param(run(window=observed(queue=QUEUE)), None, id="not requested"),
+        pytest.param(run(None, SPEED), None, id="no queue"),
+        pytest.param(run(None, {**SPEED, "stream": False}), None, id="not streamed"),
+        pytest.param(
+            run(changed(closed(), server_queue_ns=5 * MS), SPEED),
+            "5 of 50 ms mean TTFT in the queue: prefill_speed is not the speed of prefill", id="by answers",
+        ),
+        pytest.param(run(changed(closed(), server_queue_ns=MS), SPEED), None, id="hardly any"),
+        pytest.param(
+            run(None, SPEED, window=sampled(*[(8, 1)] * 6)),
+            "requests waited in 6 of 6 samples: prefill_speed is not the speed of prefill", id="by gauges",
+        ),
+    ],
+)  # fmt: skip
+def test_the_speed_of_prefill_is_doubted_where_requests_queued(
+    case: RunEvidence, evidence: str | None
+) -> None:
+    assert found(case).get("prefill-while-queued") == evidence
 
 
 @pytest.mark.parametrize(("counted", "doubted"), [(100, False), (101, False), (103, True), (96, True)])
