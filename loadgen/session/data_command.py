@@ -101,8 +101,7 @@ def main(argv: Sequence[str]) -> int:
         printed(json_text(preview.json(), indent=2), sys.stdout)
     else:
         printed("\n".join(preview.lines()), sys.stdout)
-    if (target := options.get("export_requests")) is not None:
-        export_plan.shown(made, target, tokenizer, to_errors="json" in options)
+    export_plan.shown(made, options.get("export_requests"), tokenizer, to_errors="json" in options)
     return ExitCode.FIGURES
 
 

@@ -19,9 +19,10 @@ from loadgen.workload.requests import UNKNOWN_LEN
 FLAG = "--export-requests"
 
 
-def shown(made: Plan, file: str, tokenizer: str | None, to_errors: bool = False) -> None:
-    """Write a plan's requests to a file, and print what it holds; raises UsageError."""
-    printed("\n".join(export(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
+def shown(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
+    """Write a plan's requests to the file that was asked for, and print what it holds; raises UsageError."""
+    if file is not None:
+        printed("\n".join(export(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
 
 
 def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:

@@ -20,7 +20,7 @@ _FIXES = {
 _ROWS = "lower --output-len, leave those rows out of the file, or {context}"
 
 
-def check(made: Plan, limit: int, model: str) -> None:
+def check_lengths(made: Plan, limit: int) -> None:
     """Raises where a request cannot be answered as planned: MeasureError where it is too long for the model.
 
     `limit` is in tokens, prompt and answer together; 0: not known.
@@ -33,11 +33,11 @@ def check(made: Plan, limit: int, model: str) -> None:
     fix = _FIXES.get(made.facts.kind, _ROWS).format(context=_CONTEXT)
     if made.facts.kind == sources.RANDOM:
         raise MeasureError(
-            f"the longest request needs {totals[longest]} tokens but {model} accepts {limit}: {fix}"
+            f"the longest request needs {totals[longest]} tokens but {made.model} accepts {limit}: {fix}"
         )
     are = "1 request needs" if count == 1 else f"{count:,} requests need"
     raise MeasureError(
-        f"{are} more tokens than the {limit} that {model} accepts, the longest {totals[longest]} "
+        f"{are} more tokens than the {limit} that {made.model} accepts, the longest {totals[longest]} "
         f"({_where(made, longest)}): {fix}"
     )
 

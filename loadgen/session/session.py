@@ -5,7 +5,6 @@ What only the results of a run need is imported once it has been measured: its f
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from loadgen.endpoint import control, server_log
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
-from loadgen.endpoint.secrecy import HIDDEN, Secrets, command_line, hide
+from loadgen.endpoint.secrecy import Secrets, command_line, hide
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
@@ -29,7 +28,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import export_plan, progress, sendable, signals, transport_choice
+from loadgen.session import counting, export_plan, progress, shown_request, signals, transport_choice
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, settled
 from loadgen.session.asked_settings import roofline_flags
@@ -39,6 +38,7 @@ from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan
 from loadgen.session.progress import Display
+from loadgen.session.sendable import check_lengths
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -47,7 +47,7 @@ from loadgen.transport.job import Target
 from loadgen.validity.run_metadata import Client, LateFacts, Server, StartFacts
 from loadgen.workload import plan
 from loadgen.workload.plan import Plan
-from loadgen.workload.plan_inputs import ModelTarget, Seed
+from loadgen.workload.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.workload.profile import Profile
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Session(msgspec.Struct, frozen=True):
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
     # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
     adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
+    word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
     cell: Cell | None = None  # of a campaign, whose runs these are
     interrupts: Interrupts = signals.SIGNALS
 
@@ -136,14 +137,9 @@ class Session(msgspec.Struct, frozen=True):
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """The first request of a profile as it would be sent, secrets hidden."""
-        made = plan.make(workload, self.subject, seed)
-        body = made.body(0)
-        target = self._target(made)
-        shown = tuple((name, HIDDEN) for name, _ in target.headers)
-        head = replace(target, headers=shown).request_head(len(body), f"{self._request_id_prefix()}0")
-        hidden = self._secrets(workload)
-        shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False, separators=(",", ":"))
-        return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
+        made = plan.make(workload, self._counting(workload, seed).subject, seed)
+        request_id = f"{self._request_id_prefix()}0"
+        return shown_request.text(made, self._target(made), request_id, self._secrets(workload))
 
     def _secrets(self, workload: Profile) -> Secrets:
         """Those of the command, and those in a workload's body."""
@@ -156,15 +152,20 @@ class Session(msgspec.Struct, frozen=True):
         """
         hidden = self._secrets(workload)
         with hidden.kept():
-            return replace(self, access=replace(self.access, secrets=hidden))._run(workload, seed)
+            inside = replace(self, access=replace(self.access, secrets=hidden))
+            return inside._counting(workload, seed)._run(workload, seed)
+
+    def _counting(self, workload: Profile, seed: Seed) -> Session:
+        """This session, with the server's own count where prompts are made of words; raises MeasureError."""
+        known, limit = self.word_counts, self.context_limit
+        return replace(self, subject=counting.counted(self.adapter, known, workload, seed, limit))
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
-            sendable.check(made, self.served.max_model_len, self.served.model)
-        if self.options.export_requests is not None:
-            export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
+            check_lengths(made, self.served.max_model_len)
+        export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(base, workload.name or "bench", started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from pydantic import BaseModel, Field
 
@@ -158,7 +158,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     fingerprint: Any = None
     ceiling: Any = None
     no_ceiling: str = ""  # why that is not known, and what to pass
-    gpus: Annotated[int, Field(ge=0)] = 0  # that the server runs on, by --gpus or --hardware; 0: neither
+    gpus: int = Field(default=0, ge=0)  # that the server runs on, by --gpus or --hardware; 0: neither
 
     def learned(self, late: LateFacts) -> Self:
         """These facts with what was learned later."""

@@ -21,6 +21,7 @@ from loadgen.workload.data_facts import DataFacts, LengthFacts
 from loadgen.workload.data_keys import NO_DATA
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
+from loadgen.workload.prompts import random_prompts
 from loadgen.workload.requests import Requests
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
 
@@ -116,6 +117,13 @@ def warmup(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
     return _plan(profile.model_copy(update=update | NO_DATA), subject, seed, "warmup")
+
+
+def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
+    """Whether the server is to be asked how it counts words before the plan is made."""
+    if sources.of(profile) != sources.RANDOM:
+        return False
+    return random_prompts.needs_counts(profile, subject, chosen_dialect(profile, subject)[0])
 
 
 def repeated_prompts(plan: Plan) -> int:

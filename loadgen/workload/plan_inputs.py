@@ -17,6 +17,23 @@ from loadgen.workload.streams import RandomStream
 SEED_BITS = 32
 
 
+class WordCounts(msgspec.Struct, frozen=True):
+    """How a server counts prompts of words: its own tokens of each prompt, and tokens a word."""
+
+    words: tuple[str, ...] = ()  # those that prompts are made of; (): all of words.common()
+    overhead: float = 0.0  # tokens of a prompt without any word: the chat template's
+    per_word: float = 1.0
+    how: str = ""  # the count was learned; "": one token a word is assumed
+
+    def tokens(self, words: int) -> float:
+        """Tokens of a prompt of so many words."""
+        return self.overhead + self.per_word * words
+
+    def words_of(self, tokens: float) -> int:
+        """How many words make so many tokens, without the overhead."""
+        return round(tokens / self.per_word)
+
+
 class ModelTarget(msgspec.Struct, frozen=True):
     """What a plan must know of the server and of the user's files."""
 
@@ -28,6 +45,7 @@ class ModelTarget(msgspec.Struct, frozen=True):
     endpoint: str | None = None  # None: the dialect's own path
     prefix: str = "/v1"  # of that path, in place of its own
     query: str = ""  # after it, or after the endpoint
+    word_counts: WordCounts | None = None  # where prompts are made of words and the server was asked
 
 
 class Seed(msgspec.Struct, frozen=True):

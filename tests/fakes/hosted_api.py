@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ class HostedApi:
     reasoning: Sequence[str] = ()
     reasoning_name: str = "reasoning_content"
     hidden: int = 0  # tokens of reasoning that are counted and not streamed
+    counts: Callable[[str], int] = lambda text: 9  # tokens of a prompt
     usage: bool = True
     limit: int | None = None  # of completion requests; after them each is a 429
     more: str = "x-request-id: req_1\r\n"
@@ -93,7 +94,8 @@ class HostedApi:
         events: list[dict[str, Any]] = [{"choices": [choice]} for choice in choices]
         if self.usage and "stream_options" in body:
             tokens = self.hidden + (len(deltas) if self.chat else len(self.text))
-            counts: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": tokens}
+            prompt = body["messages"][0]["content"] if self.chat else body["prompt"]
+            counts: dict[str, Any] = {"prompt_tokens": self.counts(prompt), "completion_tokens": tokens}
             if self.hidden:
                 counts["completion_tokens_details"] = {"reasoning_tokens": self.hidden}
             events.append({"choices": [], "usage": counts})

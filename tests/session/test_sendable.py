@@ -63,7 +63,7 @@ def test_a_request_longer_than_the_model_takes_is_named(
     kind: str, lens: tuple[list[int], list[int]], limit: int, message: str
 ) -> None:
     with pytest.raises(MeasureError) as raised:
-        sendable.check(made(kind, *lens), limit, "m")
+        sendable.check_lengths(made(kind, *lens), limit)
     assert str(raised.value) == message
 
 
@@ -71,15 +71,15 @@ def test_a_request_longer_than_the_model_takes_is_named(
     ("lens", "limit"), [(([90], [10]), 100), (([900], [10]), 0), (([-1], [-1]), 1), (([-1], [100]), 100)]
 )
 def test_what_fits_or_is_not_known_is_sent(lens: tuple[list[int], list[int]], limit: int) -> None:
-    sendable.check(made("file", *lens), limit, "m")
+    sendable.check_lengths(made("file", *lens), limit)
 
 
 def test_answers_shorter_than_the_least_are_named() -> None:
     with pytest.raises(UsageError) as raised:
-        sendable.check(made("file", [5, 5, 5], [-1, 8, 3], min_tokens=5), 0, "m")
+        sendable.check_lengths(made("file", [5, 5, 5], [-1, 8, 3], min_tokens=5), 0)
     assert isinstance(raised.value, LoadgenError)
     assert str(raised.value) == (
         "--min-tokens 5 is more than the 3 tokens that a request asks for (f.jsonl row 1): lower it, or have "
         "every answer as long by --output-len"
     )
-    sendable.check(made("file", [5], [5], min_tokens=5), 0, "m")
+    sendable.check_lengths(made("file", [5], [5], min_tokens=5), 0)

@@ -288,15 +288,19 @@ def test_chat_finds_the_models_tokenizer_where_ids_do() -> None:
     [
         (
             UNKNOWN,
-            {"backend": "openai-chat"},
-            "--backend openai-chat sends text, which needs a tokenizer, and",
+            {"backend": "openai-chat", "prompt_format": "text-vllm"},
+            "--prompt-format text-vllm sends text, which needs a tokenizer, and",
         ),
         (
             UNKNOWN,
             {"prompt_format": "text-vllm-0.9"},
             "--prompt-format text-vllm-0.9 sends text, which needs",
         ),
-        (TRANSFORMERS, {}, "transformers serve takes text, which needs a tokenizer, and none of org/m is on"),
+        (
+            TRANSFORMERS,
+            {"prompt_corpus": __file__},
+            "--prompt-corpus sends text, which needs a tokenizer, and",
+        ),
     ],
 )
 def test_without_a_tokenizer_what_was_typed_is_named(

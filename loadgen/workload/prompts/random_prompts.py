@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from msgspec.structs import replace
 
 from loadgen.errors import UsageError
-from loadgen.protocol.openai import Chat
+from loadgen.protocol.openai import Chat, Dialect
 from loadgen.workload.data_facts import DataFacts
-from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
+from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import lengths
 from loadgen.workload.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
@@ -20,7 +21,7 @@ from loadgen.workload.vocabulary import find_tokenizer, find_vocabulary
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The random requests of a profile; raises UsageError where profile and server do not fit."""
     shape, notes = _shape(inputs)
-    form = _format(inputs)
+    form = form_of(inputs.profile, inputs.subject, inputs.dialect)
     made = _FORMS[form](form, shape, inputs)
     unknown = {} if _counted(shape, inputs.profile) else {"reusable_tokens": None}
     return replace(made, facts=made.facts.model_copy(update=unknown), notes=(*notes, *made.notes))
@@ -54,27 +55,42 @@ def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
     return replace(shape, input_dist=dists[0], output_dist=dists[1], **groups), notes
 
 
-def _takes_ids(inputs: PlanInputs) -> bool:
-    return inputs.subject.engine.takes_ids and not isinstance(inputs.dialect, Chat)
+def _takes_ids(subject: ModelTarget, dialect: Dialect) -> bool:
+    return subject.engine.takes_ids and not isinstance(dialect, Chat)
 
 
-def _format(inputs: PlanInputs) -> str:
+def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     """The form of the prompts: ids where the API takes them, unless the profile names one or a text.
 
     Raises UsageError where the API does not take it.
     """
-    wanted, text = inputs.profile.prompt_format, inputs.profile.prompt_corpus
+    wanted, text = profile.prompt_format, profile.prompt_corpus
     if text and wanted not in ("auto", "corpus"):
         raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
-    takes_ids = _takes_ids(inputs)
+    takes_ids = _takes_ids(subject, dialect)
     if wanted == "ids" and not takes_ids:
-        who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
+        who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
         raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
     if wanted != "auto":
         return wanted
     if text:
         return "corpus"
-    return "ids" if takes_ids else "text-vllm"
+    if takes_ids:
+        return "ids"
+    return "text-vllm" if _has_tokenizer(subject) else "words"
+
+
+def needs_counts(profile: Profile, subject: ModelTarget, dialect: Dialect) -> bool:
+    """Whether the prompts are made of words whose tokens the server has not been asked to count yet."""
+    return subject.word_counts is None and form_of(profile, subject, dialect) == "words"
+
+
+def _has_tokenizer(subject: ModelTarget) -> bool:
+    """Whether texts can be made by a tokenizer; one that was named is to be used, or to be refused."""
+    if subject.tokenizer is not None:
+        return True
+    found = find_tokenizer(subject.model_root, subject.model)
+    return found is not None and find_spec("transformers") is not None
 
 
 def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
@@ -83,16 +99,17 @@ def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
         return subject.tokenizer
     if (found := find_tokenizer(subject.model_root, subject.model)) is not None:
         return str(found)
-    if profile.prompt_format != "auto":
-        what = f"--prompt-format {profile.prompt_format} sends text"
-    elif profile.backend == "openai-chat":
-        what = "--backend openai-chat sends text"
-    else:
-        what = f"{'the chat API' if subject.engine.takes_ids else subject.engine.name} takes text"
+    what, instead = "the data set is text", ""
+    if profile.dataset_name not in (None, "random"):
+        what = f"--dataset-name {profile.dataset_name} is text"
+    elif profile.prompt_format != "auto" or profile.prompt_corpus:
+        given = f"--prompt-format {profile.prompt_format}"
+        what = f"{'--prompt-corpus' if profile.prompt_format == 'auto' else given} sends text"
+        instead = "; --prompt-format words needs none"
     raise UsageError(
         f"{what}, which needs a tokenizer, and none of {subject.model} is on this machine: pass --tokenizer "
         "with a directory or a name of the Hugging Face Hub (the model's own, or one like it: usage then has "
-        "the server's count)"
+        f"the server's count){instead}"
     )
 
 
@@ -131,10 +148,24 @@ def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequest
         text=text.name,
         reusable_tokens=cut.reusable_tokens,
     )
-    if _takes_ids(inputs):
+    if _takes_ids(subject, inputs.dialect):
         return SourcedRequests(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
     check_count(form, shape, profile)
     return SourcedRequests(corpus.CorpusTexts(cut, tokens, encoder), facts, tokenizer=tokenizer)
+
+
+def _words(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Common words, as many as the server counts as the tokens that are asked for."""
+    from loadgen.workload.prompts import words
+
+    counts = inputs.subject.word_counts or WordCounts()
+    made = words.WordTexts(shape, counts, inputs.stream)
+    kinds = len(counts.words or words.common())
+    facts = DataFacts(
+        sent=shape.num_prompts, text=f"{kinds} common words", reusable_tokens=made.reusable_tokens
+    )
+    how = counts.how or "one token a word is assumed: the server was not asked"
+    return SourcedRequests(made, facts, notes=(f"prompts of words: {how}",))
 
 
 def _counted(shape: PromptShape, profile: Profile) -> bool:
@@ -153,4 +184,5 @@ _FORMS: dict[str, Callable[[str, PromptShape, PlanInputs], SourcedRequests]] = {
     "text-vllm": _texts,
     "text-vllm-0.9": _texts,
     "corpus": _corpus,
+    "words": _words,
 }

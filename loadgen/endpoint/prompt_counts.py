@@ -1,0 +1,185 @@
+"""Prompt counts: how many tokens a server counts in a prompt of words, asked before the run.
+
+By vLLM's /tokenize where there is one, else by the usage of a few requests of one token each. The last
+question is always a real request, of about the length that was asked for.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from asyncio_throttle.throttler import Throttler
+from msgspec.structs import replace
+
+from loadgen.endpoint import exchange
+from loadgen.endpoint.denied import DENIED
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.endpoint.exchange import ControlAnswer, ControlClient
+from loadgen.errors import MeasureError
+from loadgen.protocol import refusals, untrusted
+from loadgen.protocol.openai import Chat
+from loadgen.workload.apis import merged
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import WordCounts
+from loadgen.workload.prompts import words
+
+_GROUP = 64  # words that are counted together
+_GROUPS, _FEWEST_GROUPS = 8, 2
+_ROOM = 4096  # tokens that a server must take for all groups in one prompt, and twice that
+_EXACT = 0.25  # of a token in a group: as near as that it is one a word
+_LONGEST_CHECK, _SHORTEST_CHECK = 8192, 32  # words of the last question
+_ROUNDED, _NEAR = 2, 0.002  # tokens, and a share: a count that may be rounded is no nearer
+_LEAST_PER_WORD = 0.25  # of tokens: a count below is none of this prompt
+_ASKED_PER_S, _HOSTED_PER_S = 20, 4
+_ANSWER_S = 120.0
+_TOKENIZE = "/tokenize"
+_UNASKED = ("min_tokens",)  # of a body that asks for one token
+Count = Callable[[str], Awaitable[int]]
+
+
+class PromptCounter:
+    """Asks one server how many tokens it counts in texts, sent as the requests of a plan are."""
+
+    def __init__(
+        self, access: ServerAddress, tls: ssl.SSLContext | None, asked: Plan, hosted: bool, limit: int
+    ) -> None:
+        self.access, self.tls, self._plan, self._hosted = access, tls, asked, hosted
+        self._groups = _GROUPS if not 0 < limit < _ROOM else _FEWEST_GROUPS
+        rate = _HOSTED_PER_S if hosted else _ASKED_PER_S
+        self._throttle = Throttler(rate_limit=rate, period=1.0, retry_interval=0.05)
+        self._asked = 0
+
+    def learned(self, tokens: int) -> WordCounts:
+        """How the server counts words, checked with a prompt of about so many tokens.
+
+        Raises MeasureError where it denies or refuses a request, or counts nothing.
+        """
+        return self.access.loop.run(self._learned(tokens))
+
+    async def _learned(self, tokens: int) -> WordCounts:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+
+            async def tokenized(text: str) -> int:
+                return await self._tokenized(client, text) or 0
+
+            async def used(text: str) -> int:
+                return await self._used(client, text)
+
+            by_path = not self._hosted and await self._tokenized(client, words.FIRST) is not None
+            fitted = await fit(tokenized if by_path else used, self._groups)
+            fitted = await checked(fitted, used, tokens)
+        how = (
+            f"the server counts {fitted.per_word:.4g} tokens a word and {fitted.overhead:.4g} more in each "
+            f"prompt (asked {self._asked} times before the run, by {_TOKENIZE if by_path else 'usage'})"
+        )
+        return replace(fitted, how=how)
+
+    async def _tokenized(self, client: ControlClient, text: str) -> int | None:
+        """By /tokenize, in vLLM's form; None where there is no such path, or it is another's."""
+        asked: dict[str, Any] = {"model": self._plan.model, "prompt": text}
+        if isinstance(self._plan.dialect, Chat):
+            message = self._plan.dialect.request(self._plan.model, text, 1)["messages"]
+            asked = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
+            if given := self._plan.fields.get("chat_template_kwargs"):
+                asked["chat_template_kwargs"] = given
+        answer = await self._answer(client, _TOKENIZE, asked)
+        return untrusted.whole(answer.object.get("count")) or None
+
+    async def _used(self, client: ControlClient, text: str) -> int:
+        """By the usage of a request for one token; raises MeasureError."""
+        plan = self._plan
+        fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
+        answer = await self._answer(
+            client, plan.path, merged(plan.dialect.request(plan.model, text, 1), fields)
+        )
+        if answer.status in DENIED:
+            raise MeasureError(self.access.why_denied(answer))
+        url = self.access.shown_url + plan.path.partition("?")[0]
+        if answer.error or answer.status != 200:
+            why = answer.error or f"answers {refusals.message(answer.status, answer.body)}"
+            what = "asked how many tokens it counts in a prompt"
+            raise MeasureError(
+                self.access.secrets.hide(f"{url}, {what}, {why}: pass --tokenizer to need no answer")
+            )
+        count = _prompt_tokens(plan, answer.body)
+        if not count:
+            raise MeasureError(
+                f"{url} reports no usage.prompt_tokens, so prompts cannot be given a length: pass "
+                "--tokenizer with the model's, or one like it"
+            )
+        return count
+
+    async def _answer(self, client: ControlClient, path: str, body: dict[str, Any]) -> ControlAnswer:
+        async with self._throttle:
+            self._asked += 1
+            return await exchange.ask(client, "POST", path, _ANSWER_S, body=body)
+
+
+def _prompt_tokens(plan: Plan, body: bytes) -> int | None:
+    """`usage.prompt_tokens` of an answer, streamed or whole; None where it has none."""
+    lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+    events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
+    found = None
+    for event in events:
+        try:
+            messages = plan.dialect.messages(event)
+        except (*untrusted.NOT_JSON, ValueError):
+            continue
+        for message in messages:
+            if message.usage is not None and message.usage.prompt_tokens:
+                found = message.usage.prompt_tokens
+    return found
+
+
+async def fit(count: Count, groups: int) -> WordCounts:
+    """Tokens a word, and of each prompt, from groups of the common words that are counted alone and together.
+
+    One group more than all in one prompt is one overhead more: no list of tokens is needed. Where some
+    groups have exactly one token a word, prompts are made of these alone.
+    """
+    common = words.common()
+    parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
+    alone = np.array([await count(_text(part)) for part in parts], np.float64)
+    together = await count(_text(common[: groups * _GROUP]))
+    first = (float(alone.sum()) - together) / (groups - 1)  # of the overhead and the first word
+    exact = [
+        part
+        for part, tokens in zip(parts, alone.tolist(), strict=True)
+        if abs(tokens - first - _GROUP) < _EXACT
+    ]
+    if exact:
+        return WordCounts(tuple(word for part in exact for word in part), first - 1)
+    per_word = (together - first) / (groups * _GROUP)
+    if per_word < _LEAST_PER_WORD:
+        raise MeasureError(
+            f"the server counts {together} tokens in a prompt of {groups * _GROUP + 1} words, so prompts "
+            "cannot be given a length: pass --tokenizer with the model's, or one like it"
+        )
+    return WordCounts(common[: groups * _GROUP], first - per_word, per_word)
+
+
+async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
+    """The counts, corrected where prompts of about `tokens` tokens have another length."""
+    n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK)
+    kinds = len(counts.words)
+    if counts.per_word == 1:
+        drawn = tuple(np.random.default_rng().choice(counts.words, n - 1).tolist())
+        found = await count(_text(drawn))
+        if found == round(counts.tokens(n)):
+            return counts
+        short, long = drawn[: n // 2], drawn
+    else:  # with each word as often as any other, so that chance has no part in it
+        times = max(1, n // (2 * kinds))
+        short, long = counts.words * times, counts.words * (2 * times)
+        found = await count(_text(long))
+        if abs(found - counts.tokens(len(long) + 1)) <= max(_ROUNDED, _NEAR * found):
+            return counts
+    per_word = (found - await count(_text(short))) / (len(long) - len(short))
+    return replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
+
+
+def _text(chosen: tuple[str, ...]) -> str:
+    return " ".join((words.FIRST, *chosen))
