@@ -11,8 +11,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.metrics.metrics import SELECTABLE
-from loadgen.metrics.vllm_keys import Figures, peaks, statistics, throughputs, traffic
+from loadgen.metrics.metrics import SELECTABLE, SELECTABLE_RATES
+from loadgen.metrics.vllm_keys import Figures, peaks, rate_statistics, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
 from loadgen.results import data_identity, load_table
@@ -86,6 +86,11 @@ class Reported(msgspec.Struct, frozen=True):
         return None if value is None else float(value)
 
     @property
+    def selected(self) -> tuple[str, ...]:
+        """The metrics that `--percentile-metrics` named, where that is known."""
+        return () if self.run is None else self.run.facts.block().selected
+
+    @property
     def sent(self) -> float | None:
         """Requests: as many as planned, else as were answered."""
         planned = self.load.requests
@@ -111,6 +116,8 @@ class Reported(msgspec.Struct, frozen=True):
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.
 _NAMES = {"client_queue_time": "queue_time", "e2el_including_client_queue": "e2el_intended"}
+_SHARES = {"output_throughput_per_gpu": "output_throughput_per_gpu_per_s", "cached_share": "cached_share"}
+_LATER = ("ttfvt", "e2el_per_token")
 _UNQUANTIZED = ("", "BF16")
 _KEYS = (
     "request_rate", "max_concurrency", "duration", "completed", "failed", "total_input_tokens",
@@ -126,6 +133,9 @@ def of_run(directory: Path, run: Result) -> Reported:
     figures = {key: top[key] for key in _KEYS}
     for key in SELECTABLE:
         figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
+    for key, rates in metrics.selectable_rates.items():
+        figures |= rate_statistics(key, rates)
+    figures |= {key: getattr(metrics, name) for key, name in _SHARES.items()}
     figures = _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms)
     verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
     return _ours(facts, figures, verdict, str(directory), run)
@@ -136,9 +146,16 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
     latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
     figures = {key: stored[key] for key in _KEYS}
     for key in SELECTABLE:
+        if key in _LATER and key not in latencies:
+            continue  # the file is older than the figure
         latency = latencies[_NAMES.get(key, key)]
         figures |= {f"{word}_{key}_ms": latency[f"{word}_ms"] for word in ("mean", "median", "std")}
         figures |= {f"p{rank}_{key}_ms": value for rank, value in latency["percentiles_ms"].items()}
+    for key in SELECTABLE_RATES:
+        rates = latencies.get(key) or {"percentiles_tok_s": {}}
+        figures |= {f"{word}_{key}": rates.get(f"{word}_tok_s") for word in ("mean", "median", "std")}
+        figures |= {f"p{rank}_{key}": value for rank, value in rates["percentiles_tok_s"].items()}
+    figures |= {key: latencies.get(name) for key, name in _SHARES.items()}
     doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
     figures = _derived(figures, latencies["e2el"], latencies["itl"]["max_ms"])
     return _ours(facts, figures, (verdict["level"], doubts), source, run)

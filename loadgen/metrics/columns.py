@@ -60,6 +60,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     impossible_stamps: _MaybeCount
     http_status: _MaybeCount
     text_tokens: _MaybeCount
+    visible_ns: _SignedTime  # -1: none
 
     def __len__(self) -> int:
         return len(self.index)
@@ -84,7 +85,9 @@ BOUNDS: dict[str, tuple[int, int]] = {
     name: globals()[kind].__metadata__[0] for name, kind in Columns.__annotations__.items()
 }
 # Not in older files.
-LATER = ("server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens")
+LATER = (
+    "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
+)  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 

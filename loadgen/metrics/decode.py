@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.metrics import streams
 from loadgen.metrics.arrivals import arrivals
-from loadgen.metrics.reasoning import Reasoning
+from loadgen.metrics.reasoning import Reasoning, first_visible
 from loadgen.metrics.record import UNKNOWN, Record
 from loadgen.metrics.streams import DecodedStream, content_type, is_json
 from loadgen.metrics.text_tokens import needs_text, written
@@ -108,6 +108,9 @@ class Decoder(msgspec.Struct, eq=False):
         record.finish_reason = self._reason(summary.finish_reason)
         reads = stream.read_ends.searchsorted(stream.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
+        visible = first_visible(messages, counted.messages)
+        if visible >= 0:
+            record.visible_ns = int(record.arrival_ns[visible])
         met = reads[1:][reads[1:] == reads[:-1]]
         if len(met):
             record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
@@ -129,7 +132,7 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
-        self.reasoning.note(messages, counted, summary.usage)
+        self.reasoning.note(visible, summary.usage)
         return None, ended
 
     def _keeps(self, record: Record) -> bool:

@@ -1,4 +1,4 @@
-"""Distribution: one latency over a run, of values that may have weights and come in pieces."""
+"""Distribution: one latency or speed over a run, of values that may have weights and come in pieces."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ class Distribution(msgspec.Struct, frozen=True):
         """The distribution of these nanoseconds, which are reordered in place."""
         if not len(values_ns):
             return cls._of_nothing(percentiles)
-        figures_ns = [float(of()) for of in (values_ns.mean, values_ns.std, values_ns.min, values_ns.max)]
-        ranked = ranks.percentiles(values_ns, (50, *percentiles))
-        return cls._made(len(values_ns), (*figures_ns, *ranked), percentiles)
+        return cls._made(len(values_ns), _figures(values_ns, percentiles), percentiles)
 
     @classmethod
     def weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
@@ -93,3 +91,34 @@ class Distribution(msgspec.Struct, frozen=True):
         """From mean, standard deviation, least, greatest, median and each percentile."""
         mean, std, low, high, median, *ranked = (figure_ns / _MS_NS for figure_ns in figures_ns)
         return cls(count, mean, median, std, low, high, dict(zip(percentiles, ranked, strict=True)))
+
+
+class RateDistribution(msgspec.Struct, frozen=True):
+    """One speed over a run, in tokens per second, a value per request; if empty, `n` is 0 and the rest NaN.
+
+    Its slow end is a low percentile: P1, not P99.
+    """
+
+    n: int
+    mean_tok_s: float
+    median_tok_s: float
+    std_tok_s: float  # the population's, as of a Distribution
+    min_tok_s: float
+    max_tok_s: float
+    percentiles_tok_s: dict[float, float]
+
+    @classmethod
+    def of(cls, values_tok_s: Float64, percentiles: Sequence[float]) -> RateDistribution:
+        """The distribution of these speeds, which are reordered in place."""
+        figures = [math.nan] * (5 + len(percentiles))
+        if len(values_tok_s):
+            figures = _figures(values_tok_s, percentiles)
+        mean, std, low, high, median, *ranked = figures
+        ranks_tok_s = dict(zip(percentiles, ranked, strict=True))
+        return cls(len(values_tok_s), mean, median, std, low, high, ranks_tok_s)
+
+
+def _figures(values: NDArray[Any], percentiles: Sequence[float]) -> list[float]:
+    """Mean, standard deviation, least, greatest, median and each percentile; reorders the values."""
+    figures = [float(of()) for of in (values.mean, values.std, values.min, values.max)]
+    return [*figures, *ranks.percentiles(values, (50, *percentiles))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.errors import UsageError
 from loadgen.metrics.client_health import ClientHealth
-from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.distribution import Distribution, RateDistribution
 from loadgen.metrics.goodput import meets
 from loadgen.metrics.peaks import peak_concurrency, peak_of
 from loadgen.metrics.percentiles import Piece
@@ -21,8 +21,13 @@ from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
 from loadgen.metrics.text_tokens import uncounted
 
 DEFINITIONS_VERSION = 2  # raised whenever a formula below changes; stored with every result
-SELECTABLE = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time")
+SELECTABLE = (
+    "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time", "ttfvt",
+    "e2el_per_token",
+)  # fmt: skip
+SELECTABLE_RATES = ("prefill_speed", "user_tps")
 _SECOND_NS = 1_000_000_000
+_MOST_REASONS = 16  # real servers have a handful; what a server writes is bounded
 _MS_NS = 1e6
 _NONE = np.zeros(0, np.int64)
 
@@ -36,6 +41,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
     metric_percentiles: tuple[float, ...] = (99.0,)
     goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
     streamed: bool = True  # False: only whole answers came, so E2EL is all there is
+    gpus: int = 0  # that the server runs on; 0: not known
 
     def __post_init__(self) -> None:
         blind = sorted({"ttft", "tpot"} & set(self.goodput_slo_ms))
@@ -62,6 +68,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     e2el_ns: Int64  # last_ns - sent_ns
     input_tokens: Int64  # usage, else the planned length
     output_tokens: Int64  # usage, else the text's by a tokenizer, else the messages; failures: 0
+    ttfvt_ns: Int64  # arrival of the first message with text that is not reasoning - sent_ns
 
     @classmethod
     def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
@@ -84,6 +91,9 @@ class PerRequest(msgspec.Struct, frozen=True):
             e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
             input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
             output_tokens=_output_tokens(records, ok),
+            ttfvt_ns=np.where(
+                (records.visible_ns == UNKNOWN) | (not ask.streamed), UNKNOWN, records.visible_ns - sent_ns
+            ),
         )
 
     @property
@@ -91,6 +101,12 @@ class PerRequest(msgspec.Struct, frozen=True):
         """Which requests count towards TTFT, bool[requests]."""
         begun: Bool = self.first_ns != UNKNOWN
         return self.ok & begun
+
+    @property
+    def has_ttfvt(self) -> Bool:
+        """Which requests count towards TTFVT, bool[requests]: an answer may end within its reasoning."""
+        visible: Bool = self.ttfvt_ns != UNKNOWN
+        return self.ok & visible
 
     @property
     def has_tpot(self) -> Bool:
@@ -101,6 +117,21 @@ class PerRequest(msgspec.Struct, frozen=True):
         """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without one."""
         after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
         return after_first / np.maximum(self.output_tokens - 1, 1)
+
+    def e2el_per_token_ns(self) -> Float64:
+        """E2EL / output tokens, float64[successes with a token]: vLLM's paper calls it normalized latency."""
+        some = self.ok & (self.output_tokens > 0)
+        return self.e2el_ns[some] / self.output_tokens[some]
+
+    def prefill_speed_tok_s(self) -> Float64:
+        """Input tokens / TTFT, float64[successes whose prompt tokens are known]."""
+        some = self.has_ttft & (self.input_tokens > 0) & (self.ttft_ns > 0)
+        return self.input_tokens[some] * _SECOND_NS / self.ttft_ns[some]
+
+    def user_tps(self) -> Float64:
+        """1 / TPOT in tokens per second, float64[successes that have a TPOT above 0]."""
+        tpot_ns = self.tpot_ns()[self.has_tpot]
+        return _SECOND_NS / tpot_ns[tpot_ns > 0]
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -139,6 +170,17 @@ class Metrics(msgspec.Struct, frozen=True):
     e2el_intended: Distribution  # last token message - intended
     failures: dict[str, FailureTally]  # by kind, most frequent first
     health: ClientHealth
+    ttfvt: Distribution  # first message with text of the answer itself, not reasoning - sent
+    e2el_per_token: Distribution  # E2EL / output tokens, per request
+    prefill_speed: RateDistribution  # input tokens / TTFT, per request; cached tokens and queues are in it
+    user_tps: RateDistribution  # 1 / TPOT, per request
+    output_throughput_per_gpu_per_s: float | None  # output throughput / GPUs; None: their number is unknown
+    total_cached_tokens: int  # prompt tokens of successes that the server reports as found in its cache
+    cached_counts: int  # successes for which it reports that
+    cached_share: float | None  # those tokens / all prompt tokens of these successes, 0 to 1
+    finish_reasons: dict[
+        str, int
+    ]  # of successes, most frequent first; `none`: without one, `other`: rare ones
 
     @property
     def messages_per_s(self) -> float:
@@ -156,8 +198,17 @@ class Metrics(msgspec.Struct, frozen=True):
             "client_queue_time": self.queue_time,
             "e2el_including_client_queue": self.e2el_intended,
         }
+        per_token = {"e2el_per_token": self.e2el_per_token}
+        if not self.streamed:
+            return whole | per_token
         stream = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl}
-        return {**stream, **whole, "token_time": self.token_time} if self.streamed else whole
+        return {**stream, **whole, "token_time": self.token_time, "ttfvt": self.ttfvt, **per_token}
+
+    @property
+    def selectable_rates(self) -> dict[str, RateDistribution]:
+        """The speeds that `--percentile-metrics` can name, where the run has them."""
+        rates = {"prefill_speed": self.prefill_speed, "user_tps": self.user_tps}
+        return rates if self.streamed else {}
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
@@ -177,8 +228,8 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 def parse_percentile_metrics(text: str) -> tuple[str, ...]:
     """The metrics of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if unknown := [name for name in names if name not in SELECTABLE]:
-        which = f"unknown metric {unknown[0]!r}: choose from {', '.join(SELECTABLE)}"
+    if unknown := [name for name in names if name not in (*SELECTABLE, *SELECTABLE_RATES)]:
+        which = f"unknown metric {unknown[0]!r}: choose from {', '.join((*SELECTABLE, *SELECTABLE_RATES))}"
         raise UsageError(f"--percentile-metrics {text}: {which}")
     return names
 
@@ -223,6 +274,11 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
+        prefill_speed=RateDistribution.of(each.prefill_speed_tok_s(), ask.metric_percentiles),
+        user_tps=RateDistribution.of(each.user_tps(), ask.metric_percentiles),
+        output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
+        **_cached(records, ok),
+        finish_reasons=_finish_reasons(records),
     )
 
 
@@ -266,6 +322,8 @@ def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[st
         "queue_time": over((records.sent_ns - intended_ns)[ok]),
         "ttft_intended": over((each.first_ns - intended_ns)[begun]),
         "e2el_intended": over((each.last_ns - intended_ns)[ok]),
+        "ttfvt": over(each.ttfvt_ns[each.has_ttfvt]),
+        "e2el_per_token": over(each.e2el_per_token_ns()),
     }
 
 
@@ -298,6 +356,33 @@ def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[
     itl = Distribution.of_pieces(lambda: ((gap_ns, None) for gap_ns, _ in each()), percentiles)
     single = all((tokens == 1).all() for _, tokens in each())
     return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
+
+
+class _CachedTokens(TypedDict):
+    """The fields of Metrics on prompt tokens that the server found in its cache."""
+
+    total_cached_tokens: int
+    cached_counts: int
+    cached_share: float | None
+
+
+def _cached(records: Records, ok: Bool) -> _CachedTokens:
+    reported = ok & (records.cached_tokens >= 0) & (records.input_tokens >= 0)
+    cached, prompts = (int(of[reported].sum()) for of in (records.cached_tokens, records.input_tokens))
+    return {
+        "total_cached_tokens": cached,
+        "cached_counts": int(reported.sum()),
+        "cached_share": cached / prompts if prompts else None,
+    }
+
+
+def _finish_reasons(records: Records) -> dict[str, int]:
+    answers = zip(records.finish_reasons, records.failures, strict=True)
+    counts = Counter(reason or "none" for reason, failure in answers if failure is None)
+    reasons = dict(counts.most_common(_MOST_REASONS))
+    if rare := counts.total() - sum(reasons.values()):
+        reasons["other"] = reasons.get("other", 0) + rare
+    return reasons
 
 
 def _failures(records: Records) -> dict[str, FailureTally]:

@@ -1,13 +1,17 @@
-"""Reasoning: in how many answers the first token was of reasoning, not of the answer itself."""
+"""Reasoning: in how many answers it came first, and the first token of each that a user sees."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
-from loadgen.metrics.token_counts import TokenCounts
+from loadgen.arrays import Int64
 from loadgen.protocol.openai import Message, Usage
+from loadgen.protocol.typical import TypicalMessages
+
+NEVER = -1  # no message of an answer was visible
 
 
 class Reasoning(msgspec.Struct):
@@ -16,10 +20,40 @@ class Reasoning(msgspec.Struct):
     shown: int = 0  # that began with reasoning
     hidden: int = 0  # whose usage counts reasoning, and whose first token was none
 
-    def note(self, messages: Sequence[Message], counted: TokenCounts, usage: Usage | None) -> None:
-        """Count a stream that carried a token."""
-        first = messages[int(counted.messages[0])]
-        if any(choice.reasons() for choice in first.choices or ()):
+    def note(self, visible: int, usage: Usage | None) -> None:
+        """Count a stream that carried a token, of which `first_visible` is known."""
+        if visible:
             self.shown += 1
         elif usage is not None and usage.reasoned:
             self.hidden += 1
+
+
+def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
+    """Which of the messages that carried tokens is the first one that a user sees; NEVER where none is.
+
+    `carrying` are their positions, int64[messages that carried tokens]. Visible are the answer's text and
+    tool calls. Without reasoning before them it is the first message, even if its token has no text.
+    """
+    if not len(carrying):
+        return NEVER
+    if _shows(messages[int(carrying[0])]):
+        return 0
+    places, reasoned = np.arange(len(carrying)), False
+    if isinstance(messages, TypicalMessages) and not _shows(messages.typical):
+        # Thousands of messages that are all of reasoning need not be gone through.
+        reasoned = _reasons(messages.typical)
+        places = np.isin(carrying, list(messages.parsed)).nonzero()[0]
+    for place, at in zip(places.tolist(), carrying[places].tolist(), strict=True):
+        message = messages[at]
+        if _shows(message):
+            return place if reasoned else 0
+        reasoned = reasoned or _reasons(message)
+    return NEVER if reasoned else 0
+
+
+def _shows(message: Message) -> bool:
+    return any(choice.shows() for choice in message.choices or ())
+
+
+def _reasons(message: Message) -> bool:
+    return any(choice.reasons() for choice in message.choices or ())

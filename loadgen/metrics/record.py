@@ -66,6 +66,7 @@ class Record(msgspec.Struct):
     server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
     http_status: int = UNKNOWN  # of the response
     text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
+    visible_ns: int = UNKNOWN  # arrival of the first message with text of the answer itself, not reasoning
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.distribution import Distribution, RateDistribution
 from loadgen.metrics.metrics import Metrics
 
 Figures = Mapping[str, Any]
@@ -75,6 +75,9 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     for key, distribution in metrics.selectable.items():
         if key in shown:
             values |= statistics(key, distribution)
+    for key, rates in metrics.selectable_rates.items():
+        if key in shown:
+            values |= rate_statistics(key, rates)
     return values
 
 
@@ -106,3 +109,14 @@ def statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
         **{f"p{percentile_name(p)}_{key}_ms": value for p, value in distribution.percentiles_ms.items()},
     }
     return values if distribution.n else dict.fromkeys(values)
+
+
+def rate_statistics(key: str, rates: RateDistribution) -> dict[str, float | None]:
+    """The same of a speed, in tokens per second: its keys have no unit, as vLLM's throughputs have none."""
+    values: dict[str, float | None] = {
+        f"mean_{key}": rates.mean_tok_s,
+        f"median_{key}": rates.median_tok_s,
+        f"std_{key}": rates.std_tok_s,
+        **{f"p{percentile_name(p)}_{key}": value for p, value in rates.percentiles_tok_s.items()},
+    }
+    return values if rates.n else dict.fromkeys(values)

@@ -97,6 +97,10 @@ class Choice(msgspec.Struct, gc=False):
         """Whether it carries reasoning, and no text of the answer itself."""
         return False
 
+    def shows(self) -> bool:
+        """Whether it carries some of what a user sees: text of the answer itself, or of a tool call."""
+        return self.carries() == TOKEN and not self.reasons()
+
 
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
 
@@ -232,6 +236,10 @@ class ChatChoice(Choice, gc=False):
     def reasons(self) -> bool:
         delta = self.delta or self.message or _NO_DELTA
         return bool(delta.reasoning or delta.reasoning_content) and not delta.content
+
+    def shows(self) -> bool:
+        delta = self.delta or self.message or _NO_DELTA
+        return bool(delta.content or (delta.tool_calls and delta.tool_text()))
 
 
 class ChatMessage(Message, gc=False):

@@ -12,7 +12,7 @@ from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
-from loadgen.results import data_lines, figure_basis, result_block, short_lines
+from loadgen.results import data_lines, figure_basis, more_figures, result_block, short_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
@@ -305,6 +305,7 @@ SECTIONS = (
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.FIRST),
+    Section("more-figures", lambda result, _: more_figures.lines(result.metrics)),
     Section("load", _load, room=Room.FIRST, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),

@@ -38,8 +38,9 @@ COLUMNS = {
     "first_ns": "int64",  # arrival of the first message that carried a token, of a failure's too
     "last_ns": "int64",  # and of the last one
     "end_ns": "int64",
-    "ttft_ns": "int64",  # these three of successes alone
+    "ttft_ns": "int64",  # these four of successes alone
     "tpot_ns": "double",
+    "ttfvt_ns": "int64",  # to the first text that is not reasoning
     "e2el_ns": "int64",
     "input_tokens": "int64",
     "output_tokens": "int64",  # of a failure: what had come
@@ -111,6 +112,7 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
         "last_ns": last_ns,
         "end_ns": records.end_ns,
         "ttft_ns": np.where(each.has_ttft, each.ttft_ns, UNKNOWN),
+        "ttfvt_ns": np.where(each.has_ttfvt, each.ttfvt_ns, UNKNOWN),
         "tpot_ns": np.where(each.has_tpot, each.tpot_ns(), UNKNOWN),
         "e2el_ns": each.e2el_ns,
         "input_tokens": each.input_tokens,

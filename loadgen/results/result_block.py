@@ -7,6 +7,7 @@ the figures alone decide what is printed, whether they come from Metrics or from
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import msgspec
 from msgspec.structs import replace
@@ -29,13 +30,15 @@ class BlockRow(msgspec.Struct, frozen=True):
 
 
 class BlockSection(msgspec.Struct, frozen=True):
-    """One latency metric: a ruled header, then its mean, median and every percentile there is."""
+    """One metric: a ruled header, then its mean, median and every percentile there is."""
 
     header: str
     name: str
     key: str
     percentiles: tuple[str, ...] | None = None  # only these
     most: bool = False  # its largest value too
+    unit: str = "ms"  # of a latency, which its keys end with; a speed's keys have no unit
+    extra: bool = False  # printed only where it is asked for by its name
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -77,7 +80,17 @@ _VLLM_0_32 = Layout(
         BlockSection(
             "Queue-inclusive End-to-end Latency", "E2EL incl. Client Queue", "e2el_including_client_queue"
         ),
-        BlockSection("Time per Token (gaps shared by tokens)", "Token Time", "token_time"),  # ours
+        BlockSection(
+            "Time per Token (gaps shared by tokens)", "Token Time", "token_time"
+        ),  # ours, from here on
+        BlockSection("Time to First Visible Token", "TTFVT", "ttfvt", extra=True),
+        BlockSection(
+            "Normalized Latency (E2EL / output tokens)", "E2EL per Token", "e2el_per_token", extra=True
+        ),
+        BlockSection(
+            "Prefill Speed (input tokens / TTFT)", "Prefill Speed", "prefill_speed", unit="tok/s", extra=True
+        ),
+        BlockSection("Output per User (1 / TPOT)", "Output per User", "user_tps", unit="tok/s", extra=True),
     ),
 )
 
@@ -160,14 +173,19 @@ def layout(name: str | None) -> Layout:
     return layout
 
 
-def render(figures: Figures, layout: Layout = _VLLM_0_32) -> str:
-    """The block as text, trailing spaces kept, without a final newline."""
+def render(figures: Figures, layout: Layout = _VLLM_0_32, named: Collection[str] | None = None) -> str:
+    """The block as text, trailing spaces kept, without a final newline.
+
+    With `named`, the sections that vLLM does not have are printed only where their keys are in it.
+    """
     lines = [layout.title.center(layout.width, "=")]
     for row in layout.rows:
         if (shown := _shown(figures, row)) is not None:
             lines += [row.rule.center(layout.width, "-")] * bool(row.rule)
             lines.append(_line(layout, row.label, *shown))
     for section in layout.sections:
+        if section.extra and named is not None and section.key not in named:
+            continue
         lines += _section_lines(figures, layout, section)
     return "\n".join([*lines, "=" * layout.width])
 
@@ -183,18 +201,19 @@ def _shown(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
 
 
 def _section_lines(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
-    if figures.get(f"mean_{section.key}_ms") is None:
+    name = section.key + "_ms" * (section.unit == "ms")
+    if figures.get(f"mean_{name}") is None:
         return []
-    statistics = [("Mean", f"mean_{section.key}_ms"), ("Median", f"median_{section.key}_ms")]
-    pattern = re.compile(rf"p([\d.]+)_{section.key}_ms")
+    statistics = [("Mean", f"mean_{name}"), ("Median", f"median_{name}")]
+    pattern = re.compile(rf"p([\d.]+)_{name}")
     ranks = [(match[1], key) for key in figures if (match := pattern.fullmatch(key))]
     allowed = section.percentiles
     statistics += [(f"P{rank}", key) for rank, key in ranks if allowed is None or rank in allowed]
-    statistics += [("Max", f"max_{section.key}_ms")] * section.most
+    statistics += [("Max", f"max_{name}")] * section.most
     return [
         section.header.center(layout.width, "-"),
         *(
-            _line(layout, f"{word} {section.name} (ms):", figures[key], ".2f")
+            _line(layout, f"{word} {section.name} ({section.unit}):", figures[key], ".2f")
             for word, key in statistics
             if isinstance(figures.get(key), int | float)
         ),

@@ -22,6 +22,7 @@ _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 _QUANTIZED_BY = ("quantization_config", "compression_config")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _PICKLED = re.compile(r"(?:pytorch_)?model.*\.bin|consolidated.*\.bin")  # no optimizer, no training_args
 _LONGEST_PATH = 4096  # characters
@@ -41,6 +42,7 @@ class Checkpoint(BaseModel, extra="forbid", frozen=True):
     max_positions: int | None = None
     layers: int | None = None
     hidden_size: int | None = None
+    experts: int | None = None  # routed, of a layer that has them
     weight_bytes: int | None = None  # of the files on this disk
 
 
@@ -117,6 +119,7 @@ def _transformers(directory: Path, path: str) -> Checkpoint:
         max_positions=_first(places, _POSITIONS, int, None),
         layers=_first(places, _LAYERS, int, None),
         hidden_size=_first(places, _HIDDEN, int, None),
+        experts=_first(places, _EXPERTS, int, None),
         weight_bytes=_weight_bytes(directory),
     )
 
@@ -135,6 +138,7 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
         max_positions=_whole(values.get(f"{family}.context_length")),
         layers=_whole(values.get(f"{family}.block_count")),
         hidden_size=_whole(values.get(f"{family}.embedding_length")),
+        experts=_whole(values.get(f"{family}.expert_count")),
         weight_bytes=sum(part.stat().st_size for part in parts),
     )
 

@@ -11,6 +11,7 @@ from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.protocol import engines
 from loadgen.results import run_place, sample_file
 from loadgen.results.sample_file import NO_SAMPLES, KeptSamples
+from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags
 from loadgen.session import signals
 from loadgen.session.measure import Outcome
@@ -98,4 +99,7 @@ def bounded(facts: Facts, flags: Flags) -> LateFacts:
     if engines.by_name(facts.server.engine).hosted and flags == Flags():
         return {}
     bound, why = run_roofline.ceiling(facts, flags)
-    return {"ceiling": bound, "no_ceiling": why}
+    late: LateFacts = {"ceiling": bound, "no_ceiling": why}
+    if flags.hardware is not None and not facts.gpus:
+        late["gpus"] = machines.machine(flags.hardware).devices
+    return late

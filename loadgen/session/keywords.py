@@ -20,7 +20,7 @@ from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
 from loadgen.workload import backends, profile
-from loadgen.workload.bounds import MOST_IDS, MOST_SECONDS, MOST_SEED
+from loadgen.workload.bounds import MOST_GPUS, MOST_IDS, MOST_SECONDS, MOST_SEED
 from loadgen.workload.data_names import Compat, DatasetName, PromptFormat, TraceFormat
 from loadgen.workload.profile import Profile
 
@@ -128,6 +128,7 @@ class BenchOptions(WorkloadOptions, total=False):
     reset_cache: bool
     fingerprint: bool
     hardware: str
+    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)]
     bandwidth: float
     model_config: str
     label: str

@@ -62,6 +62,7 @@ class Options(msgspec.Struct, frozen=True):
     reset_cache: bool = False
     fingerprint: bool = False
     hardware: str | None = None
+    gpus: int = 0  # that the server runs on; 0: not given
     bandwidth: float | None = None  # GB/s
     model_config: str | None = None
     layout: str | None = None  # of the block; a key of block.LAYOUTS
@@ -314,9 +315,12 @@ def _output_flags(group: Group) -> None:
     add = group.add_argument
     add("--layout", metavar="NAME",
         help="of the result block: vllm-0.32 (default), vllm-2025, sglang, sglang-2025")
-    add("--percentile-metrics", metavar="LIST", help="of ttft,tpot,itl,e2el (default ttft,tpot,itl)")
+    add("--percentile-metrics", metavar="LIST",
+        help="of ttft,tpot,itl,e2el,ttfvt,e2el_per_token,prefill_speed,user_tps (default ttft,tpot,itl)")
     add("--metric-percentiles", metavar="LIST", help="default 99")
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
+    add("--gpus", type=whole(1, bounds.MOST_GPUS), metavar="N",
+        help="GPUs that the server runs on, for tok/s per GPU (default: of --hardware, or as detected)")
     add("--warmup", metavar="N|Ss", help="exclude the first N requests or S seconds from the steady state")
     add("--cooldown", metavar="N|Ss", help="exclude the last ones")
     add("--explain", action="store_true", help="print the whole report, with every doubt")

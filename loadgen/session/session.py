@@ -368,6 +368,7 @@ class Session(msgspec.Struct, frozen=True):
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
             cache_reset=reset,
+            gpus=self.options.gpus,
         )
 
     def _server_side(self) -> LateFacts:

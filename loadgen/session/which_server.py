@@ -14,7 +14,7 @@ SPEAKING_OF_A_SERVER = frozenset({
     "base_url", "host", "port", "endpoint", "endpoint_type", "backend", "model", "served_model_name",
     "tokenizer", "vocab_size", "header", "headers", "api_key", "api_key_env", "api_key_file", "insecure",
     "ca_cert", "client_cert", "client_key", "ready_check_timeout_s", "dataset_name", "dataset_path", "trace",
-    "hardware", "bandwidth", "model_config", "reset_cache", "server_trace", "no_effect",
+    "hardware", "gpus", "bandwidth", "model_config", "reset_cache", "server_trace", "no_effect",
 })  # fmt: skip
 NOTHING_THERE = (
     " (no address was given, and this is vLLM's): start a server there, or pass --base-url URL or --launch "

@@ -7,6 +7,7 @@ condition, with why a healthy idle server does not reach it.
 from __future__ import annotations
 
 from loadgen.validity import client_checks as client
+from loadgen.validity import data_checks as data
 from loadgen.validity import load_checks as load
 from loadgen.validity import server_checks as server
 from loadgen.validity.evidence import RunEvidence
@@ -23,8 +24,8 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.failures,
     load.many_resent,
     # Less work than requested.
-    server.prefix_cache,
-    server.identical_prompts,
+    data.prefix_cache,
+    data.identical_prompts,
     server.beyond_roofline,
     # Another load than requested.
     load.tokens_not_counted,
@@ -34,6 +35,8 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.sends_late,
     load.rate_not_reached,
     server.server_limit,
+    data.trace_grid,
+    data.random_acceptance,
     # The server was not idle, not alone, or counts differently.
     server.foreign_requests,
     server.first_wave,
@@ -58,6 +61,9 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.early_ends,
     load.overload,
     server.queued,
+    data.reuse_not_as_expected,
+    data.lengths_cut,
+    data.random_routing,
     server.latencies_differ,
     server.several_models,
     server.unsettled,

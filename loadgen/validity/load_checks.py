@@ -16,6 +16,8 @@ FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 UNCOUNTED = 0.01  # of the responses
 ANSWER_OFF, ANSWER_SHORT = 0.01, 0.9  # of the tokens requested
 IDS_OFF, TEXT_OFF = (0.01, 2), (0.1, 100)  # of the prompt: a share and tokens, both exceeded
+WORDS_OFF = (0.01, 1)  # of words, whose length the server's own count has set
+_OFF = {"ids": IDS_OFF, "words": WORDS_OFF}  # by format; of any other text TEXT_OFF
 HELD, RATE = 0.95, 0.95  # of what was requested
 LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
 TRACE_LATE_MS = 5.0  # by P99; a burst of a trace is sent one request after the other
@@ -172,9 +174,10 @@ def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
 @suspect(
     "prompt-lengths",
     f"usage.prompt_tokens differs from the plan on average: ids by more than {percent(IDS_OFF[0])} and "
-    f"{IDS_OFF[1]} tokens (a server may add BOS), text by more than {percent(TEXT_OFF[0])} and "
-    f"{TEXT_OFF[1]} (tokenization and a chat template change it a little)",
-    "use --prompt-format ids, or pass the model's own --tokenizer",
+    f"{IDS_OFF[1]} tokens (a server may add BOS), words by more than {percent(WORDS_OFF[0])} and "
+    f"{WORDS_OFF[1]} (the server's own count set their length), other text by more than "
+    f"{percent(TEXT_OFF[0])} and {TEXT_OFF[1]} (tokenization and a chat template change it a little)",
+    "use --prompt-format ids, or pass the model's own --tokenizer; words: check that one server answers",
 )
 def prompt_lengths(run: RunEvidence) -> Evidence | None:
     """The server counted other prompts than were planned."""
@@ -184,7 +187,7 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
         return None
     planned = float(records.planned_input[comparable].mean())
     counted = float(records.input_tokens[comparable].mean())
-    share, tokens = IDS_OFF if run.facts.prompt_format == "ids" else TEXT_OFF
+    share, tokens = _OFF.get(run.facts.prompt_format, TEXT_OFF)
     if abs(counted - planned) <= max(tokens, share * planned):
         return None
     return f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {comparable.sum()})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -15,11 +16,13 @@ from loadgen.metrics.metrics import MetricOptions
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.telemetry.sensor_summary import SensorSummary
+from loadgen.telemetry.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import StartFacts, asked, shown
 
+# Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
+_PARALLEL = re.compile(r"--(data|pipeline|prefill-context)-parallel-size|--(dp|pp)(-size)?\b|-(dp|pp)\b")
 _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
@@ -61,6 +64,18 @@ class Facts(StartFacts, frozen=True):
         return bool(fields & set(self.profile.extra_body))
 
     @property
+    def gpu_count(self) -> int:
+        """GPUs that the server ran on: as given, else where its memory was, else as started; 0: unknown."""
+        if self.gpus or self.server.simulated:
+            return self.gpus
+        if self.sensed is not None and self.sensed.gpus_how == WITH_SERVER:
+            return len(self.sensed.gpus)
+        if self.launched is None or "gpu" not in self.environment:
+            return 0
+        replicated = any(_PARALLEL.match(word) for word in self.launched.command)
+        return 0 if replicated else self.launched.settings.tensor_parallel or 0
+
+    @property
     def planned_rate_per_s(self) -> float:
         """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
         schedule = self.data.schedule
@@ -68,7 +83,7 @@ class Facts(StartFacts, frozen=True):
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
-        return asked(self.profile)
+        return replace(asked(self.profile), gpus=self.gpu_count)
 
     def block(self) -> BlockFacts:
         """What the result block shows of the load; a trace's rate is its mean."""

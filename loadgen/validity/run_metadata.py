@@ -97,6 +97,7 @@ class LateFacts(TypedDict, total=False):
     fingerprint: Fingerprint | None
     ceiling: Ceiling | None
     no_ceiling: str
+    gpus: int
 
 
 class StartFacts(BaseModel, extra="forbid", frozen=True):
@@ -157,6 +158,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     fingerprint: Any = None
     ceiling: Any = None
     no_ceiling: str = ""  # why that is not known, and what to pass
+    gpus: int = Field(default=0, ge=0)  # that the server runs on, by --gpus or --hardware; 0: neither
 
     def learned(self, late: LateFacts) -> Self:
         """These facts with what was learned later."""

@@ -15,6 +15,7 @@ from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.flags import Flags
 from loadgen.roofline.identify import ModelIdentity, roofline
 from loadgen.telemetry.sensor_summary import WITH_SERVER
+from loadgen.validity import reuse
 from loadgen.validity.run_facts import Facts
 
 
@@ -44,9 +45,9 @@ def subject(facts: Facts) -> ModelIdentity:
 def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
     """A run's figures and load as a bound takes them, whichever metrics the report shows.
 
-    Where prompts share tokens on purpose, TTFT is of the rest alone: it is left out.
+    Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
     """
-    selected = STREAMED[1:] if facts.profile.prefix_len else STREAMED
+    selected = STREAMED if reuse.expected(facts) == 0 else STREAMED[1:]
     completed = max(metrics.completed, 1)
     load = Lengths(
         input_len=metrics.total_input_tokens / completed,

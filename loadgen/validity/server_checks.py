@@ -13,7 +13,6 @@ from loadgen.validity.reconcile import Mismatch, mismatches
 from loadgen.validity.reconcile import foreign_requests as foreign_count
 from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
 
-CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, both exceeded
 TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
 FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
@@ -32,50 +31,6 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
     """The server's counters went backwards."""
     reset = run.window is not None and run.window.reset
     return "the server's counters went backwards during the run: it was restarted" if reset else None
-
-
-@suspect(
-    "prefix-cache",
-    f"more than {percent(CACHED)} of the prompt tokens were prefix cache hits (by the server's counters or "
-    "cached_tokens), beyond what --random-prefix-len shares; random prompts share nothing, a chat template "
-    "a few tokens",
-    "give a new --seed or none, start the server again (or by --launch), or without a prefix cache (vLLM: "
-    "--no-enable-prefix-caching, SGLang: --disable-radix-cache); --reset-cache empties that of SGLang, and "
-    "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1",
-)
-def prefix_cache(run: RunEvidence) -> Evidence | None:
-    """Prompts were found in the cache instead of computed."""
-    records, window, profile = run.records, run.window, run.facts.profile
-    reported = run.per_request.ok & (records.cached_tokens >= 0)
-    queried = int(run.per_request.input_tokens[reported].sum())
-    hits_by = {"usage": (int(records.cached_tokens[reported].sum()), queried)}
-    if window is not None and window.prefix_hits is not None and window.prefix_queries is not None:
-        hits_by["the server's counters"] = (window.prefix_hits, window.prefix_queries)
-    source, (hits, queries) = max(hits_by.items(), key=lambda item: item[1][0] / max(item[1][1], 1))
-    expected = profile.prefix_len / (profile.prefix_len + profile.input_len)
-    if not queries or hits <= (expected + CACHED) * queries:  # hits of no queries are no share
-        return None
-    shared = f", {percent(expected)} shared by --random-prefix-len" if expected else ""
-    return (
-        f"prefix cache hits: {percent(hits / queries)} of {queries} prompt tokens ({source}{shared}), "
-        "so TTFT is not of prefill"
-    )
-
-
-@suspect(
-    "identical-prompts",
-    f"more than {percent(REPEATED)} of the planned prompts equal an earlier one (long random ones never do), "
-    "or --extra-body sets the prompt, which is then the same in every request",
-    "raise --random-input-len or --vocab-size, and leave the prompt out of --extra-body",
-)
-def identical_prompts(run: RunEvidence) -> Evidence | None:
-    """The same prompt was sent more than once."""
-    repeated, requests = run.facts.repeated_prompts, run.facts.requests
-    if run.facts.prompt_replaced and requests > 1:
-        return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"
-    if repeated <= REPEATED * requests:
-        return None
-    return f"{repeated} of {requests} prompts equal an earlier one: a prefix cache need not compute them"
 
 
 @suspect(

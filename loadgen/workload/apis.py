@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from loadgen.errors import UsageError
+from loadgen.protocol import untrusted
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Chat, Completions, Dialect
 from loadgen.protocol.sglang import Generate
@@ -65,8 +68,15 @@ def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[d
 def merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with others over them; where both have a table under a name, the tables merged so."""
     tables = {
-        name: {**fields[name], **table}
+        name: {**_table(fields[name]), **table}
         for name, table in over.items()
-        if isinstance(table, dict) and isinstance(fields.get(name), dict)
+        if isinstance(table, dict) and name in fields
     }
     return {**fields, **over, **tables}
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    """A table, of one in JSON its values as bytes; an empty one of anything else."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
+    return untrusted.mapping(value)

@@ -14,6 +14,7 @@ MOST_SECONDS = 1e9  # 31 years
 YEAR_S = 31_536_000.0  # a year
 MOST_GB_PER_S = 1e9  # of a memory's bandwidth
 MOST_IDS = 10_000_000  # of a vocabulary
+MOST_GPUS = 1_000_000  # that a server runs on
 MOST_INT = 2**31 - 1  # of a sampling parameter
 MOST_SEED = 2**63 - 1
 DEEPEST = 64  # tables and lists inside one another

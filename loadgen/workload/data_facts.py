@@ -64,7 +64,7 @@ class ScheduleFacts(BaseModel, extra="forbid", frozen=True):
 class DataFacts(BaseModel, extra="forbid", frozen=True):
     """What a plan's requests were made of, and what of it was left out."""
 
-    kind: str = "random"  # a key of SOURCES
+    kind: str = "random"  # a key of SOURCES; of a file without a name, what its rows are
     file: str = ""  # as it was named
     file_digest: str = ""  # blake2b of its bytes, or of those of all files of a directory
     rows: int = 0  # of the file

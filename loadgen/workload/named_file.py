@@ -13,13 +13,14 @@ from loadgen.workload.paths import place
 
 _MOST_HEAD_BYTES = 1 << 20
 _TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"})  # of Mooncake's and like it; of Weka's
-_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"}, {"rate", "cv"})  # of Azure's, BurstGPT's, ServeGen's
+_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"})  # of Azure's and BurstGPT's
+_NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 
 def is_trace(path: str) -> bool:
     """Whether a file's first row is one of a trace; False of a file that cannot be read."""
     at = place(path)
-    if at.is_dir():
+    if at.is_dir() or at.name.endswith(_NO_HEADER):
         return True
     try:
         with at.open("rb") as file:

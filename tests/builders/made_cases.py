@@ -47,6 +47,7 @@ def answered(index: int, slot: int, sent_ns: int, ttft_ms: float, tpot_ms: float
         input_tokens=INPUT,
         output_tokens=OUTPUT,
         usage=True,
+        visible_ns=int(arrival_ns[0]),
         reads=OUTPUT + 2,
         unstamped_reads=1,
         lag_sum_ns=OUTPUT * MS // 20,

@@ -49,6 +49,7 @@ def answers(requests: int, tokens: int, concurrency: int, speed: float, seed: in
                 index, slot, sent_ns - MS // 10, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns,
                 tokens=np.ones(tokens, np.int64), first_byte_ns=int(arrival_ns[0]), planned_input=64,
                 planned_output=tokens, input_tokens=64, output_tokens=tokens, usage=True, reads=tokens + 1,
+                visible_ns=int(arrival_ns[0]),
             )
         )  # fmt: skip
     return records

@@ -143,7 +143,8 @@ def test_whole_answers_have_only_e2el_which_lasts_to_their_end() -> None:
     )
     assert (run.e2el.mean_ms, run.ttft.n, run.tpot.n, run.itl.n) == (500.0, 0, 0, 0)
     assert (run.peak_output_throughput_per_s, run.total_output_tokens) == (None, 16)
-    assert set(run.selectable) == {"e2el", "client_queue_time", "e2el_including_client_queue"}
+    whole = {"e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token"}
+    assert (set(run.selectable), run.selectable_rates) == (whole, {})
 
 
 def test_latencies_from_the_intended_time_include_the_wait_before_sending() -> None:

@@ -33,13 +33,14 @@ def mixed(prefix: str | None = "p-") -> Result:
     for row in rows:
         row.sent_ns, row.intended_ns = BEGIN_NS, BEGIN_NS - MS
         row.arrival_ns = BEGIN_NS + np.arange(1, 5) * 10 * MS
+        row.visible_ns = int(row.arrival_ns[0])
         row.end_ns, row.http_status, row.finish_reason = int(row.arrival_ns[-1]) + 1, 200, "length"
     rows[1].arrival_ns, rows[1].tokens, rows[1].output_tokens = rows[1].arrival_ns[:1], rows[1].tokens[:1], 1
     rows[2].failure, rows[2].output_tokens = Failure(FailureKind.TRUNCATED, '=cut\ud800, "twice"'), 4
     rows[3] = Record(3, 0, BEGIN_NS, BEGIN_NS, BEGIN_NS + 9, resends=1, http_status=503,
                      failure=Failure(FailureKind.HTTP_STATUS))  # fmt: skip
     rows[4] = Record(4, 0, BEGIN_NS, 0, BEGIN_NS + 9, failure=Failure(FailureKind.CANCELLED))
-    rows[0].cached_tokens = 7
+    rows[0].cached_tokens, rows[0].visible_ns = 7, BEGIN_NS + 25 * MS
     return Result(of.facts, Records.of(rows))
 
 
@@ -53,19 +54,20 @@ OF_ALL = {"class": "", "slot": 0, "intended_ns": BEGIN_NS, "sent_ns": BEGIN_NS, 
 FIRST: dict[str, Any] = {
     **EMPTY, **OF_ALL, "index": 0, "request_id": "p-0", "intended_ns": BEGIN_NS - MS,
     "first_ns": BEGIN_NS + 10 * MS, "last_ns": BEGIN_NS + 40 * MS, "end_ns": BEGIN_NS + 40 * MS + 1,
-    "ttft_ns": 10 * MS, "tpot_ns": 10.0 * MS, "e2el_ns": 40 * MS, "input_tokens": 64, "output_tokens": 4,
-    "cached_tokens": 7, "finish_reason": "length", "ok": True, "failure_kind": "", "http_status": 200,
-    "error": "",
+    "ttft_ns": 10 * MS, "tpot_ns": 10.0 * MS, "ttfvt_ns": 25 * MS, "e2el_ns": 40 * MS, "input_tokens": 64,
+    "output_tokens": 4, "cached_tokens": 7, "finish_reason": "length", "ok": True, "failure_kind": "",
+    "http_status": 200, "error": "",
 }  # fmt: skip
 ROWS: list[dict[str, Any]] = [
     FIRST,
     FIRST | {
         "index": 1, "slot": 1, "request_id": "p-1", "last_ns": BEGIN_NS + 10 * MS, "e2el_ns": 10 * MS,
-        "tpot_ns": None, "output_tokens": 1, "cached_tokens": None,
+        "tpot_ns": None, "ttfvt_ns": 10 * MS, "output_tokens": 1, "cached_tokens": None,
     },
     FIRST | {
-        "index": 2, "slot": 2, "request_id": "p-2", "ttft_ns": None, "tpot_ns": None, "e2el_ns": None,
-        "cached_tokens": None, "ok": False, "failure_kind": "truncated", "error": "=cut\\ud800, \"twice\"",
+        "index": 2, "slot": 2, "request_id": "p-2", "ttft_ns": None, "ttfvt_ns": None, "tpot_ns": None,
+        "e2el_ns": None, "cached_tokens": None, "ok": False, "failure_kind": "truncated",
+        "error": "=cut\\ud800, \"twice\"",
     },
     EMPTY | OF_ALL | {
         "index": 3, "request_id": "p-3", "end_ns": BEGIN_NS + 9, "resends": 1, "http_status": 503,

@@ -162,7 +162,8 @@ def every_figure(shape: Layout) -> dict[str, Any]:
     for number, section in enumerate(shape.sections, 100):
         ranks = section.percentiles if section.percentiles is not None else ("50", "99", "99.9")
         words = ["mean", "median", *(f"p{rank}" for rank in ranks), *["max"] * section.most]
-        told |= {f"{word}_{section.key}_ms": number + i / 100 for i, word in enumerate(words)}
+        key = section.key + "_ms" * (section.unit == "ms")
+        told |= {f"{word}_{key}": number + i / 100 for i, word in enumerate(words)}
     return told
 
 

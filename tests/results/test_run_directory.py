@@ -43,6 +43,7 @@ def record(index: int, failure: Failure | None = None) -> Record:
         input_tokens=10,
         output_tokens=5,
         usage=True,
+        visible_ns=int(arrival_ns[0]),
         reads=6,
         failure=failure,
         text="é",

@@ -34,6 +34,7 @@ from builders.made_cases import (
     shared,
     some_met,
 )
+from builders.provoked_data import OF_DATA
 from loadgen.arrays import Int64
 from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.record import Record
@@ -51,11 +52,7 @@ STARVED = "; client and server share 2 CPUs by session (sched_autogroup)"
 PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "counters-reset": (run(window=ServerWindow(names="vllm", reset=True)), "backwards", set()),
     "cut-short": (run(cut_short="the capturing process died"), "died: 320 of 320", set()),
-    "many-failures": (
-        run(failed(5)),
-        "64 of 320 requests failed (20 %): 64 × timeout",
-        set(),
-    ),
+    "many-failures": (run(failed(5)), "64 of 320 requests failed (20 %): 64 × timeout", set()),
     "tokens-far-off": (run(window=observed(generation_tokens=100)), "client 3520, server 100", set()),
     "interrupted": (
         run(failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True),
@@ -235,6 +232,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "2 requests per slot",
         set(),
     ),
+    **OF_DATA,
 }
 
 
@@ -243,7 +241,7 @@ def names(case: RunEvidence) -> set[str]:
 
 
 def test_every_doubt_is_provoked() -> None:
-    assert list(PROVOKED) == [doubt.code for doubt in DOUBTS]
+    assert set(PROVOKED) == {doubt.code for doubt in DOUBTS}
     assert len(BY_DOUBT) == len(DOUBTS)
 
 

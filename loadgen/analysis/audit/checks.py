@@ -6,7 +6,7 @@ arrival, are not applied to our own runs (`OF_OURS`).
 
 from __future__ import annotations
 
-from loadgen.analysis.audit import peer_checks, roofline_checks, self_consistency
+from loadgen.analysis.audit import nominal_lengths, peer_checks, roofline_checks, self_consistency
 from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.validity.rule import Rule
 
@@ -37,6 +37,7 @@ CHECKS: tuple[Rule[AuditedRun], ...] = (
     # Notes.
     peer_checks.requests_differ,
     peer_checks.known_prompts,
+    nominal_lengths.nine_tenths,
     self_consistency.thin_percentiles,
     self_consistency.peak_below_mean,
     self_consistency.peak_over_limit,

@@ -15,6 +15,7 @@ from loadgen.analysis.comparison.model import ComparisonOptions, Decision, Effec
 from loadgen.analysis.run_summary import Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.metrics.metrics import SELECTABLE_RATES
 from loadgen.metrics.repeats import t_quantile
 from loadgen.roofline import bound
 from loadgen.validity.rule import Severity
@@ -67,7 +68,8 @@ def value_of(run: Reported, key: str) -> float | None:
 
 def figure(key: str) -> Figure:
     """The figure of a key; one that is no column of its own is read by its name."""
-    higher = "throughput" in key or key in ("request_goodput", "max_output_tokens_per_s")
+    higher = "throughput" in key or (key.partition("_")[2] in SELECTABLE_RATES and not key.startswith("std_"))
+    higher = higher or key in ("request_goodput", "max_output_tokens_per_s")
     lower = key == "duration" or (key.endswith("_ms") and not key.startswith("std_"))
     other = Figure(key, key, True if higher else False if lower else None)
     return next((column for column in FIGURES if column.key == key), other)

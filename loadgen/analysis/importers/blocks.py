@@ -15,7 +15,11 @@ from loadgen.results.result_block import LAYOUTS, BlockRow
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")
 _ROWS = {row.label.lower(): row for layout in LAYOUTS.values() for row in layout.rows}
-_SECTIONS = {section.name.lower(): section.key for layout in LAYOUTS.values() for section in layout.sections}
+_SECTIONS = {
+    section.name.lower(): section.key + "_ms" * (section.unit == "ms")
+    for layout in LAYOUTS.values()
+    for section in layout.sections
+}
 
 
 def _any(words: Mapping[str, object]) -> str:
@@ -25,7 +29,7 @@ def _any(words: Mapping[str, object]) -> str:
 # A label anywhere in a line, so that bars, prompts and whole blocks pasted as one line can be read.
 _LABEL = re.compile(
     rf"(?<![\w-])(?:(?P<row>{_any(_ROWS)})"
-    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_any(_SECTIONS)})\s+\(ms\):)",
+    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_any(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"[\s|]*")
@@ -114,7 +118,7 @@ def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
         row = _ROWS[" ".join(label["row"].lower().split())]
         return row.key, row
     section = _SECTIONS[" ".join(label["section"].lower().split())]
-    return f"{label['word'].lower()}_{section}_ms", None
+    return f"{label['word'].lower()}_{section}", None
 
 
 def _value(figure: _Written, sign: str) -> Any:

@@ -25,7 +25,7 @@ _COUNTED = (
 )  # fmt: skip
 _LATENCY = re.compile(
     r"(mean|median|std|p\d+(\.\d+)?)"
-    r"_(ttft|tpot|itl|e2el|client_queue_time|e2el_including_client_queue|token_time)_ms"
+    r"_(ttft|tpot|itl|e2el|client_queue_time|e2el_including_client_queue|token_time|ttfvt|e2el_per_token)_ms"
 )
 
 

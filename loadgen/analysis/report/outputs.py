@@ -97,7 +97,8 @@ def _text(given: _Given) -> str:
     if not given.asked.layout:
         return render.text(given.comparisons)
     layout = result_block.layout(given.asked.layout)
-    return "\n".join(f"{run.name}\n{result_block.render(run.figures, layout)}\n" for run in given.reported)
+    blocks = (result_block.render(run.figures, layout, run.selected) for run in given.reported)
+    return "\n".join(f"{run.name}\n{block}\n" for run, block in zip(given.reported, blocks, strict=True))
 
 
 def _html(given: _Given) -> str:

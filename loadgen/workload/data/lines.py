@@ -83,6 +83,10 @@ class OpenedFile:
         except OSError as error:
             raise self.refusal(f"{error.strerror}") from None
 
+    def first_character(self) -> bytes:
+        """The first byte that is no blank, of the first few KiB; b"" where all are."""
+        return self.read(self.begin, 4096).lstrip()[:1]
+
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """Its bytes after a byte order mark, a few MiB at a time, and where each piece begins."""
         at = self.begin
@@ -142,11 +146,14 @@ class Lines:
 
     def rows(self) -> Iterator[bytes]:
         """Every row in order, read in large pieces; raises UsageError where the file has changed."""
-        begin = 0
-        while begin < len(self):
+        return self.span(0, len(self))
+
+    def span(self, begin: int, stop: int) -> Iterator[bytes]:
+        """The rows from `begin` until before `stop`, read in large pieces."""
+        while begin < stop:
             first = int(self.begins[begin])
             end = int(np.searchsorted(self.ends, first + _CHUNK_BYTES, "right"))
-            end = max(end, begin + 1)
+            end = min(max(end, begin + 1), stop)
             piece = self.file.read(first, int(self.ends[end - 1]) - first)
             places = zip(
                 (self.begins[begin:end] - first).tolist(),

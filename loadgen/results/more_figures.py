@@ -1,0 +1,61 @@
+"""More figures: those that vLLM's block does not have, in lines under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadgen.metrics.metrics import Metrics
+
+
+def lines(metrics: Metrics) -> Iterator[str]:
+    """What one user, one GPU, a prompt and an answer got of the server, as far as it is known."""
+    if visible := _visible(metrics):
+        yield visible
+    if rates := _rates(metrics):
+        yield rates
+    if prefill := _prefill(metrics):
+        yield prefill
+    if cached := _cached(metrics):
+        yield cached
+    if set(metrics.finish_reasons) - {"none"}:
+        counts = (f"{reason} {count}" for reason, count in metrics.finish_reasons.items())
+        yield f"finish reasons: {', '.join(counts)}"
+
+
+def _visible(metrics: Metrics) -> str:
+    """The time to the first visible token, where reasoning comes before it."""
+    ttft, ttfvt = metrics.ttft, metrics.ttfvt
+    if not ttft.n or ttfvt == ttft:
+        return ""
+    if not ttfvt.n:
+        return ""  # all ended within their reasoning, or the run is older than the figure
+    never = ttft.n - ttfvt.n
+    ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning" * bool(never)
+    return f"TTFVT (first visible token): {ttfvt.mean_ms:.2f} ms mean, {ttfvt.median_ms:.2f} median{ended}"
+
+
+def _rates(metrics: Metrics) -> str:
+    parts = []
+    if (users := metrics.user_tps).n:
+        parts.append(f"per user: {users.mean_tok_s:.1f} tok/s mean, {users.min_tok_s:.1f} least (1 / TPOT)")
+    if metrics.output_throughput_per_gpu_per_s is not None:
+        parts.append(f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s")
+    if (normalized := metrics.e2el_per_token).n:
+        parts.append(f"E2EL per output token: {normalized.mean_ms:.2f} ms mean")
+    return "; ".join(parts)
+
+
+def _prefill(metrics: Metrics) -> str:
+    speed = metrics.prefill_speed
+    if not speed.n:
+        return ""
+    each = f"{speed.mean_tok_s:,.0f} tok/s mean, {speed.median_tok_s:,.0f} median"
+    return f"prefill: {each} (input tokens / TTFT: with the time in the server's queue)"
+
+
+def _cached(metrics: Metrics) -> str:
+    if metrics.cached_share is None:
+        return ""
+    share = f"{100 * metrics.cached_share:.1f} % of prompt tokens, as reported by the server"
+    some = f" for {metrics.cached_counts} of {metrics.completed} requests"
+    return f"cached: {share}{some if metrics.cached_counts < metrics.completed else ''}"

@@ -1,0 +1,182 @@
+"""Kinds: what the rows of a file are, known by their keys; a file of two kinds is refused by the row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from loadgen.protocol.untrusted import NOT_JSON
+from loadgen.workload.bounds import shown
+from loadgen.workload.data.lines import Lines, json_fault
+
+RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, in their order
+
+PROMPTS, CHAT, COMPLETIONS = "prompts", "chat bodies", "completion bodies"
+CONVERSATIONS = "conversations"
+_SHOWN_KEYS = 8
+# What a whole body has and a row of prompts has not: fields of the two APIs, as vLLM and SGLang have them.
+_FIELDS = (
+    "model max_tokens max_completion_tokens temperature top_p top_k min_p min_tokens stop "
+    "stop_token_ids stream stream_options n best_of use_beam_search seed user logprobs top_logprobs "
+    "prompt_logprobs echo suffix logit_bias frequency_penalty presence_penalty repetition_penalty "
+    "ignore_eos response_format tools tool_choice guided_json guided_regex guided_choice "
+    "guided_grammar structured_outputs chat_template chat_template_kwargs lora_path priority "
+)
+BODY_KEYS = frozenset(_FIELDS.split())
+
+
+class RowKind(msgspec.Struct, frozen=True):
+    """One kind of row, by its keys."""
+
+    required: frozenset[str]
+    one_of: frozenset[str] = frozenset()  # at least one of them too
+    without: frozenset[str] = frozenset()  # and none of these
+
+    def fits(self, keys: Collection[str]) -> bool:
+        """Whether a row with these keys is of this kind."""
+        found = frozenset(keys)
+        return self.required <= found and not self.without & found and (not self.one_of or self._any(found))
+
+    def _any(self, found: frozenset[str]) -> bool:
+        return bool(self.one_of & found)
+
+
+_PROMPT = frozenset({"prompt"})
+KINDS: dict[str, tuple[RowKind, ...]] = {
+    PROMPTS: (RowKind(_PROMPT, without=BODY_KEYS), RowKind(_PROMPT | {"output_tokens"})),
+    CHAT: (RowKind(frozenset({"messages"})),),
+    COMPLETIONS: (RowKind(_PROMPT, one_of=BODY_KEYS),),
+    CONVERSATIONS: (RowKind(frozenset({"conversation_id", "turn", "role"})),),
+}
+_TRACE = "is of a trace: pass --trace FILE, in place of --dataset-path"
+_JQ = "make it one JSON object a line"
+# Rows of other kinds that are known, and what to do with them.
+OTHERS: dict[str, tuple[frozenset[str], ...]] = {
+    _TRACE: (
+        frozenset({"timestamp", "input_length", "output_length"}),
+        frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
+        frozenset({"Timestamp", "Request tokens", "Response tokens"}),
+        frozenset({"id", "requests"}),
+    ),
+    f"is of OpenAI's batch API: {_JQ} with jq -c .body": (frozenset({"custom_id", "body"}),),
+    "is a conversation of ShareGPT: make the file one list with jq -s .": (frozenset({"conversations"}),),
+    "is a body of SGLang's /generate: give rows of `prompt` and `output_tokens`": (
+        frozenset({"text", "sampling_params"}),
+        frozenset({"input_ids", "sampling_params"}),
+    ),
+}
+_WANTED = (
+    "`prompt` (and `output_tokens`), a whole body with `messages` or `prompt`, or `conversation_id`, `turn`, "
+    "`role`"
+)
+
+
+def kind_of(keys: Collection[str]) -> str:
+    """The kind of a row with these keys, a key of KINDS; raises ValueError where that is not one."""
+    found = [name for name, kinds in KINDS.items() if any(kind.fits(keys) for kind in kinds)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        first, *_, last = found
+        raise ValueError(f"its keys ({_listed(keys)}) are of two kinds, {first} and {last}: leave out some")
+    held = frozenset(keys)
+    for advice, others in OTHERS.items():
+        if any(other <= held for other in others):
+            raise ValueError(advice)
+    raise ValueError(f"its keys ({_listed(keys)}) are of no kind that is known: give {_WANTED}")
+
+
+def first_kind(lines: Lines) -> str:
+    """The kind of a file by its first row; raises UsageError where that is of none, or of two."""
+    try:
+        return kind_of(row_object(lines, 0, lines[0]))
+    except ValueError as error:
+        raise lines.refusal(0, str(error)) from None
+
+
+def objects(lines: Lines, kind: str) -> Iterator[RowObject]:
+    """Every row in order; raises UsageError of the first that is no JSON object, or of another kind."""
+    known: dict[tuple[str, ...], str] = {}  # by keys: a file has few different sets of them
+    for i, row in enumerate(lines.rows()):
+        fields = row_object(lines, i, row)
+        keys = tuple(fields)
+        if keys not in known:
+            _of_kind(lines, i, keys, kind)
+            if len(known) < 1000:
+                known[keys] = kind
+        yield fields
+
+
+def _of_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
+    try:
+        found = kind_of(keys)
+    except ValueError as error:
+        raise lines.refusal(i, str(error)) from None
+    if found != kind:
+        raise lines.refusal(
+            i,
+            f"is of the kind {found} (keys {_listed(keys)}), and the rows before it are {kind}: "
+            "give a file of each kind",
+        )
+
+
+_DECODE = msgspec.json.Decoder(RowObject).decode
+
+
+def row_object(lines: Lines, i: int, row: bytes) -> RowObject:
+    """A row as keys and bytes; raises UsageError where it is no JSON object, or has a key twice."""
+    try:
+        fields = _DECODE(row)
+    except NOT_JSON as error:
+        raise lines.refusal(i, _not_an_object(lines, row, error)) from None
+    if twice := _twice(fields, row):
+        raise lines.refusal(i, f"has the key {shown(twice)} twice: leave out one")
+    return fields
+
+
+def value(lines: Lines, i: int, fields: RowObject, key: str, kind: Any) -> Any:
+    """A row's value of the type that is expected; raises UsageError that names row and key."""
+    try:
+        return msgspec.json.decode(fields[key], type=kind)
+    except NOT_JSON as error:
+        raise lines.refusal(i, f"`{key}`: {json_fault(bytes(fields[key]), error)}") from None
+
+
+def _not_an_object(lines: Lines, row: bytes, error: Exception) -> str:
+    text = row.strip()
+    if text in (b"{", b"["):
+        return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
+    if isinstance(error, msgspec.ValidationError):
+        return f"is not a JSON object: {error}"
+    return json_fault(row, error)
+
+
+def _twice(fields: RowObject, row: bytes) -> str:
+    """A key that a row has twice; "" where each is there once.
+
+    A row that was written by a usual writer is as long as its keys and values with one separator each; only
+    another is read again, slowly.
+    """
+    compact, spaces = len(msgspec.json.encode(fields)), 2 * len(fields) - 1
+    length = len(row.rstrip())
+    if length == compact or (fields and length == compact + spaces):
+        return ""
+    try:
+        pairs = json.loads(row, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return ""  # what strict JSON is, msgspec has decided
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return str(key)
+        seen.add(key)
+    return ""
+
+
+def _listed(keys: Collection[str]) -> str:
+    quoted = [shown(key) for key in keys]
+    more = f" and {len(quoted) - _SHOWN_KEYS} more" if len(quoted) > _SHOWN_KEYS else ""
+    return (", ".join(quoted[:_SHOWN_KEYS]) or "none") + more

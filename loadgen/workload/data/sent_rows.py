@@ -1,0 +1,30 @@
+"""Sent rows: which rows of a file the requests of a plan are, in the file's order, and what is reported."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadgen.arrays import Int64
+from loadgen.workload.data.lines import Lines
+from loadgen.workload.data_facts import DataFacts
+from loadgen.workload.plan_inputs import PlanInputs
+
+
+def order(rows: int, inputs: PlanInputs) -> Int64:
+    """Which row each request sends, int64[requests]: those of the file in order, and then again."""
+    most = rows if inputs.most is None else inputs.most
+    return np.arange(min(most, rows) if inputs.profile.no_oversample else most, dtype=np.int64) % rows
+
+
+def facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
+    """What is to be reported of the rows that are sent; `sent` is int64[requests], of rows."""
+    different = min(len(sent), int(sent.max(initial=-1)) + 1)
+    return DataFacts(
+        kind=kind,
+        file=lines.path,
+        file_digest=lines.digest(),
+        rows=len(lines),
+        sent=different,
+        repeated=len(sent) - different,
+        text=text,
+    )

@@ -1,0 +1,62 @@
+"""Runs whose data is doubtful: for each doubt a run, the words of its evidence, and what goes with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import made_data
+from builders.made_cases import changed, closed, observed, open_loop, run
+from loadgen.endpoint.engine_config import EngineConfig
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.validity.evidence import RunEvidence
+from loadgen.workload.data_facts import DataFacts
+
+FILE = {"dataset_path": "rows.jsonl"}
+TRACE = {"trace": "trace.jsonl", "max_concurrency": None}
+EAGLE = EngineConfig(speculative="eagle, 3 tokens")
+EXPERTS = Checkpoint(path="/m", config_digest="0", experts=128)
+BURSTS = {"grid_s": 3.0, "instants": 40}
+
+
+def of_file(data: DataFacts, cached: int | None = None, **facts: Any) -> RunEvidence:
+    """A closed loop of a file's rows, of each of which so many tokens were cached."""
+    rows = closed() if cached is None else changed(closed(), cached_tokens=cached)
+    hits = {} if cached is None else {"window": observed(prefix_hits=320 * cached)}
+    return run(rows, FILE, **{"data": data, "prompt_format": "text", **hits, **facts})
+
+
+def of_trace(**schedule: Any) -> RunEvidence:
+    """A trace sent at its own times."""
+    return run(open_loop(), TRACE, data=made_data.trace(**schedule), prompt_format="corpus")
+
+
+OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
+    "trace-grid": (
+        of_trace(**BURSTS),
+        "40 instants for 320 requests: the trace's timestamps are multiples of 3 s, so requests left in "
+        "bursts that never were",
+        set(),
+    ),
+    "random-acceptance": (
+        run(as_run=EAGLE, window=observed(draft_tokens=900, accepted_tokens=90)),
+        "random tokens measure noise: speculative decoding (eagle, 3 tokens), 10 % of 900 draft tokens "
+        "accepted, which is not that of text",
+        set(),
+    ),
+    "reuse-not-as-expected": (
+        of_file(made_data.data(reusable=0.4), cached=30),
+        "30 % of the prompt tokens cached (the server's counters), 40 % expected: its cache is small, cold "
+        "or off",
+        set(),
+    ),
+    "lengths-cut": (
+        of_file(made_data.data(clipped=40)),
+        "40 of 320 requests were clipped",
+        set(),
+    ),
+    "random-routing": (
+        run(checkpoint=EXPERTS),
+        "random tokens measure noise: the model has 128 experts, and routing is not that of text",
+        set(),
+    ),
+}

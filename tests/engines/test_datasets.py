@@ -1,0 +1,171 @@
+"""Data sets and traces on a real vLLM: taken, counted as planned, and found again in its prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from engines import running
+from engines.clients import Finished, loadgen, read_json, scrape
+from engines.hiding_proxy import hiding
+from engines.running import Engine
+from loadgen.metrics.record import Records
+
+pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+
+_EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+_HITS = "vllm:prefix_cache_hits_total"
+# A GPU has blocks of 16 tokens; a CPU takes multiples of 32, and 128 unless it is asked.
+_FLAGS = ["--block-size", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+_DEV = {"VLLM_SERVER_DEV_MODE": "1"}  # so that --reset-cache can empty the prefix cache
+# What says that something else was sent than planned. Times are left out: two cores serve and measure.
+_OF_DATA = {
+    "answer-lengths",
+    "foreign-requests",
+    "identical-prompts",
+    "prefix-cache",
+    "prompt-lengths",
+    "tokens-differ",
+    "tokens-far-off",
+    "tokens-not-counted",
+}
+
+
+@pytest.fixture(scope="module")
+def caching_vllm(
+    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """A vLLM that caches prefixes, takes tools, and lets its cache be emptied."""
+    log = tmp_path_factory.mktemp("caching") / "log"
+    engine = running.vllm(engines_python, model, log, _FLAGS)
+    engine.env = {**engine.env, **_DEV}
+    with engine:
+        yield engine
+
+
+def _bench(engine: Engine, directory: Path, words: str, *more: str | Path) -> tuple[Finished, float]:
+    """A run with an empty prefix cache, and the tokens that the server found in it."""
+    before = scrape(engine.base_url)[_HITS]
+    flags = [
+        "--base-url",
+        engine.base_url,
+        "--model",
+        "qwen3",
+        "--seed",
+        "7",
+        "--reset-cache",
+        *words.split(),
+    ]
+    finished = loadgen([*flags, *map(str, more)], directory)
+    return finished, scrape(engine.base_url)[_HITS] - before
+
+
+def _ours(directory: Path) -> dict[str, Any]:
+    (run,) = (directory / "runs").iterdir()
+    found: dict[str, Any] = read_json(run / "result.json")["loadgen"]
+    return found
+
+
+def _records(directory: Path) -> Records:
+    (run,) = (directory / "runs").iterdir()
+    return Records.load(run / "arrivals.npz")
+
+
+def _doubts(ours: dict[str, Any]) -> set[str]:
+    return {doubt["name"] for doubt in ours["verdict"]["doubts"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        pytest.param("--dataset-name sharegpt --num-prompts 6", "sharegpt.json", id="sharegpt"),
+        pytest.param(
+            "--dataset-name custom --custom-output-len 16 --num-prompts 6", "prompts.jsonl", id="custom"
+        ),
+        pytest.param("", "prompts.jsonl", id="prompts, recognised"),
+        pytest.param("--backend openai-chat", "bodies.jsonl", id="bodies with tools and a JSON schema"),
+        pytest.param(
+            "--backend openai-chat --custom-output-len 16", "conversations.jsonl", id="conversations"
+        ),
+    ],
+)
+def test_a_real_server_takes_the_rows_of_a_file(
+    words: str, file: str, caching_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    path = _EXAMPLES / file
+    finished, _ = _bench(
+        caching_vllm, tmp_path, f"{words} --max-concurrency 2", "--tokenizer", model, "--dataset-path", path
+    )
+    assert finished.code == 0, finished.err
+    ours, records = _ours(tmp_path), _records(tmp_path)
+    assert len(records.failed) == 0
+    assert _doubts(ours) & _OF_DATA == set()
+    known = records.planned_input > 0
+    assert (records.input_tokens[known] == records.planned_input[known]).all()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(
+            "--dataset-name prefix_repetition --prefix-repetition-prefix-len 512 "
+            "--prefix-repetition-suffix-len 64 --prefix-repetition-num-prefixes 4 "
+            "--prefix-repetition-output-len 4 --num-prompts 32 --max-concurrency 1",
+            id="prefix_repetition",
+        ),
+        pytest.param(
+            "--random-prefix-len 512 --prefix-groups 4 --random-input-len 64 --random-output-len 4 "
+            "--num-prompts 32 --max-concurrency 1",
+            id="prefix groups",
+        ),
+        pytest.param(
+            f"--trace {_EXAMPLES / 'mooncake.jsonl'} --trace-format mooncake --trace-max-input-len 2048 "
+            "--trace-too-long clip --trace-max-output-len 4 --no-self-timed --max-concurrency 1",
+            id="a trace, one after the other",
+        ),
+        pytest.param(
+            f"--trace {_EXAMPLES / 'mooncake.jsonl'} --trace-format mooncake --trace-max-input-len 2048 "
+            "--trace-too-long clip --trace-max-output-len 4 --trace-window 0:9 --trace-jitter uniform",
+            id="a window of a trace, at its times",
+        ),
+    ],
+)
+def test_the_servers_prefix_hits_are_the_expected_reuse(
+    words: str, caching_vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    finished, hits = _bench(caching_vllm, tmp_path, words, "--tokenizer", model)
+    assert finished.code == 0, finished.err
+    ours = _ours(tmp_path)
+    assert _doubts(ours) & _OF_DATA == set()
+    assert hits == pytest.approx(ours["data"]["reusable_tokens"], rel=0.02)
+    assert hits > 0
+
+
+@pytest.mark.parametrize("hidden", [[], ["/tokenize"]], ids=["by /tokenize", "by usage alone"])
+@pytest.mark.parametrize("length", [100, 1000])
+def test_chat_without_a_tokenizer_reaches_its_length(
+    length: int, hidden: list[str], caching_vllm: Engine, tmp_path: Path
+) -> None:
+    words = f"--backend openai-chat --prompt-format words --random-input-len {length} --random-output-len 4"
+    with hiding(caching_vllm.base_url, hidden) as url:
+        flags = f"--base-url {url} --model qwen3 {words} --num-prompts 20 --max-concurrency 4".split()
+        finished = loadgen(flags, tmp_path)
+    assert finished.code == 0, finished.err
+    assert float(np.mean(_records(tmp_path).input_tokens)) == pytest.approx(length, rel=0.01)
+
+
+def test_images_are_refused_by_a_model_of_text_in_one_line(caching_vllm: Engine, tmp_path: Path) -> None:
+    before = scrape(caching_vllm.base_url)["vllm:prompt_tokens_total"]
+    finished, _ = _bench(
+        caching_vllm, tmp_path, "--backend openai-chat", "--dataset-path", _EXAMPLES / "images.jsonl"
+    )
+    assert finished.code == 1
+    assert finished.err.count("\n") == 1
+    assert "image" in finished.err
+    assert scrape(caching_vllm.base_url)["vllm:prompt_tokens_total"] == before
+    assert httpx.get(f"{caching_vllm.base_url}/health", trust_env=False).status_code == 200

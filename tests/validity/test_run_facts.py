@@ -1,0 +1,53 @@
+"""What a run's facts say of the machine that the server ran on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import made_cases as made
+from loadgen.telemetry.sensor_summary import WITH_SERVER, SensorSummary
+from loadgen.validity.run_metadata import Launched, Server
+from loadgen.workload.server_settings import ServerSettings
+
+SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+HOLDING = SENSED.model_copy(update={"gpus_how": WITH_SERVER})
+GPU = {"gpu": "8 × NVIDIA H100"}
+
+
+def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
+    settings = ServerSettings(tensor_parallel=tensor_parallel)
+    command = ["vllm", "serve", "m", *words]
+    return Launched(how="vllm", command=command, environment={}, settings=settings, ready_s=1, owned="pid")
+
+
+@pytest.mark.parametrize(
+    ("facts", "count"),
+    [
+        pytest.param({}, 0, id="not known"),
+        pytest.param({"gpus": 8}, 8, id="as given"),
+        pytest.param({"gpus": 8, "sensed": HOLDING, "launched": launched()}, 8, id="as given, first of all"),
+        pytest.param({"gpus": 8, "server": SIMULATED}, 8, id="as given, of a simulation"),
+        pytest.param({"sensed": HOLDING, "server": SIMULATED}, 0, id="a simulation has none"),
+        pytest.param({"sensed": HOLDING}, 2, id="where the server's memory is"),
+        pytest.param({"sensed": SENSED}, 0, id="some of this machine's"),
+        pytest.param({"launched": launched(), "environment": GPU}, 4, id="as started"),
+        pytest.param({"launched": launched()}, 0, id="started without a GPU"),
+        pytest.param(
+            {"launched": launched(tensor_parallel=None), "environment": GPU}, 0, id="started without a number"
+        ),
+        pytest.param(
+            {"launched": launched("--data-parallel-size", "2"), "environment": GPU},
+            0,
+            id="started as several",
+        ),
+        pytest.param(
+            {"launched": launched("-dp=2"), "environment": GPU}, 0, id="started as several, shortly"
+        ),
+    ],
+)
+def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
+    of = made.run(**facts).facts
+    assert (of.gpu_count, of.ask().gpus) == (count, count)
