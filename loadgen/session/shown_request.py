@@ -16,5 +16,10 @@ def text(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:
     body = made.body(0)
     headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
     head = headless.request_head(len(body), request_id)
-    shown_body = json.dumps(hidden.mask(json.loads(body)), ensure_ascii=False, separators=(",", ":"))
+    fields = json.loads(body)
+    masked = hidden.mask(fields)
+    # As it is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.
+    shown_body = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
+    if masked == fields:
+        shown_body = body.decode()
     return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
