@@ -121,6 +121,16 @@ def test_output_tokens_are_read_as_vllm_reads_them(tmp_path: Path, tokens: str, 
     assert plan.payload(0)["max_tokens"] == asked
 
 
+def test_a_csv_file_is_the_same_rows(tmp_path: Path) -> None:
+    sheet = tmp_path / "p.csv"
+    sheet.write_text("prompt,output_tokens\nOne,3\nTwo two,4\n", "utf-8")
+    command = ["--dataset-name", "custom", "--dataset-path", str(sheet)]
+    keys: dict[str, Any] = {"skip_chat_template": True, "no_oversample": True, "custom_output_len": -1}
+    plan = planned(command, None, **keys)
+    lines = made(tmp_path, ROWS, disable_shuffle=False, custom_output_len=-1)
+    assert [plan.payload(i) for i in range(2)] == [lines.payload(i) for i in range(2)]
+
+
 @pytest.mark.parametrize("count", [0, -1, None])
 def test_no_count_of_prompts_is_every_row_as_in_vllm(tmp_path: Path, count: int | None) -> None:
     plan = made(tmp_path, ROWS, num_prompts=count, no_oversample=False)
