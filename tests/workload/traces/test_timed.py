@@ -109,6 +109,15 @@ def test_a_row_that_cannot_be_sent_is_named(tmp_path: Path, row: str, message: s
     assert str(raised.value).startswith(f"--dataset-path {tmp_path / 't.jsonl'} {message}")
 
 
+@pytest.mark.parametrize("name", ["timestamp", "input_length", "output_length", "hash_ids"])
+def test_a_label_that_the_first_row_lacks_is_named_with_its_flag(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        made(tmp_path / "t.jsonl", [ROW.replace(name, "other")])
+    flag = f"--timed-trace-label-{name.replace('_', '-')}"
+    assert f"row 1: has no {name}, only " in str(raised.value)
+    assert str(raised.value).endswith(f": name the key with {flag}")
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
