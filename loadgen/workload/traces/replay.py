@@ -25,7 +25,7 @@ from loadgen.workload.vocabulary import find_vocabulary
 _PIECE = 4096  # rows whose hashes are hashed at once
 _BITS = 2**64
 # Rows of their own, which is no fault of the run: an oversampled file sends the same row twice.
-_EQUAL = "{} requests have the prompt of an earlier one, by the trace's hashes and lengths"
+EQUAL_PROMPTS = "{} requests have the prompt of an earlier one, by the trace's hashes and lengths"
 
 
 class ReplayedRequests(PromptRequests):
@@ -110,7 +110,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
     reuse = prefix_reuse(trace.hashes, made.begins, made.hash_counts, made.input_lens, trace.block)
     if reuse.repeated:
-        notes.append(_EQUAL.format(reuse.repeated))
+        notes.append(EQUAL_PROMPTS.format(reuse.repeated))
     facts = DataFacts(
         kind="trace",
         file=trace.file,
