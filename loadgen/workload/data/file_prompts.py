@@ -40,8 +40,8 @@ class _Prompted(msgspec.Struct, gc=False):
 
 
 _DECODE = msgspec.json.Decoder(_Prompted).decode
-_TEXT_OR_IDS = str | list[int]
-_LENGTH = int | None
+_TEXT_OR_IDS: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
+_LENGTH: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
