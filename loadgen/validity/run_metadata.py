@@ -97,7 +97,7 @@ class LateFacts(TypedDict, total=False):
     fingerprint: Fingerprint | None
     ceiling: Ceiling | None
     no_ceiling: str
-    gpus: int
+    gpus: Annotated[int, Field(ge=0)]
 
 
 class StartFacts(BaseModel, extra="forbid", frozen=True):
