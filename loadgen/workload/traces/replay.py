@@ -17,8 +17,6 @@ from loadgen.workload.traces.word_blocks import ReplayedWords
 from loadgen.workload.vocabulary import find_vocabulary
 
 _BITS = 2**64
-# Rows of their own, which is no fault of the run: an oversampled file sends the same row twice.
-_EQUAL = "{} requests have the prompt of an earlier one, by the trace's hashes and lengths"
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
@@ -40,14 +38,13 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     made, ids_source, text, how = _made(inputs, trace, picked)
     notes += how
     reuse = prefix_reuse(trace.hashes, made.begins, made.hash_counts, made.input_lens, trace.block)
-    if reuse.repeated:
-        notes.append(_EQUAL.format(reuse.repeated))
     facts = DataFacts(
         kind="trace",
         file=trace.file,
         file_digest=trace.digest,
         rows=trace.file_rows,
         sent=len(picked.places),
+        repeated=reuse.repeated,
         skipped={**trace.skipped, **picked.skipped},
         clipped=picked.clipped,
         text=text,
