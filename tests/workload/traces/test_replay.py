@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from builders.traces import (
 from loadgen.errors import UsageError
 from loadgen.workload import plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
+from loadgen.workload.traces.blocks import block_ids
 from loadgen.workload.traces.replayed import ReplayedRequests
 
 
@@ -286,3 +288,11 @@ def test_equal_prompts_of_a_trace_are_counted(tmp_path: Path) -> None:
 def test_a_body_holds_the_ids_of_its_payload() -> None:
     made = planned(MOONCAKE, num_prompts=3)
     assert [json.loads(made.body(i)) for i in range(3)] == [made.payload(i) for i in range(3)]
+
+
+def test_the_seed_of_blocks_is_the_documented_one(tmp_path: Path) -> None:
+    name = b'["7","p",0,"measure","blocks"]'
+    seed = int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little") % 2**64
+    made = timed(tmp_path, TIMED)  # type: ignore[arg-type]
+    allowed = np.arange(4000)  # of SUBJECT
+    assert prompts(made)[0][:32] == block_ids(np.array([1, 2]), seed, 16, allowed).tolist()
