@@ -97,7 +97,7 @@ class LateFacts(TypedDict, total=False):
     fingerprint: Fingerprint | None
     ceiling: Ceiling | None
     no_ceiling: str
-    gpus: Annotated[int, Field(ge=0)]
+    gpus: int
 
 
 class StartFacts(BaseModel, extra="forbid", frozen=True):

@@ -106,7 +106,9 @@ def conversations(file: OpenedFile) -> list[Conversation]:
     try:
         return msgspec.json.decode(content, type=list[Conversation])
     except NOT_JSON as error:
-        raise file.refusal(f"is not a JSON array of conversations: {json_fault(bytes(content), error)}") from None
+        raise file.refusal(
+            f"is not a JSON array of conversations: {json_fault(bytes(content), error)}"
+        ) from None
 
 
 def _pairs(
