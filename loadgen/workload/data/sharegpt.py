@@ -106,9 +106,8 @@ def conversations(file: OpenedFile) -> list[Conversation]:
     try:
         return msgspec.json.decode(content, type=list[Conversation])
     except NOT_JSON as error:
-        raise file.refusal(
-            f"is not a JSON array of conversations: {json_fault(bytes(content), error)}"
-        ) from None
+        why = json_fault(bytes(content), error)
+        raise file.refusal(f"is not a JSON array of conversations: {why}") from None
 
 
 def _pairs(
