@@ -54,8 +54,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
         ),
         pytest.param(
             {"prompt_format": "corpus", "data": DataFacts(text="book.txt"), "tokenizer": "DIR"},
-            "corpus, text of book.txt, of exactly the planned length by its tokenizer, made with the "
-            "tokenizer DIR",
+            "corpus, text of book.txt, of exactly the planned length by the tokenizer DIR",
             id="a corpus",
         ),
         pytest.param(
@@ -77,7 +76,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
                 "tokenizer": "DIR",
                 "data": DataFacts(kind="prefix_repetition", text="random tokens, decoded"),
             },
-            "prefix_repetition; random tokens, decoded, made with the tokenizer DIR",
+            "prefix_repetition; random tokens, decoded, lengths by the tokenizer DIR",
             id="no file",
         ),
         pytest.param(
@@ -148,6 +147,19 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
                 "0.5, 100 to 101)"
             ],
             id="words, by the server's count",
+        ),
+        pytest.param(
+            run(
+                None,
+                {"range_ratio": "0.2"},
+                prompt_format="words",
+                data=DataFacts(input=made_data.lengths(99.5, 80, 120)),
+            ),
+            [
+                "lengths: prompts 99.5 tokens asked on average (80 to 120, uniform by --random-range-ratio "
+                "0.2 (compat vllm)), 100.0 by the server's count (+0.50 %; sd 0.0, 100 to 100)"
+            ],
+            id="words of many lengths",
         ),
         pytest.param(
             run(changed(closed(), input_tokens=UNKNOWN), prompt_format="words"),
