@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from loadgen.protocol import untrusted
 
 REFUSING = (400, 422)  # statuses of a request that the server understood and does not accept as it is
+_ABOUT_THE_KEY = (401, 403, 407, 429)
 _MOST_BYTES = 1 << 14  # of an error that is read
 
 
@@ -27,7 +28,10 @@ _UNCOUNTED = "no usage in the responses: --tokenizer DIR counts their tokens, el
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 # What keeps the workload what it is may be left out without asking; the rest ends the run with the advice.
 FIELDS: dict[str, Field] = {
-    "ignore_eos": Field("pass --no-ignore-eos", "answers may end early"),
+    "ignore_eos": Field(
+        "pass --no-ignore-eos, and --min-tokens N where the server takes that",
+        "answers may end early: --min-tokens N holds their length where the server takes it",
+    ),
     "stream_options": Field("pass --disable-stream", _UNCOUNTED),
     "stream_options.include_usage": Field("pass --disable-stream", _UNCOUNTED),
     "stream_options.continuous_usage_stats": Field(
@@ -43,10 +47,53 @@ FIELDS: dict[str, Field] = {
     "max_tokens": Field("lower --random-output-len", instead="max_completion_tokens"),
     "chat_template_kwargs": Field("leave out --chat-template-kwargs"),
     "stream": Field("pass --disable-stream"),
-    "prompt": Field("check --prompt-format (text-vllm sends text) and --random-input-len"),
+    "prompt": Field("check --prompt-format (corpus and text-vllm send text) and --random-input-len"),
     "messages": Field("check --random-input-len"),
     "model": Field("check --model"),
 }
+
+
+class Feature(msgspec.Struct, frozen=True):
+    """What not every server has, and rows of a file may ask for: how it is refused, and what to do then."""
+
+    name: str
+    asked: bytes  # a pattern of requests that ask for it
+    words: str  # a pattern of the errors that refuse it
+    advice: str
+
+
+_LEAVE_OUT = "or leave those rows out of the file"
+FEATURES = (
+    Feature(
+        "tools",
+        rb'"tools":',
+        r"enable-auto-tool-choice|tool[- _](?:choice|call)|\btools\b.{0,60}not supported|"
+        r"(?:not|n't) support (?:the use of )?(?:tool|function)",
+        "start the server with its tool parser, --launch vllm --server-args '--enable-auto-tool-choice "
+        f"--tool-call-parser NAME', {_LEAVE_OUT}",
+    ),
+    Feature(
+        "images",
+        rb'"image_url":',
+        r"multi-?modal|at most 0 image|image input|image_url|(?:not|n't) support .{0,30}(?:image|vision)|"
+        r"no endpoints found that support image",
+        f"serve a vision model (--model), with images in vLLM's --limit-mm-per-prompt, {_LEAVE_OUT}",
+    ),
+    Feature(
+        "a schema of the answer",
+        rb'"(?:response_format|guided_\w+|structured_outputs)":',
+        r"json_schema|response_format|guided|structured|grammar|xgrammar|outlines",
+        "start the server with a grammar backend (vLLM: --structured-outputs-config, SGLang: "
+        f"--grammar-backend), {_LEAVE_OUT}",
+    ),
+    Feature(
+        "token ids",
+        rb'"(?:prompt|input_ids)":\[\d',
+        r"prompt.{0,80}(?:string|\bstr\b)|token ?ids.{0,40}not (?:supported|allowed)|string_type",
+        "pass --prompt-format corpus or text-vllm, which send text; of a file, give rows of text to "
+        "--dataset-path",
+    ),
+)
 
 
 class AdaptedField(BaseModel, extra="forbid", frozen=True):
@@ -143,6 +190,21 @@ def read(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
         )
     named = (match[1] for pattern in (_PARAM, _QUOTED) for match in pattern.finditer(text))
     return next(((Refusal(field),) for name in named if (field := _sent(name, sent))), ())
+
+
+def feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
+    """What a request asks for that its answer refuses, by the words of the error; None where it does not."""
+    if status < REFUSING[0] or status in _ABOUT_THE_KEY:
+        return None
+    text, asked = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
+    return next(
+        (
+            each
+            for each in FEATURES
+            if re.search(each.asked, asked) and re.search(each.words, text, re.IGNORECASE)
+        ),
+        None,
+    )
 
 
 def paths(request: Mapping[str, Any]) -> frozenset[str]:

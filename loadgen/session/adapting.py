@@ -13,6 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.endpoint import control
 from loadgen.endpoint.denied import DENIED
@@ -26,9 +27,10 @@ from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.progress import Display, display
 from loadgen.session.signals import Interrupts
-from loadgen.workload import plan
+from loadgen.workload import plan, sources
 from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import ModelTarget
+from loadgen.workload.trial_bodies import TrialBodies
 
 _LOG = logging.getLogger("loadgen")
 _TRIAL_S = 60.0  # for the first byte of an answer
@@ -53,9 +55,10 @@ class Adapter(msgspec.Struct, frozen=True):
 
         Raises MeasureError where every request of the warm-up failed, or what is refused cannot be left out.
         """
+        made = self._featured(made)
         if not made.profile.warmups:
             return (self.adapted(made) if self.subject.engine.unproven else made), Records.of([])
-        warmup = plan.warmup(made.profile, self.subject, made.seed)
+        warmup = plan.warmup(made.profile, self.subject, made.seed, like=made)
         outcome = self.tried(warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts))
         failures = outcome.records.failed
         if len(failures) == len(outcome.records):
@@ -100,21 +103,43 @@ class Adapter(msgspec.Struct, frozen=True):
         """Statuses of an answer whose body may name the cause."""
         return {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
 
+    def _featured(self, made: Plan) -> Plan:
+        """The plan, once the server took a small body for each set of features that its bodies ask for.
+
+        Raises MeasureError where it refuses one of them: tools, images, a schema, token ids.
+        """
+        trials = TrialBodies(made)
+        key = f"{_key(made)} with {' '.join(trials.names)}"
+        if not trials.names:
+            return made
+        if key not in self.known:
+            self.known[key] = made.adaptation
+            for i in range(len(trials.input_lens)):
+                self.known[key] = self._taken(_trial(made, trials), i, self.known[key])
+        return made.adapted(self.known[key])
+
     def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
         """As `adapted`; `unnamed`: raises also where the error names no field of the request."""
+        if made.facts.kind != sources.RANDOM:
+            return self._taken(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
-        asked = plan.warmup(one, self.subject, made.seed)
-        adaptation = made.adaptation
+        return self._taken(plan.warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed)
+
+    def _taken(self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False) -> Adaptation:
+        """What must be left out of a request for the server to take it, by asking until it does."""
         for _ in range(_MOST_TRIALS):
             trial = asked.adapted(adaptation)
-            body = trial.payload(0)
+            body = trial.payload(i)
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
                 answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
-            if answer.status not in REFUSING:
+            refusing = answer.status in REFUSING
+            found = refusals.read(answer.body, refusals.paths(body)) if refusing else ()
+            fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
+            if not fields and (feature := refusals.feature(answer.status, answer.body, body)):
+                raise self._error(trial, f"refuses {feature.name}", answer, feature.advice)
+            if not refusing:
                 self._check(trial, answer)
                 break
-            found = refusals.read(answer.body, refusals.paths(body))
-            fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
             if not fields and (found or unnamed):
                 raise self._unadaptable(found, trial, answer)
             if not fields:
@@ -157,6 +182,11 @@ class Adapter(msgspec.Struct, frozen=True):
     def _why(self, answer: ControlAnswer) -> str:
         """The status and the server's message, without secrets."""
         return self.access.secrets.hide(refusals.message(answer.status, answer.body))
+
+
+def _trial(made: Plan, trials: TrialBodies) -> Plan:
+    """The plan with small requests in place of its own."""
+    return replace(made, requests=trials, count=len(trials.input_lens))
 
 
 def _key(made: Plan) -> str:

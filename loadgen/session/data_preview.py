@@ -46,9 +46,8 @@ class PlanPreview(msgspec.Struct, frozen=True):
         yield "kind", f"{facts.kind}, sent as {made.requests.format} to {made.path}"
         if facts.file:
             yield "file", f"{facts.file} ({facts.file_digest[:12]}), {facts.rows:,} rows"
-        different = f", {facts.sent:,} different rows" if facts.repeated else ""
-        again = f", {facts.repeated:,} of them again" if facts.repeated else ""
-        yield "requests", f"{len(made):,}{different}{again}"
+        again = f"; {facts.repeated:,} of them repeat an earlier one" if facts.repeated else ""
+        yield "requests", f"{len(made):,}{again}"
         for why, count in facts.skipped.items():
             yield "left out", f"{count:,} rows: {why}"
         if facts.clipped:

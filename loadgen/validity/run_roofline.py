@@ -53,7 +53,7 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
     selected = STREAMED if shared is not None and shared <= _HARDLY else STREAMED[1:]
     completed = max(metrics.completed, 1)
     load = Lengths(
-        input_len=metrics.total_input_tokens / completed,
+        input_len=metrics.total_input_tokens / max(metrics.completed - metrics.unknown_inputs, 1),
         output_len=metrics.total_output_tokens / completed,
         max_concurrency=facts.profile.max_concurrency,
     )

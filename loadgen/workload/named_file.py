@@ -34,7 +34,10 @@ def is_trace(path: str) -> bool:
         except NOT_JSON:
             return False
         return any(keys >= needed for needed in _TRACE_KEYS)
-    columns = {name.strip() for row in csv.reader([first.decode("utf-8", "replace")]) for name in row}
+    try:
+        columns = {name.strip() for row in csv.reader([first.decode("utf-8", "replace")]) for name in row}
+    except csv.Error:
+        return False
     return any(columns >= needed for needed in _TRACE_COLUMNS)
 
 

@@ -26,6 +26,7 @@ from loadgen.workload.requests import Requests
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
 
 _USUAL_S = 5  # of a request
+_USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
 _ENDS = "requests are sent for {:g} s; those still running then are finished"
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
@@ -108,15 +109,27 @@ def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
     return _plan(profile, subject, seed, "measure")
 
 
-def warmup(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
+def warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None = None) -> Plan:
     """The plan of a profile's warm-up: one closed wave after another, random prompts never used again.
 
-    Requests of a file are not sent in it: the prefix cache would know them.
+    Requests of a file are not sent in it: the prefix cache would know them. Its prompts are then as long as
+    the half of those in the plan `like`, and text where those are.
     """
+    if like is not None and sources.of(profile) != sources.RANDOM:
+        profile = profile.model_copy(update=_usual(like, subject))
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
     return _plan(profile.model_copy(update=update | NO_DATA), subject, seed, "warmup")
+
+
+def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
+    """The keys of random prompts that are like those of a plan."""
+    lens = {"input_len": like.facts.input, "output_len": like.facts.output}
+    halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
+    fixed = {"range_ratio": "0", "prefix_len": 0, "prefix_groups": 1, "input_dist": "", "output_dist": ""}
+    text = subject.engine.unproven and not like.ids_source
+    return halves | fixed | ({"prompt_format": "words"} if text else {})
 
 
 def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from loadgen.protocol.refusals import (
+    FEATURES,
     FIELDS,
     Adaptation,
     AdaptedField,
     Refusal,
     advice,
+    feature,
     hint,
     message,
     paths,
@@ -276,13 +278,15 @@ def test_an_adaptation_is_reported_with_its_cost() -> None:
         str(field) for field in adaptation(("ignore_eos", ""), ("max_tokens", "max_completion_tokens")).fields
     ]
     assert lines == [
-        "left out: ignore_eos (refused by the server); answers may end early",
+        "left out: ignore_eos (refused by the server); answers may end early: --min-tokens N holds their "
+        "length where the server takes it",
         "renamed: max_tokens is sent as max_completion_tokens (as the server requires)",
     ]
 
 
 def test_advice_speaks_of_flags() -> None:
-    assert advice("ignore_eos") == "pass --no-ignore-eos"
+    least = "pass --no-ignore-eos, and --min-tokens N where the server takes that"
+    assert advice("ignore_eos") == least
     assert advice("temperature") == "leave out --temperature, or temperature in the profile"
     assert advice("min_tokens", {"min_tokens": 1}) == "leave min_tokens out of --extra-body"
     assert all("--" in field.advice for field in FIELDS.values())
@@ -310,3 +314,50 @@ def test_a_message_is_one_line_with_the_status() -> None:
 def test_a_failure_of_the_run_names_the_flag(detail: str, flag: str) -> None:
     assert hint(detail).startswith(flag)
     assert bool(hint(detail)) == bool(flag)
+
+
+IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}
+TOOLS = {"messages": [], "tools": [{"type": "function"}]}
+SCHEMA = {"messages": [], "response_format": {"type": "json_schema"}}
+IDS = {"prompt": [1, 2], "max_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "name"),
+    [
+        (
+            TOOLS,
+            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+            "tools",
+        ),
+        (TOOLS, "registry.ollama.ai/library/gemma:2b does not support tools", "tools"),
+        (TOOLS, "This model doesn't support function calling", "tools"),
+        (TOOLS, "'temperature' must be below 2", None),
+        (IMAGE, "At most 0 image(s) may be provided in one prompt.", "images"),
+        (IMAGE, "m is not a multimodal model", "images"),
+        (IMAGE, "image input is not supported for this model", "images"),
+        (IMAGE, "No endpoints found that support image input", "images"),
+        (TOOLS, "m is not a multimodal model", None),
+        (
+            SCHEMA,
+            "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the "
+            "server is launched with --grammar-backend none",
+            "a schema of the answer",
+        ),
+        (IDS, "prompt: Input should be a valid string", "token ids"),
+        (IDS, "1 validation error: ('body', 'prompt'): str type expected", "token ids"),
+        ({"prompt": "text"}, "prompt: Input should be a valid string", None),
+        (IDS, "the model is overloaded", None),
+    ],
+)
+def test_what_rows_ask_for_and_a_server_has_not_is_known_by_its_words(
+    request_: dict[str, Any], error: str, name: str | None
+) -> None:
+    found = feature(400, body_of(openai(error)), request_)
+    assert (found and found.name) == name
+    assert feature(401, body_of(openai(error)), request_) is None
+    assert feature(200, body_of(openai(error)), request_) is None
+
+
+def test_the_advice_on_each_feature_names_a_flag() -> None:
+    assert all("--" in each.advice for each in FEATURES)

@@ -71,7 +71,7 @@ def stored() -> tuple[dict[str, Any], str]:
             {"ignore_eos": NO_EOS},
             [],
             {"max_tokens", "stream_options"},
-            ["left out: ignore_eos (refused by the server); answers may end early"],
+            ["left out: ignore_eos (refused by the server); answers may end early: --min-tokens N"],
             id="ignore_eos",
         ),
         pytest.param(

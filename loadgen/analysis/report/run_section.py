@@ -163,9 +163,10 @@ def _latencies(run: Result, metrics: Metrics) -> FigureTable:
     requested = run.facts.ask().metric_percentiles
     ranks = sorted({*_COLUMNS, *requested} - {50.0})
     rows: list[tuple[Entry, ...]] = []
+    same = {"token_time": metrics.itl, "ttfvt": metrics.ttft}
     for key, (label, _) in LATENCIES.items():
         latency: Distribution = getattr(metrics, key)
-        if not latency.n or (key == "token_time" and latency == metrics.itl):
+        if not latency.n or latency == same.get(key):
             continue
         at = f"loadgen.metrics.{key}"
         row = [number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]

@@ -44,6 +44,8 @@ class OpenedFile:
     Read, not mapped: a mapped file that is cut short ends the process, and its pages count as ours.
     """
 
+    first_row = 1  # the number of its first row
+
     def __init__(self, path: str, flag: str) -> None:
         self.path, self.flag = path, flag
         at = place(path)
@@ -51,22 +53,27 @@ class OpenedFile:
             descriptor = _opened(at)
         except OSError as error:
             raise self.refusal(f"{error.strerror}: give a file that can be read") from None
-        weakref.finalize(self, os.close, descriptor)
-        self._descriptor = descriptor
-        status = os.fstat(descriptor)
+        status = self._held(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise self.refusal("is a directory: give a file")
         if not stat.S_ISREG(status.st_mode):
             raise self.refusal("is not a regular file: give one")
-        self.bytes = status.st_size
-        self._modified_ns = status.st_mtime_ns
-        if not self.bytes:
+        if not status.st_size:
             raise self.refusal("is empty")
         head = self.read(0, 8)
         for magic, why in _MAGIC.items():
             if head.startswith(magic):
                 raise self.refusal(why)
         self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
+
+    def _held(self, descriptor: int) -> os.stat_result:
+        """Keep a file open as long as this is used."""
+        weakref.finalize(self, os.close, descriptor)
+        self._descriptor, self.begin = descriptor, 0
+        status = os.fstat(descriptor)
+        self.bytes = status.st_size
+        self._modified_ns = status.st_mtime_ns
+        return status
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
         """The error that names flag and file, and a row by its line, counted from 1."""
@@ -134,7 +141,8 @@ class Lines:
 
     def number(self, i: int) -> int:
         """The line of row i, counted from 1, as an editor does."""
-        return i + 1 if self._numbers is None else int(self._numbers[i])
+        line = i if self._numbers is None else int(self._numbers[i])
+        return line + self.file.first_row
 
     def where(self, i: int) -> str:
         """Row i by file and line, as `data.jsonl row 17`."""
@@ -216,7 +224,7 @@ def _found(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
         begin = int(begins[line])
         kept[line] = bool(file.read(begin, int(ends[line]) - begin).strip())
     gapless = kept[:-1].all()
-    return begins[kept], ends[kept], None if gapless else np.flatnonzero(kept).astype(np.int64) + 1
+    return begins[kept], ends[kept], None if gapless else np.flatnonzero(kept).astype(np.int64)
 
 
 def _breaks(file: OpenedFile) -> Iterator[Int64]:

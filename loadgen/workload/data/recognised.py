@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from msgspec.structs import replace
 
-from loadgen.workload.data import kinds
+from loadgen.workload.data import kinds, sheets
 from loadgen.workload.data.lines import Lines, OpenedFile
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 
@@ -36,7 +36,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     file = OpenedFile(path, FLAG)
     if file.first_character() == b"[":
         return _sharegpt(inputs, file)
-    lines = Lines(file)
+    lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
     kind = kinds.first_kind(lines)
     reader = cast(_Reader, importlib.import_module(_READERS[kind]))
     return reader.of_rows(lines, kind, inputs)
