@@ -12,6 +12,7 @@ from loadgen.metrics.record import UNKNOWN
 from loadgen.results import data_lines, report
 from loadgen.results.run_directory import Result
 from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.run_facts import Facts
 from loadgen.workload.data_facts import DataFacts
 
 FILE = {"dataset_path": "rows.jsonl"}
@@ -259,3 +260,13 @@ def test_a_traces_report_has_the_p99_of_its_send_delay() -> None:
     text = report.render(result(of_trace()))
     assert "send delay 0.00 ms mean, 0.00 ms P99 (due → sent)" in " ".join(text.split())
     assert "Request rate configured (RPS):           100.00" in text
+
+
+def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
+    case = run(prompt_format="ids", ids_source="the tokenizer")
+    stored = {key: value for key, value in case.facts.model_dump(mode="json").items() if key != "data"}
+    facts = Facts.stored(stored)
+    assert facts.data == DataFacts()
+    assert data_lines.prompts(facts) == data_lines.prompts(case.facts)
+    assert list(data_lines.lines(Result(facts, case.records))) == []
+    assert facts.planned_rate_per_s == case.facts.profile.request_rate
