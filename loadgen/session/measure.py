@@ -27,8 +27,10 @@ from loadgen.session.stop_rules import StopRules
 from loadgen.transport.capture_process import CaptureRun, start
 from loadgen.transport.job import Health, Job, Limits, Target
 from loadgen.workload.plan import Plan
+from loadgen.workload.requests import UNKNOWN_LEN
 
 _SPARE_FILES, _HELD_FILES = 64, 512
+_UNLIMITED_TOKENS = 1 << 17  # of an answer that is as long as the model makes it
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
@@ -156,6 +158,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         duration_s,
         rules.cut_after_s,
         max_concurrency=plan.profile.max_concurrency,
+        schedule_s=None if plan.facts.schedule is None else plan.facts.schedule.span_s,
     )
     began_ns, ending = clock.now_ns(), _Ending(run)
     try:
@@ -225,7 +228,10 @@ def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
 
 def _answer_bytes(plan: Plan) -> int:
     """How many bytes one answer may have: no server needs as many for the tokens that it was asked for."""
-    longest = int(plan.requests.output_lens.max(initial=0))
+    output_lens = plan.requests.output_lens
+    longest = int(output_lens.max(initial=0))
+    if (output_lens == UNKNOWN_LEN).any():
+        longest = max(longest, _UNLIMITED_TOKENS)
     repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
     return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
 
