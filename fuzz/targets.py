@@ -21,6 +21,7 @@ class Target(NamedTuple):
 
 _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
+_DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.workload.data",)
 _ANSWERS = (
     "loadgen.metrics.decode",
     "loadgen.protocol.openai",
@@ -118,6 +119,10 @@ TARGETS = {
         ("../../profiles/campaigns/*.toml",),
         1024,
     ),
+    "dataset": Target(f"{_DATA}:dataset", _ROWS, ("datasets/*.jsonl",), 1024),
+    "dataset_csv": Target(f"{_DATA}:dataset_csv", _ROWS, ("datasets/*.csv",), 512),
+    "odd_rows": Target(f"{_DATA}:odd_rows", _ROWS, ("datasets/prompts.jsonl",), 64, words=False),
+    "trace": Target(f"{_DATA}:trace", ("loadgen.workload.traces", *_ROWS), ("traces/*",), 1024),
     # what a run leaves
     "frame": Target(f"{_RUNS}:frame", ("loadgen.metrics.record", "loadgen.metrics.columns"), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),

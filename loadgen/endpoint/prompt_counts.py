@@ -21,6 +21,7 @@ from loadgen.endpoint.exchange import ControlAnswer, ControlClient
 from loadgen.errors import MeasureError
 from loadgen.protocol import refusals, untrusted
 from loadgen.protocol.openai import Chat
+from loadgen.protocol.refusals import REFUSING
 from loadgen.workload.apis import merged
 from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import WordCounts
@@ -36,7 +37,8 @@ _LEAST_PER_WORD = 0.25  # of tokens: a count below is none of this prompt
 _ASKED_PER_S, _HOSTED_PER_S = 20, 4
 _ANSWER_S = 120.0
 _TOKENIZE = "/tokenize"
-_UNASKED = ("min_tokens",)  # of a body that asks for one token
+_FEWEST, _MORE = 1, 16  # tokens of an answer: APIs of models that reason may refuse less
+_UNASKED = ("min_tokens", "min_new_tokens")  # of a body that asks for so few
 Count = Callable[[str], Awaitable[int]]
 
 
@@ -50,7 +52,7 @@ class PromptCounter:
         self._groups = _GROUPS if not 0 < limit < _ROOM else _FEWEST_GROUPS
         rate = _HOSTED_PER_S if hosted else _ASKED_PER_S
         self._throttle = Throttler(rate_limit=rate, period=1.0, retry_interval=0.05)
-        self._asked = 0
+        self._asked, self._output_tokens = 0, _FEWEST
 
     def learned(self, tokens: int) -> WordCounts:
         """How the server counts words, checked with a prompt of about so many tokens.
@@ -89,12 +91,12 @@ class PromptCounter:
         return untrusted.whole(answer.object.get("count")) or None
 
     async def _used(self, client: ControlClient, text: str) -> int:
-        """By the usage of a request for one token; raises MeasureError."""
+        """By the usage of a request for one token, or a few; raises MeasureError."""
         plan = self._plan
-        fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
-        answer = await self._answer(
-            client, plan.path, merged(plan.dialect.request(plan.model, text, 1), fields)
-        )
+        answer = await self._answer(client, plan.path, self._body(text))
+        if answer.status in REFUSING and self._output_tokens < _MORE:
+            self._output_tokens = _MORE
+            answer = await self._answer(client, plan.path, self._body(text))
         if answer.status in DENIED:
             raise MeasureError(self.access.why_denied(answer))
         url = self.access.shown_url + plan.path.partition("?")[0]
@@ -111,6 +113,14 @@ class PromptCounter:
                 "--tokenizer with the model's, or one like it"
             )
         return count
+
+    def _body(self, text: str) -> dict[str, Any]:
+        """A request as the run's are, for a short answer."""
+        plan = self._plan
+        fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
+        if sampling := untrusted.mapping(fields.get("sampling_params")):
+            fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
+        return merged(plan.dialect.request(plan.model, text, self._output_tokens), fields)
 
     async def _answer(self, client: ControlClient, path: str, body: dict[str, Any]) -> ControlAnswer:
         async with self._throttle:

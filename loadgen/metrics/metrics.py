@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.errors import UsageError
+from loadgen.metrics import prompt_figures
 from loadgen.metrics.client_health import ClientHealth
 from loadgen.metrics.distribution import Distribution, RateDistribution
 from loadgen.metrics.goodput import meets
@@ -123,11 +124,6 @@ class PerRequest(msgspec.Struct, frozen=True):
         some = self.ok & (self.output_tokens > 0)
         return self.e2el_ns[some] / self.output_tokens[some]
 
-    def prefill_speed_tok_s(self) -> Float64:
-        """Input tokens / TTFT, float64[successes whose prompt tokens are known]."""
-        some = self.has_ttft & (self.input_tokens > 0) & (self.ttft_ns > 0)
-        return self.input_tokens[some] * _SECOND_NS / self.ttft_ns[some]
-
     def user_tps(self) -> Float64:
         """1 / TPOT in tokens per second, float64[successes that have a TPOT above 0]."""
         tpot_ns = self.tpot_ns()[self.has_tpot]
@@ -173,6 +169,8 @@ class Metrics(msgspec.Struct, frozen=True):
     ttfvt: Distribution  # first message with text of the answer itself, not reasoning - sent
     e2el_per_token: Distribution  # E2EL / output tokens, per request
     prefill_speed: RateDistribution  # input tokens / TTFT, per request; cached tokens and queues are in it
+    prefill_behind: int  # of these, requests sent while another had no token yet: they may have queued
+    prefill_queued: float | None  # share of their TTFT in the server's queue, as it reports
     user_tps: RateDistribution  # 1 / TPOT, per request
     output_throughput_per_gpu_per_s: float | None  # output throughput / GPUs; None: their number is unknown
     total_cached_tokens: int  # prompt tokens of successes that the server reports as found in its cache
@@ -274,10 +272,12 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
-        prefill_speed=RateDistribution.of(each.prefill_speed_tok_s(), ask.metric_percentiles),
+        **prompt_figures.prefill(
+            records, each.has_ttft, each.first_ns, each.input_tokens, ask.metric_percentiles
+        ),
         user_tps=RateDistribution.of(each.user_tps(), ask.metric_percentiles),
         output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
-        **_cached(records, ok),
+        **prompt_figures.cached(records, ok),
         finish_reasons=_finish_reasons(records),
     )
 
@@ -356,24 +356,6 @@ def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[
     itl = Distribution.of_pieces(lambda: ((gap_ns, None) for gap_ns, _ in each()), percentiles)
     single = all((tokens == 1).all() for _, tokens in each())
     return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
-
-
-class _CachedTokens(TypedDict):
-    """The fields of Metrics on prompt tokens that the server found in its cache."""
-
-    total_cached_tokens: int
-    cached_counts: int
-    cached_share: float | None
-
-
-def _cached(records: Records, ok: Bool) -> _CachedTokens:
-    reported = ok & (records.cached_tokens >= 0) & (records.input_tokens >= 0)
-    cached, prompts = (int(of[reported].sum()) for of in (records.cached_tokens, records.input_tokens))
-    return {
-        "total_cached_tokens": cached,
-        "cached_counts": int(reported.sum()),
-        "cached_share": cached / prompts if prompts else None,
-    }
 
 
 def _finish_reasons(records: Records) -> dict[str, int]:

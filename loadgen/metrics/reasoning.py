@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
-import numpy as np
 
 from loadgen.arrays import Int64
 from loadgen.protocol.openai import Message, Usage
@@ -38,15 +37,16 @@ def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
         return NEVER
     if _shows(messages[int(carrying[0])]):
         return 0
-    places, reasoned = np.arange(len(carrying)), False
+    reasoned = False
+    candidates: Iterable[tuple[int, Message]] = ((at, messages[at]) for at in carrying.tolist())
     if isinstance(messages, TypicalMessages) and not _shows(messages.typical):
         # Thousands of messages that are all of reasoning need not be gone through.
-        reasoned = _reasons(messages.typical)
-        places = np.isin(carrying, list(messages.parsed)).nonzero()[0]
-    for place, at in zip(places.tolist(), carrying[places].tolist(), strict=True):
-        message = messages[at]
+        reasoned, candidates = _reasons(messages.typical), messages.parsed.items()
+    for at, message in candidates:
         if _shows(message):
-            return place if reasoned else 0
+            place = int(carrying.searchsorted(at))
+            if place < len(carrying) and carrying[place] == at:
+                return place if reasoned else 0
         reasoned = reasoned or _reasons(message)
     return NEVER if reasoned else 0
 

@@ -173,6 +173,9 @@ class CompletionChoice(Choice, gc=False):
     def content(self) -> str:
         return self.text or ""
 
+    def shows(self) -> bool:
+        return bool(self.text)
+
 
 class CompletionMessage(Message, gc=False):
     """A message of `/v1/completions`."""

@@ -31,8 +31,8 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
     if data.kind != RANDOM:
         form = data.schedule.format if data.schedule is not None else ""
         yield "data", " ".join(filter(None, (data.kind, form, short_digest(facts))))
-    if data.text:
-        yield "text", data.text
+    if data.text and data.kind == RANDOM:
+        yield "text", short_digest(facts) or data.text  # of one's own file the digest, not the name
     unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
     for name, key in KEYS.items():
         value = getattr(profile, name)
@@ -42,10 +42,14 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
 
 def words(facts: Facts) -> list[str]:
     """The same in words, each with its flag's name; the data's kind and text stand alone."""
-    named = keys(facts).items()
     return [
-        value if name in ("data", "text") else f"{name.replace('_', '-')} {value}" for name, value in named
+        value if name in ("data", "text") else f"{name.replace('_', '-')} {_word(value)}"
+        for name, value in keys(facts).items()
     ]
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def asked_input(facts: Facts) -> int | None:

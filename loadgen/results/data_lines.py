@@ -11,7 +11,7 @@ from loadgen.results.run_directory import Result
 from loadgen.validity import reuse
 from loadgen.validity.run_facts import Facts
 from loadgen.workload.data_facts import LengthFacts, ScheduleFacts
-from loadgen.workload.sources import RANDOM
+from loadgen.workload.sources import RANDOM, TRACES
 
 _WORDS = "words"  # the format of prompts whose length is set by the server's own count
 _MADE = {
@@ -30,12 +30,12 @@ def prompts(facts: Facts) -> str:
     how = f"{form}, {_MADE.get(form, _TEXT)}".format(
         ids=facts.ids_source,
         text=data.text or "words",
-        tokenizer=f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else "",
+        tokenizer=f", {_by(facts)}" if facts.tokenizer else "",
     )
     if data.kind == RANDOM:
         return how
-    made = form in _MADE or form.startswith("text-") or not data.file
-    return f"{_rows(facts)}; {how if made else 'as the file has them'}"
+    made = "as the file has them" if form not in _MADE else how
+    return f"{_rows(facts)}; {data.text or made}" + f", {_by(facts)}" * bool(data.text and facts.tokenizer)
 
 
 def lines(result: Result, options: object = None) -> Iterator[str]:
@@ -61,6 +61,10 @@ def title(facts: Facts) -> str:
     return "" if data.kind == RANDOM else " ".join(filter(None, (data.kind, Path(data.file).name)))
 
 
+def _by(facts: Facts) -> str:
+    return f"made with the tokenizer {facts.tokenizer}"
+
+
 def _rows(facts: Facts, why: bool = True) -> str:
     """Kind and file, how many of its rows are sent, and what is not sent as it stands."""
     data = facts.data
@@ -72,7 +76,8 @@ def _rows(facts: Facts, why: bool = True) -> str:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in data.skipped.items())
         parts.append(f"left out {sum(data.skipped.values()):,}" + f" ({reasons})" * why)
     parts += [f"{data.clipped:,} clipped"] * bool(data.clipped)
-    parts += [f"{data.repeated:,} requests repeat a row"] * bool(data.repeated)
+    same = "have an earlier prompt" if data.kind in TRACES else "send a row again"
+    parts += [f"{data.repeated:,} requests {same}"] * bool(data.repeated)
     return "; ".join(parts)
 
 

@@ -15,8 +15,6 @@ def lines(metrics: Metrics) -> Iterator[str]:
         yield rates
     if prefill := _prefill(metrics):
         yield prefill
-    if cached := _cached(metrics):
-        yield cached
     if set(metrics.finish_reasons) - {"none"}:
         counts = (f"{reason} {count}" for reason, count in metrics.finish_reasons.items())
         yield f"finish reasons: {', '.join(counts)}"
@@ -49,13 +47,11 @@ def _prefill(metrics: Metrics) -> str:
     speed = metrics.prefill_speed
     if not speed.n:
         return ""
-    each = f"{speed.mean_tok_s:,.0f} tok/s mean, {speed.median_tok_s:,.0f} median"
-    return f"prefill: {each} (input tokens / TTFT: with the time in the server's queue)"
-
-
-def _cached(metrics: Metrics) -> str:
-    if metrics.cached_share is None:
-        return ""
-    share = f"{100 * metrics.cached_share:.1f} % of prompt tokens, as reported by the server"
-    some = f" for {metrics.cached_counts} of {metrics.completed} requests"
-    return f"cached: {share}{some if metrics.cached_counts < metrics.completed else ''}"
+    each = f"{speed.mean_tok_s:,.0f} tok/s mean, {speed.median_tok_s:,.0f} median (input tokens / TTFT)"
+    waits = []
+    if metrics.prefill_behind:
+        behind = f"{metrics.prefill_behind} of {speed.n} requests"
+        waits.append(f"{behind} were sent while another had no token yet")
+    if metrics.prefill_queued is not None:
+        waits.append(f"{100 * metrics.prefill_queued:.0f} % of TTFT was in the server's queue, as it reports")
+    return "; ".join([f"prefill: {each}", *waits])

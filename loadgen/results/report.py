@@ -181,6 +181,8 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, metrics.completed)
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
+    if metrics.unknown_inputs:
+        yield f"input tokens: unknown for {metrics.unknown_inputs} requests without usage: they count 0"
 
 
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -30,9 +30,9 @@ from loadgen.workload.plan import Plan
 from loadgen.workload.requests import UNKNOWN_LEN
 
 _SPARE_FILES, _HELD_FILES = 64, 512
-_UNLIMITED_TOKENS = 1 << 17  # of an answer that is as long as the model makes it
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
+_UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
 _NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
@@ -228,10 +228,8 @@ def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
 
 def _answer_bytes(plan: Plan) -> int:
     """How many bytes one answer may have: no server needs as many for the tokens that it was asked for."""
-    output_lens = plan.requests.output_lens
-    longest = int(output_lens.max(initial=0))
-    if (output_lens == UNKNOWN_LEN).any():
-        longest = max(longest, _UNLIMITED_TOKENS)
+    lens = plan.requests.output_lens
+    longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
     repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
     return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
 

@@ -70,5 +70,7 @@ def dataset(name: str) -> str:
     if name == "random-ids":  # SGLang's name of the first
         return "random"
     if name not in get_args(DatasetName):
-        raise argparse.ArgumentTypeError(f"{shown(name)}: {vllm.NOT_READ}")
+        from loadgen.session.other_clients import data_sets  # only a wrong command line needs it
+
+        raise argparse.ArgumentTypeError(f"{shown(name)} {data_sets.refusal(name, get_args(DatasetName))}")
     return name

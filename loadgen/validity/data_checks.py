@@ -5,14 +5,14 @@ from __future__ import annotations
 from loadgen.validity import reuse
 from loadgen.validity.evidence import RunEvidence, percent
 from loadgen.validity.rule import Evidence, note, suspect
-from loadgen.workload.sources import RANDOM
+from loadgen.workload.sources import RANDOM, TRACES
 
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 REUSE_OFF = (0.02, 0.1)  # of the prompt tokens, and of the expected share: both exceeded
 BURST = 0.05  # of the requests that share their instant with an earlier one
 CUT = 0.01  # of the requests, or of a trace's rows
 _NOISE = ("ids", "text-vllm", "text-vllm-0.9")  # formats of random tokens
-_OF_NOISE = (RANDOM, "prefix_repetition", "timed_trace", "trace")  # sources whose prompts are made here
+_TOKENS = "prefix_repetition"  # a source of texts of random tokens
 
 
 @suspect(
@@ -44,7 +44,7 @@ def prefix_cache(run: RunEvidence) -> Evidence | None:
     "identical-prompts",
     f"more than {percent(REPEATED)} of the planned prompts equal an earlier one (long random ones never do), "
     "or rows of a file are sent again since it has too few, or --extra-body sets the prompt, which is then "
-    "the same in every request",
+    "the same in every request; a trace's own repeats are none",
     "raise --random-input-len or --vocab-size, and leave the prompt out of --extra-body; of a file lower "
     "--num-prompts, or pass --no-oversample",
 )
@@ -53,7 +53,7 @@ def identical_prompts(run: RunEvidence) -> Evidence | None:
     repeated, requests, data = run.facts.repeated_prompts, run.facts.requests, run.facts.data
     if run.facts.prompt_replaced and requests > 1:
         return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"
-    if repeated <= REPEATED * requests:
+    if repeated <= REPEATED * requests or data.kind in TRACES:
         return None
     if data.repeated:
         rows = f"{repeated} of {requests} requests send one of {data.sent} rows again"
@@ -123,7 +123,8 @@ def random_routing(run: RunEvidence) -> Evidence | None:
 
 def _of_noise(run: RunEvidence) -> bool:
     facts = run.facts
-    return facts.prompt_format in _NOISE and facts.data.kind in _OF_NOISE
+    made = facts.data.kind in (RANDOM, *TRACES) and facts.prompt_format in _NOISE
+    return made or facts.data.kind == _TOKENS
 
 
 @suspect(
@@ -159,7 +160,7 @@ def lengths_cut(run: RunEvidence) -> Evidence | None:
     parts = [f"{data.clipped} of {run.facts.requests} requests were clipped"] * (
         data.clipped > CUT * run.facts.requests
     )
-    if skipped > CUT * data.rows:
+    if skipped > CUT * (skipped + data.sent):
         reasons = ", ".join(data.skipped)
-        parts.append(f"{skipped} of {data.rows} rows of the trace were left out ({reasons})")
+        parts.append(f"{skipped} rows of the trace were left out, {data.sent} were sent ({reasons})")
     return "; ".join(parts) or None

@@ -37,6 +37,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.server_limit,
     data.trace_grid,
     data.random_acceptance,
+    server.prefill_while_queued,
     # The server was not idle, not alone, or counts differently.
     server.foreign_requests,
     server.first_wave,

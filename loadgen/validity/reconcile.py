@@ -82,10 +82,12 @@ def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """What differs, the most telling first; empty if the two agree or the server reports nothing."""
     if window.error or window.reset:
         return []
+    # Where only the server knows how long prompts were, there is nothing to compare its count with.
+    prompt_tokens = None if metrics.unknown_inputs else window.prompt_tokens
     counts = (
         ("requests finished", "requests", metrics.completed, window.finished),
         ("generated tokens", "tokens", metrics.total_output_tokens, window.generation_tokens),
-        ("prompt tokens", "tokens", metrics.total_input_tokens, window.prompt_tokens),
+        ("prompt tokens", "tokens", metrics.total_input_tokens, prompt_tokens),
     )
     counted = [
         Mismatch(figure, unit, client, server, _count_cause(window, metrics, server > client))

@@ -18,6 +18,8 @@ from loadgen.telemetry.sensor_summary import WITH_SERVER
 from loadgen.validity import reuse
 from loadgen.validity.run_facts import Facts
 
+_HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
+
 
 def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
     """The ceiling of a run; else None, and what is not known of it and what to pass."""
@@ -47,10 +49,11 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
 
     Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
     """
-    selected = STREAMED if reuse.expected(facts) == 0 else STREAMED[1:]
+    shared = reuse.expected(facts)
+    selected = STREAMED if shared is not None and shared <= _HARDLY else STREAMED[1:]
     completed = max(metrics.completed, 1)
     load = Lengths(
-        input_len=metrics.total_input_tokens / completed,
+        input_len=metrics.total_input_tokens / max(metrics.completed - metrics.unknown_inputs, 1),
         output_len=metrics.total_output_tokens / completed,
         max_concurrency=facts.profile.max_concurrency,
     )

@@ -17,6 +17,7 @@ FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, bot
 TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
 FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
 TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
+QUEUED = 0.05  # of the mean TTFT
 WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
 _SETTLE = "check for thermal throttling, other work or a filling KV cache; warm up longer"
 
@@ -204,6 +205,30 @@ def queued(run: RunEvidence) -> Evidence | None:
     kv = f"; KV cache up to {percent(full)} full" if full else ""
     queue = run.window.queue if run.window else None
     return waits + kv + (f"; mean queue time {queue.mean_ms:.4g} ms" if queue else "")
+
+
+@suspect(
+    "prefill-while-queued",
+    "prefill_speed was requested, and the mean time in the server's queue (by its histogram, or its answers) "
+    f"is more than {percent(QUEUED)} of the mean TTFT, or requests waited in most of at least {LEAST_GAUGES} "
+    "samples: input tokens / TTFT is then a speed of the queue, not of prefill",
+    "lower --max-concurrency or --request-rate until nothing waits: at 1 it is the speed of prefill",
+)
+def prefill_while_queued(run: RunEvidence) -> Evidence | None:
+    """The speed of prefill includes a queue."""
+    ttft_ms = run.metrics.ttft.mean_ms
+    if "prefill_speed" not in run.facts.block().selected or not run.metrics.prefill_speed.n:
+        return None
+    queue = run.window.queue if run.window else None
+    queued_ns = run.records.server_queue_ns[run.records.ok & (run.records.server_queue_ns >= 0)]
+    by_answer_ms = float(queued_ns.mean()) / 1e6 if len(queued_ns) else 0.0
+    queued_ms = max(by_answer_ms, queue.mean_ms if queue is not None else 0.0)
+    waited, _ = _waiting(run)
+    if queued_ms <= QUEUED * ttft_ms and not waited:
+        return None
+    parts = [f"{queued_ms:.4g} of {ttft_ms:.4g} ms mean TTFT in the queue"] * (queued_ms > 0)
+    parts += [f"requests waited in {len(waited)} of {len(run.samples)} samples"] * bool(waited)
+    return f"{joined(parts)}: prefill_speed is not the speed of prefill"
 
 
 def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 
 import msgspec
@@ -29,9 +30,12 @@ class WordCounts(msgspec.Struct, frozen=True):
         """Tokens of a prompt of so many words."""
         return self.overhead + self.per_word * words
 
-    def words_of(self, tokens: float) -> int:
-        """How many words make so many tokens, without the overhead."""
-        return round(tokens / self.per_word)
+    def words_of(self, tokens: float, share: float = 0.5) -> int:
+        """How many words make so many tokens, without the overhead; part of a word is one from `share` on.
+
+        With shares drawn from 0 to 1 the mean of many is exact.
+        """
+        return math.floor(round(tokens / self.per_word, 6) + share)
 
 
 class ModelTarget(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
 
 RANDOM = "random"
+TRACES = ("trace", "timed_trace")  # of which repeated prompts are the file's own
 # By the kind that DataFacts have. What reads files is imported only where one is read.
 SOURCES = {
     RANDOM: "loadgen.workload.prompts.random_prompts",

@@ -7,6 +7,7 @@ from typing import Any
 from builders import made_data
 from builders.made_cases import changed, closed, observed, open_loop, run
 from loadgen.endpoint.engine_config import EngineConfig
+from loadgen.endpoint.server_counters import ServerLatency
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.validity.evidence import RunEvidence
 from loadgen.workload.data_facts import DataFacts
@@ -15,6 +16,7 @@ FILE = {"dataset_path": "rows.jsonl"}
 TRACE = {"trace": "trace.jsonl", "max_concurrency": None}
 EAGLE = EngineConfig(speculative="eagle, 3 tokens")
 EXPERTS = Checkpoint(path="/m", config_digest="0", experts=128)
+QUEUE = ServerLatency(count=320, mean_ms=20.0, brackets_ms=dict.fromkeys(("50", "90", "99"), (0.0, 30.0)))
 BURSTS = {"grid_s": 3.0, "instants": 40}
 
 
@@ -41,6 +43,11 @@ OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
         run(as_run=EAGLE, window=observed(draft_tokens=900, accepted_tokens=90)),
         "random tokens measure noise: speculative decoding (eagle, 3 tokens), 10 % of 900 draft tokens "
         "accepted, which is not that of text",
+        set(),
+    ),
+    "prefill-while-queued": (
+        run(None, {"percentile_metrics": "ttft,prefill_speed"}, window=observed(queue=QUEUE)),
+        "20 of 50 ms mean TTFT in the queue: prefill_speed is not the speed of prefill",
         set(),
     ),
     "reuse-not-as-expected": (

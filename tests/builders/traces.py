@@ -81,7 +81,7 @@ def planned(path: Path, seed: int = 7, **keys: Any) -> Plan:
 
 def prompts(of: Plan) -> list[list[int]]:
     """The prompts of a plan, as token ids."""
-    return [of.payload(i)["prompt"] for i in range(len(of))]
+    return [json.loads(of.body(i))["prompt"] for i in range(len(of))]
 
 
 def offsets_ms(of: Plan) -> list[float]:

@@ -81,7 +81,7 @@ def test_overhead_and_tokens_a_word_are_separated_exactly(
 
 
 @pytest.mark.parametrize("groups", [2, 8])
-@pytest.mark.parametrize("asked", [64, 1000, 5000])
+@pytest.mark.parametrize("asked", [64, 1000])
 @pytest.mark.parametrize("count", COUNTERS)
 def test_prompts_reach_the_asked_length_within_one_percent(
     count: Callable[[str], int], asked: int, groups: int

@@ -89,9 +89,7 @@ def _doubts(ours: dict[str, Any]) -> set[str]:
         ),
         pytest.param("", "prompts.jsonl", id="prompts, recognised"),
         pytest.param("--backend openai-chat", "bodies.jsonl", id="bodies with tools and a JSON schema"),
-        pytest.param(
-            "--backend openai-chat --custom-output-len 16", "conversations.jsonl", id="conversations"
-        ),
+        pytest.param("--backend openai-chat --output-len 16", "conversations.jsonl", id="conversations"),
     ],
 )
 def test_a_real_server_takes_the_rows_of_a_file(

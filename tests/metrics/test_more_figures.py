@@ -83,6 +83,40 @@ def test_what_a_request_lacks_it_has_no_figure_of(record: Record, counts: tuple[
     assert (run.prefill_speed.n, run.user_tps.n, run.e2el_per_token.n) == counts
 
 
+@pytest.mark.parametrize(
+    ("sent_ms", "first_ms", "behind"),
+    [
+        pytest.param([0, 100, 200], [50, 150, 250], 0, id="one after another"),
+        pytest.param([0, 50, 100], [50, 100, 150], 0, id="as the one before had its first token"),
+        pytest.param([0, 40, 100], [50, 90, 150], 1, id="one before that"),
+        pytest.param([0, 0, 0], [50, 60, 70], 3, id="all at once"),
+        pytest.param([0, 10, 20], [90, 15, 30], 2, id="behind a slow one"),
+    ],
+)
+def test_requests_that_may_have_queued_are_counted(
+    sent_ms: list[int], first_ms: list[int], behind: int
+) -> None:
+    rows = [answer(i, [first, 300]) for i, first in enumerate(first_ms)]
+    for row, ms in zip(rows, sent_ms, strict=True):
+        row.sent_ns += ms * MS
+    assert measured(*rows).prefill_behind == behind
+
+
+def test_one_that_failed_or_never_answered_is_ahead_until_its_end() -> None:
+    lost = answer(0, [100], failure=LOST)
+    lost.arrival_ns, lost.tokens = lost.arrival_ns[:0], lost.tokens[:0]
+    never = Record(2, 0, 1, sent_ns=0, end_ns=10**12, failure=LOST)
+    late = answer(1, [90, 300])
+    late.sent_ns += 50 * MS
+    assert measured(lost, late, never).prefill_behind == 1
+
+
+def test_the_share_of_ttft_in_the_queue_is_of_those_that_report_it() -> None:
+    run = measured(answer(0, [100, 200], server_queue_ns=25 * MS), answer(1, [300, 400]))
+    assert run.prefill_queued == 0.25
+    assert measured(PLAIN).prefill_queued is None
+
+
 def test_a_whole_answer_has_its_time_per_token_alone() -> None:
     record = Record(0, 0, 1, sent_ns=1, end_ns=1 + 400 * MS, input_tokens=9, output_tokens=8, usage=True)
     run = measured(record, streamed=False)
@@ -144,14 +178,14 @@ def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
 
 
 def test_the_lines_have_each_figure_that_there_is() -> None:
-    run = measured(PLAIN, REASONS, answer(2, [100, 300], visible=-1, cached_tokens=50), gpus=2)
+    run = measured(PLAIN, REASONS, answer(2, [100, 300], visible=-1), gpus=2)
     assert list(more_figures.lines(run)) == [
         "TTFVT (first visible token): 150.00 ms mean, 150.00 median; 1 of 3 responses have none: they ended "
         "within their reasoning",
         "per user: 41.7 tok/s mean, 5.0 least (1 / TPOT); per GPU: 13.3 output tok/s; E2EL per output token: "
         "85.56 ms mean",
-        "prefill: 1,000 tok/s mean, 1,000 median (input tokens / TTFT: with the time in the server's queue)",
-        "cached: 50.0 % of prompt tokens, as reported by the server for 1 of 3 requests",
+        "prefill: 1,000 tok/s mean, 1,000 median (input tokens / TTFT); 3 of 3 requests were sent while "
+        "another had no token yet",
         "finish reasons: length 1, stop 1, none 1",
     ]
 

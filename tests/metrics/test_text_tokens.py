@@ -167,6 +167,20 @@ def test_an_answer_that_ended_by_length_has_the_length_requested(
     assert text_tokens.settled(100, reason, planned) == tokens
 
 
+@pytest.mark.parametrize("messages", [UNKNOWN, 0, 1, 64])
+def test_messages_are_not_compared_with_a_length_that_is_not_known(messages: int) -> None:
+    assert not text_tokens.one_each("length", messages, UNKNOWN)
+
+
+def test_an_answer_without_a_planned_length_is_counted_by_its_text(model: Path) -> None:
+    rows = part(0, ["one two"])
+    rows.planned_output[:] = UNKNOWN
+    rows.finish_reasons[:] = ["length"]
+    records = revised([rows], TextTokenizer(model), keep_text=False)
+    by_text = TextTokenizer(model).count("one two")
+    assert (records.output_tokens.tolist(), records.text_tokens.tolist()) == ([by_text], [by_text])
+
+
 def test_an_answer_in_one_piece_has_its_tokens(model: Path) -> None:
     records = revised([part(0, ["one two three"], messages=0, output_tokens=UNKNOWN)], TextTokenizer(model))
     count = TextTokenizer(model).count("one two three")

@@ -61,7 +61,8 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
         pytest.param(
             {"prompt_format": "text", "data": made_data.data(skipped=SKIPPED, clipped=2, repeated=20)},
             "sharegpt, 320 of 640 rows of rows.jsonl (0123456789ab); left out 1,203 (fewer than 2 turns: "
-            "1,200; longer than 2,048 tokens: 3); 2 clipped; 20 requests repeat a row; as the file has them",
+            "1,200; longer than 2,048 tokens: 3); 2 clipped; 20 requests send a row again; as the file "
+            "has them",
             id="rows of a file",
         ),
         pytest.param(
@@ -71,9 +72,19 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
             id="a trace",
         ),
         pytest.param(
-            {"prompt_format": "text-vllm", "data": DataFacts(kind="prefix_repetition")},
-            "prefix_repetition; text-vllm, text whose length depends on the server's tokenizer",
+            {
+                "prompt_format": "text",
+                "tokenizer": "DIR",
+                "data": DataFacts(kind="prefix_repetition", text="random tokens, decoded"),
+            },
+            "prefix_repetition; random tokens, decoded, made with the tokenizer DIR",
             id="no file",
+        ),
+        pytest.param(
+            {"prompt_format": "ids", "ids_source": "V", "data": made_data.data("trace", repeated=7)},
+            "trace, 320 of 640 rows of rows.jsonl (0123456789ab); 7 requests have an earlier prompt; ids, "
+            "random token ids of exactly the planned length, from V",
+            id="a trace's own repeats",
         ),
     ],
 )  # fmt: skip

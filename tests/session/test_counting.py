@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
-from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
+from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, ScriptedServer, chunk, whole
 from loadgen import cli
 from loadgen.results.run_directory import REPORT, RESULT
 
@@ -122,6 +122,43 @@ def test_a_server_that_does_not_count_is_refused_with_the_way(
     assert why in shown
     assert KEY not in shown
     assert not Path("runs").exists() or not any(Path("runs").iterdir())
+
+
+def test_an_api_that_refuses_one_token_is_asked_for_a_few() -> None:
+    api = HostedApi(models=False, counts=counted)
+
+    def reasoning(asked: Asked) -> Answer:
+        if b'"max_tokens":1,' not in asked.body:
+            return api(asked)
+        error = openai_error("Could not finish the message because max_tokens was reached.")
+        return Answer([whole(msgspec.json.encode(error), "400 Refused")])
+
+    assert bench(reasoning, "--min-tokens", "3") == 0
+    assert [counted(body["messages"][0]["content"]) for body in api.served[-6:]] == [200] * 6
+    asked = [body for body in api.served if body["max_tokens"] == 16]
+    assert len(asked) == 10
+    assert not any("min_tokens" in body for body in asked)
+
+
+def test_the_native_api_of_sglang_is_asked_in_its_own_words() -> None:
+    def generating(asked: Asked) -> Answer:
+        if not asked.head.startswith("POST /generate "):
+            return Answer([whole(b"{}", "404 Not Found")])
+        body = msgspec.json.decode(asked.body)
+        limits.append(body["sampling_params"])
+        meta = {
+            "prompt_tokens": counted(body["text"]),
+            "completion_tokens": 1,
+            "finish_reason": {"type": "length"},
+        }
+        event = msgspec.json.encode({"text": "a", "index": 0, "meta_info": meta})
+        return Answer([HEAD, chunk(b"data: %b\n\n" % event), chunk(DONE), LAST])
+
+    limits: list[dict[str, Any]] = []
+    assert bench(generating, "--backend", "sglang", "--prompt-format", "words", "--min-tokens", "2") == 0
+    assert "200.0 by the server's count" in stored()[1]
+    assert [limit["max_new_tokens"] for limit in limits].count(1) == 10
+    assert not any("min_new_tokens" in limit for limit in limits if limit["max_new_tokens"] == 1)
 
 
 def test_a_shown_request_has_the_length_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,10 +69,16 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--disable-ignore-eos", "is --no-ignore-eos here"),
         ("--num-prompt 5", "did you mean '--num-prompts'?"),
         ("--random-input 5", "did you mean '--random-input-len'?"),
-        ("--public-dataset x", "--public-dataset of `aiperf profile` is not supported: prompts are random"),
-        ("--sonnet-input-len 5", "--sonnet-input-len of `vllm bench serve` is not supported: it is not read"),
+        (
+            "--public-dataset x",
+            "--public-dataset of `aiperf profile` is not supported: nothing is downloaded",
+        ),
+        (
+            "--sonnet-input-len 5",
+            "--sonnet-input-len of `vllm bench serve` is not supported: the poem is not read",
+        ),
         ("--sonnet-new-flag 5", "--sonnet-new-flag of `vllm bench serve` is not supported"),
-        ("--bfcl-categories x", "--bfcl-categories of `vllm bench serve` is not supported: no tools"),
+        ("--bfcl-categories x", "--bfcl-categories of `vllm bench serve` is not supported: nothing is downl"),
         ("--max-loras 4", "--max-loras of `vllm bench serve` is not supported: it is the server's"),
         ("--best-of 2", "--best-of '2' of `vllm bench serve` is not supported: every request has one answer"),
         ("--best_of=x", "--best-of 'x' of `vllm bench serve` is not supported"),
@@ -83,7 +89,17 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--backend openai-embeddings", "only text generation is measured"),
         ("--backend vlm", "did you mean 'vllm'?"),
         ("--backend openai-chat --endpoint-type openai-comp", "are two APIs: leave out one of them"),
-        ("--dataset-name hf", "pass --dataset-path"),
+        ("--dataset-name hf", "'hf' is not read here: nothing is downloaded"),
+        ("--dataset-name burstgpt", "pass --trace FILE --trace-format burstgpt, and no --dataset-name"),
+        ("--dataset-name random-mm", "write whole chat bodies with images as data URLs"),
+        ("--dataset-name generated-shared-prefix", "--prefix-groups N with --random-prefix-len"),
+        ("--dataset-name sharegtp", "is not a valid data set: choose from random, sharegpt, custom"),
+        (
+            "--fixed-schedule",
+            "--fixed-schedule of `aiperf profile` is --trace FILE, which is sent at its own",
+        ),
+        ("--gsp-num-groups 4", "--gsp-num-groups of `sglang.bench_serving` is --prefix-groups N here"),
+        ("--data x.jsonl", "--data of `guidellm run` is --dataset-path FILE"),
     ],
 )
 @pytest.mark.parametrize("verb", ["bench", "ladder"])
@@ -152,6 +168,20 @@ def test_flags_without_effect_are_noted_with_the_reason() -> None:
     assert vllm.remarks(given).count("; --") == 3
 
 
+@pytest.mark.parametrize("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
+def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
+    """It is one of our parser's, without effect with the reason, or refused with a reason and a way."""
+    (what, words), *others = [(what, words) for name, what, words in vllm.VLLM.rows() if name == flag]
+    assert not others
+    assert (flag in KNOWN) == (what != "refused")
+    if what in ("no effect", "refused"):
+        assert words
+    if what == "refused":
+        assert "--" in words or flag == "--use-beam-search"
+        with pytest.raises(UsageError, match=f"^{flag} of `vllm bench serve` is not supported: "):
+            parse([flag, "1"])
+
+
 def test_no_help_lists_what_has_no_effect() -> None:
     text = bench_parser().format_help()
     assert [flag for flag in [*vllm.VLLM.no_effect, "--endpoint-type"] if f"{flag} " in text] == []
@@ -178,7 +208,10 @@ def test_a_recipe_of_2025_runs_as_it_is(
     ("keywords", "message"),
     [
         ({"trust_remote_code": True}, "has no effect here: code from a model's repository is never run"),
-        ({"lora_modules": ["x"]}, "--lora-modules of `vllm bench serve` is not supported: one adapter"),
+        (
+            {"lora_modules": ["x"]},
+            "--lora-modules of `vllm bench serve` is not supported: adapters take no turns",
+        ),
         ({"flush_cache": True}, "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
         ({"random_input_len": 3}, "did you mean 'input_len'?"),
         ({"concurrency": 3}, "did you mean 'max_concurrency'?"),

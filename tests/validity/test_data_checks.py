@@ -21,8 +21,9 @@ from builders.made_cases import (
     open_loop,
     rate,
     run,
+    sampled,
 )
-from builders.provoked_data import BURSTS, EAGLE, EXPERTS, TRACE, of_file, of_trace
+from builders.provoked_data import BURSTS, EAGLE, EXPERTS, QUEUE, TRACE, of_file, of_trace
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.validity import run_roofline, verdict
 from loadgen.validity.evidence import RunEvidence
@@ -143,6 +144,13 @@ def test_the_planned_rate_is_the_mean_of_a_trace(data: Any, rate_per_s: float) -
             of_file(made_data.data(repeated=40), repeated_prompts=40), {"identical-prompts"}, id="oversampled"
         ),
         pytest.param(of_file(made_data.data(skipped={"too long": 400})), set(), id="a filtered file"),
+        pytest.param(
+            of_file(made_data.data("trace", repeated=40), repeated_prompts=40), set(), id="a trace's repeats"
+        ),
+        pytest.param(
+            of_file(made_data.data("prefix_repetition"), as_run=EAGLE), {"random-acceptance"},
+            id="drafts of texts of random tokens",
+        ),
     ],
 )  # fmt: skip
 def test_data_is_doubted_only_for_a_reason(case: RunEvidence, codes: set[str]) -> None:
@@ -159,7 +167,7 @@ def test_rows_sent_again_are_named_as_such() -> None:
 def test_rows_left_out_of_a_trace_are_named() -> None:
     data = made_data.trace().model_copy(update={"skipped": {"longer than 2,048 tokens": 100}})
     evidence = found(traced(open_loop(), data))["lengths-cut"]
-    assert evidence == "100 of 640 rows of the trace were left out (longer than 2,048 tokens)"
+    assert evidence == "100 rows of the trace were left out, 320 were sent (longer than 2,048 tokens)"
 
 
 def test_a_prefix_cache_that_is_off_is_the_reason() -> None:
@@ -167,6 +175,32 @@ def test_a_prefix_cache_that_is_off_is_the_reason() -> None:
     evidence = found(case)["reuse-not-as-expected"]
     assert evidence.endswith("0 % of the prompt tokens cached (the server's counters), 30 % expected: its "
                              "prefix cache is off")  # fmt: skip
+
+
+SPEED = {"percentile_metrics": "prefill_speed"}
+
+
+@pytest.mark.parametrize(
+    ("case", "evidence"),
+    [
+        pytest.param(run(window=observed(queue=QUEUE)), None, id="not requested"),
+        pytest.param(run(None, SPEED), None, id="no queue"),
+        pytest.param(run(None, {**SPEED, "stream": False}), None, id="not streamed"),
+        pytest.param(
+            run(changed(closed(), server_queue_ns=5 * MS), SPEED),
+            "5 of 50 ms mean TTFT in the queue: prefill_speed is not the speed of prefill", id="by answers",
+        ),
+        pytest.param(run(changed(closed(), server_queue_ns=MS), SPEED), None, id="hardly any"),
+        pytest.param(
+            run(None, SPEED, window=sampled(*[(8, 1)] * 6)),
+            "requests waited in 6 of 6 samples: prefill_speed is not the speed of prefill", id="by gauges",
+        ),
+    ],
+)  # fmt: skip
+def test_the_speed_of_prefill_is_doubted_where_requests_queued(
+    case: RunEvidence, evidence: str | None
+) -> None:
+    assert found(case).get("prefill-while-queued") == evidence
 
 
 @pytest.mark.parametrize(("counted", "doubted"), [(100, False), (101, False), (103, True), (96, True)])

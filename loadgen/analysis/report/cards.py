@@ -38,7 +38,17 @@ LATENCIES = {
         "token a message it is the ITL.",
     ),
     "e2el": ("E2EL", "End-to-end latency: from sending a request until its last token arrived."),
+    "ttfvt": (
+        "TTFVT",
+        "Time to first visible token: from sending a request until the first text arrived that is not "
+        "reasoning. Without reasoning it is the TTFT.",
+    ),
+    "e2el_per_token": (
+        "E2EL per token",
+        "End-to-end latency of each request, divided by its output tokens. One value a request.",
+    ),
 }
+_NO_CARD = ("token_time", "e2el_per_token")
 _OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
 _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
@@ -71,7 +81,7 @@ def of_run(run: Result, metrics: Metrics) -> Iterator[Card]:
     yield from _card("Requests", "", (f"{ours}{requests}", getattr(metrics, requests), "per s", ""))
     for key, (label, about) in LATENCIES.items():
         latency: Distribution = getattr(metrics, key)
-        if latency.n and key != "token_time":
+        if latency.n and key not in _NO_CARD and not (key == "ttfvt" and latency == metrics.ttft):
             yield _latency(label, about, f"{ours}{key}", latency, run)
     yield _failures(run)
     objectives = run.facts.ask().goodput_slo_ms

@@ -23,13 +23,14 @@ from loadgen.metrics import steady_state
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.vllm_keys import percentile_name
-from loadgen.results import report, result_block
+from loadgen.results import data_lines, report, result_block
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sensor_summary
 from loadgen.validity import rule, run_roofline
 from loadgen.validity.evidence import least_samples
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.verdict import Level
+from loadgen.workload.sources import RANDOM
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _COLUMNS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
@@ -50,6 +51,7 @@ class Account(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     text: str  # the report as text; of others' results the block
+    data: tuple[tuple[str, str], ...] = ()  # what the requests were made of, where that is more than a length
     latencies: FigureTable | None = None
     not_checked: str = ""  # what a VALID rests on no check of
     thin: str = ""  # what to know of percentiles from few samples
@@ -73,13 +75,14 @@ class Account(msgspec.Struct, frozen=True):
         """The served model and its load in a line."""
         run, load = self.reported.run, self.reported.load
         served = short_name(run.facts.label or run.facts.server.model) if run is not None else ""
-        parts = []
+        parts = [data_lines.title(run.facts)] if run is not None else []
         if load.max_concurrency is not None:
             parts.append(f"concurrency {load.max_concurrency}")
         if load.request_rate_per_s is not None:
             rate = load.request_rate_per_s
-            parts += [f"{rate:g} requests/s"] if math.isfinite(rate) else ["all at once"] * (not parts)
-        return ", ".join([served or self.reported.name, *parts])
+            held = load.max_concurrency is not None
+            parts += [f"{rate:.4g} requests/s"] if math.isfinite(rate) else ["all at once"] * (not held)
+        return ", ".join([served or self.reported.name, *filter(None, parts)])
 
     @property
     def simulated(self) -> str:
@@ -121,6 +124,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
         "cards": tuple(cards.of_run(run, metrics)),
+        "data": tuple(_data(run)),
         "latencies": (latencies := _latencies(run, metrics)),
         "thin": _thin(latencies),
         "not_checked": ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else "",
@@ -137,6 +141,15 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     }
 
 
+def _data(run: Result) -> Iterator[tuple[str, str]]:
+    """What the requests were made of, a name and words each; nothing of random prompts of one length."""
+    facts = run.facts
+    parts = [line.partition(": ") for line in data_lines.lines(run)]
+    if parts or facts.data.kind != RANDOM:
+        yield "prompts", data_lines.prompts(facts)
+    yield from ((name, words) for name, _, words in parts)
+
+
 def _with_percentiles(run: Result) -> Metrics:
     """The run's metrics with the percentiles that are always shown, whichever were requested."""
     ask = run.facts.ask()
@@ -150,9 +163,10 @@ def _latencies(run: Result, metrics: Metrics) -> FigureTable:
     requested = run.facts.ask().metric_percentiles
     ranks = sorted({*_COLUMNS, *requested} - {50.0})
     rows: list[tuple[Entry, ...]] = []
+    same = {"token_time": metrics.itl, "ttfvt": metrics.ttft}
     for key, (label, _) in LATENCIES.items():
         latency: Distribution = getattr(metrics, key)
-        if not latency.n or (key == "token_time" and latency == metrics.itl):
+        if not latency.n or latency == same.get(key):
             continue
         at = f"loadgen.metrics.{key}"
         row = [number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
@@ -215,7 +229,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     given.pop("description", None)
     words = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
     yield "profile", ", ".join(f"{key} {word}" for key, word in zip(given, words, strict=True))
-    yield "prompts", f"{facts.prompt_format}, seed {facts.seed}, plan {facts.plan_digest[:12]}"
+    yield "prompts", f"{data_lines.prompts(facts)}; seed {facts.seed}, plan {facts.plan_digest[:12]}"
     yield "when", f"{facts.started:%Y-%m-%d %H:%M:%S} to {facts.finished:%H:%M:%S} UTC"
     yield "client", f"{facts.client.transport}, {facts.client.cpu_s:.2f} s of CPU"
     yield from facts.environment.items()

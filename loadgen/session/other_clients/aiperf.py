@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from loadgen.session.other_clients import data_sets
 from loadgen.session.other_clients.client import OtherClient, by_flag
 
-_NO_DATA = "prompts are random tokens, not rows of a data set"
-_NO_TRACES = "traces are not replayed: use --request-rate with --burstiness"
-_ONE_TURN = "every request is a conversation of its own"
-_ONLY_TEXT = "only text is sent"
+_THE_TRACE = (
+    "a trace is sent as it was recorded: --trace FILE, with --trace-window, --speed-up, --trace-idle-cap, "
+    "--trace-max-input-len and --trace-jitter"
+)
 _RAMP = "the ramp is left out of the steady state, which the report shows"
 _LEVEL = "one load a run: run `loadgen bench` for each, and `loadgen report RUNS` compares them"
 _SEARCH = (
@@ -24,11 +25,27 @@ _DIFFERS = {
     "the API: `chat` and `completions` are accepted, as names of --backend": "--endpoint-type",
     "NAME:MS of ttft, tpot and e2el; request_latency is e2el, time_to_first_token ttft": "--goodput",
     "requests here; in aiperf, different prompts that requests share": "--num-prompts",
-    "± R as vLLM, aiperf's default; its sglang style means [R × length, length]": "--random-range-ratio",
+    "± R as vLLM, aiperf's default; its sglang style is --compat sglang": "--random-range-ratio",
     "a directory, or a name in the local Hugging Face cache; nothing is downloaded": "--tokenizer",
     "how bytes are read and timed (auto, ring, wire, httpx)": "--transport",
 }
 _RENAMED = {
+    "--dataset-path FILE (prompts, whole bodies, conversations), or --trace FILE": "--input-file",
+    "--trace-format NAME for a trace, and nothing else, as keys show the kind,": "--custom-dataset-type",
+    "--trace FILE, which is sent at its own times,": "--fixed-schedule --open-loop-replay",
+    "--no-self-timed": "--no-fixed-schedule --ignore-trace-delays",
+    "--trace-window START:END, in seconds,": "--fixed-schedule-start-offset --fixed-schedule-end-offset",
+    "--speed-up X": "--replay-speedup --synthesis-speedup-ratio",
+    "--trace-idle-cap S": "--trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds "
+    "--max-idle-gap-cap-seconds",
+    "--trace-max-input-len N": "--synthesis-max-isl",
+    "--trace-max-output-len N": "--synthesis-max-osl",
+    "--prefix-groups N": "--num-prefix-prompts --prefix-prompt-pool-size --prompt-prefix-pool-size",
+    "--input-dist normal:mean=M,sd=S": "--isl-stddev --prompt-input-tokens-stddev "
+    "--synthetic-input-tokens-stddev",
+    "--output-dist normal:mean=M,sd=S": "--osl-stddev --output-tokens-stddev --prompt-output-tokens-stddev",
+    "--input-dist histogram:FILE and --output-dist histogram:FILE": "--seq-dist --sequence-distribution",
+    "--disable-shuffle": "--dataset-sampling-strategy",
     "--max-concurrency N": "--concurrency",
     "--num-prompts N": "--request-count --num-requests --conversation-num --num-conversations --num-sessions",
     "--base-url URL": "--url -u",
@@ -77,36 +94,41 @@ _REFUSED = {
     "readiness is asked at the paths that the engine has": "--wait-for-model-interval --wait-for-model-mode",
     "the engine has its own path for it": "--reset-kv-cache-path --reset-kv-cache-timeout-seconds "
     "--server-profiler-start-path --server-profiler-stop-path --server-profiler-timeout-seconds",
-    _NO_DATA: "--input-file --public-dataset --hf-subset --hf-weka-dataset --dataset-filter "
-    "--custom-dataset-type --dataset-sampling-strategy --allow-dataset-wrap --num-dataset-entries "
-    "--random-corpus-style --max-context-length --omit-kv-hints --system-prompt "
-    "--system-prompt-file",
+    f"{data_sets.HUB}; of ShareGPT, --dataset-name sharegpt --dataset-path FILE": "--public-dataset "
+    "--hf-subset --hf-weka-dataset --dataset-filter",
+    "rows are sent again where --num-prompts is more than there are, but with --no-oversample": (
+        "--allow-dataset-wrap --num-dataset-entries"
+    ),
+    "random text is of --prompt-corpus FILE": "--random-corpus-style",
+    "lengths are bounded where they are drawn: --input-dist normal:mean=M,sd=S,max=N": "--max-context-length",
+    "a request holds what the file has: whole bodies (--dataset-path FILE) may have a system message": (
+        "--omit-kv-hints --system-prompt --system-prompt-file"
+    ),
     "every request has one prompt": "--batch-size --batch-size-text --prompt-batch-size -b",
-    "all prompts share one prefix: --random-prefix-len": "--num-prefix-prompts --prefix-prompt-pool-size "
-    "--prompt-prefix-pool-size --user-context-prompt-length",
-    "one length a run, varied by --random-range-ratio": "--isl-block-size --isl-osl-pairs "
-    "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size --seq-dist --sequence-distribution",
-    "every prompt is random: none is in the cache from an earlier run": "--cache-bust",
-    _ONE_TURN: "--conversation-turn-delay-mean --conversation-turn-delay-ratio "
+    "prefixes are shared by groups: --prefix-groups N with --random-prefix-len N": (
+        "--user-context-prompt-length"
+    ),
+    "lengths follow --input-dist and --output-dist, each request's apart": "--isl-block-size --isl-osl-pairs "
+    "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size",
+    "prompts that are made here are never in the cache from an earlier run, and rows of a file are sent as "
+    "they stand: --reset-cache empties the server's cache": "--cache-bust",
+    data_sets.TURNS: "--conversation-turn-delay-mean --conversation-turn-delay-ratio "
     "--conversation-turn-delay-stddev --conversation-turn-mean --conversation-turn-stddev "
     "--session-delay-ratio --session-header --session-turn-delay-mean --session-turn-delay-stddev "
     "--session-turns-mean --session-turns-stddev --inter-turn-delay-cap-seconds --user-centric-rate "
-    "--num-users --uuid-and-strip",
-    _NO_TRACES: "--fixed-schedule --no-fixed-schedule --fixed-schedule-auto-offset "
-    "--fixed-schedule-start-offset --fixed-schedule-end-offset --ignore-trace-delays --use-think-time-only "
-    "--trace-session-sample-ratio --trace-idle-gap-cap-seconds --system-idle-gap-cap-seconds "
-    "--max-idle-gap-cap-seconds --replay-speedup --open-loop-replay --open-loop-strict "
-    "--synthesis-max-isl --synthesis-max-osl --synthesis-output-len-multiplier "
+    "--num-users --uuid-and-strip --use-think-time-only",
+    "a trace begins with its first request": "--fixed-schedule-auto-offset",
+    _THE_TRACE: "--trace-session-sample-ratio --open-loop-strict --synthesis-output-len-multiplier "
     "--synthesis-prefix-len-multiplier --synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "
-    "--synthesis-speedup-ratio --trajectory-start-max-ratio --trajectory-start-min-ratio "
-    "--burst-phase-starts --agentic-cache-warmup-duration --agentic-warmup-grace-period",
-    _ONLY_TEXT: "--audio-batch-size --audio-depths --audio-format --audio-length-mean --audio-length-stddev "
-    "--audio-num-channels --audio-sample-rates --batch-size-audio --batch-size-image --batch-size-video "
-    "--image-batch-size --image-format --image-height-mean --image-height-stddev --image-source "
-    "--image-source-sampling --image-width-mean --image-width-stddev --video-audio-codec "
-    "--video-audio-depth --video-audio-num-channels --video-audio-sample-rate --video-batch-size "
-    "--video-codec --video-duration --video-format --video-fps --video-height --video-synth-type "
-    "--video-width --download-video-content",
+    "--trajectory-start-max-ratio --trajectory-start-min-ratio --burst-phase-starts "
+    "--agentic-cache-warmup-duration --agentic-warmup-grace-period",
+    data_sets.AUDIO: "--audio-batch-size --audio-depths --audio-format --audio-length-mean "
+    "--audio-length-stddev --audio-num-channels --audio-sample-rates --batch-size-audio",
+    data_sets.IMAGES: "--batch-size-image --batch-size-video --image-batch-size --image-format "
+    "--image-height-mean --image-height-stddev --image-source --image-source-sampling --image-width-mean "
+    "--image-width-stddev --video-audio-codec --video-audio-depth --video-audio-num-channels "
+    "--video-audio-sample-rate --video-batch-size --video-codec --video-duration --video-format --video-fps "
+    "--video-height --video-synth-type --video-width --download-video-content",
     "only text generation is measured": "--rankings-passages-mean --rankings-passages-prompt-token-mean "
     "--rankings-passages-prompt-token-stddev --rankings-passages-stddev "
     "--rankings-query-prompt-token-mean --rankings-query-prompt-token-stddev",
@@ -147,9 +169,6 @@ _REFUSED = {
     _ONE_PROCESS: "--workers-max --max-workers --record-processor-service-count --record-processors "
     "--zmq-dual-bind --zmq-host --zmq-ipc-path --api-host --api-port --stats-interval",
     "nothing is locked: --profile FILE.toml is the whole workload": "--scenario --unsafe-override",
-    "lengths vary evenly, by ± R with --random-range-ratio R": "--isl-stddev --osl-stddev "
-    "--output-tokens-stddev --prompt-input-tokens-stddev --prompt-output-tokens-stddev "
-    "--synthetic-input-tokens-stddev",
     "every run has a directory of its own; --label TEXT names it in reports": "--profile-export-file "
     "--profile-export-prefix",
     "warnings are always printed; --explain shows the evidence of every doubt": "--verbose -v -vv "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loadgen.session.other_clients.client import OtherClient, by_flag
 
-_NO_DATA = (
-    "prompts are random tokens: prompt_tokens is --random-input-len N, output_tokens is --random-output-len N"
+_COLUMNS = (
+    "a file's columns are `prompt` and `output_tokens`, or whole bodies' own keys: rename them, and pass "
+    "--dataset-path FILE"
 )
-_NO_ROWS = "prompts are random tokens, not rows of a data set"
 _SAME = {
     "without it, the first that /v1/models names": "--model",
 }
@@ -27,11 +27,16 @@ _DIFFERS = {
     ),
 }
 _RENAMED = {
+    "--dataset-path FILE (prompts, whole bodies, conversations), --trace FILE, or for synthetic prompts "
+    "--random-input-len N and --random-output-len N, or --input-dist and --output-dist,": (
+        "--data --data-args"
+    ),
+    "--num-prompts N": "--max-requests --data-samples",
+    "--disable-shuffle, without which rows are sent in a random order of the seed,": "--data-sampler",
     "--base-url URL": "--target",
     "--max-concurrency N, --request-rate R or --burstiness B, with one load a run": "--rate-type",
     "--max-concurrency N or --request-rate R, with one load a run,": "--rate",
     "--backend openai or openai-chat": "--backend-type --request-format --request-type",
-    "--num-prompts N": "--max-requests",
     "--duration S": "--max-seconds",
     "--max-failures N": "--max-errors",
     "--max-failures N%": "--max-error-rate --max-global-error-rate",
@@ -49,9 +54,10 @@ _RENAMED = {
     "--save-requests, which keeps every request,": "--output-sampling --sample-requests",
 }
 _REFUSED = {
-    _NO_DATA: "--data --data-args",
-    _NO_ROWS: "--data-column-mapper --data-finalizer --data-loader --data-num-workers --data-preprocessor "
-    "--data-preprocessors --data-preprocessors-kwargs --data-sampler --data-samples --dataloader-kwargs",
+    _COLUMNS: "--data-column-mapper --data-finalizer --data-preprocessor --data-preprocessors "
+    "--data-preprocessors-kwargs",
+    "a file is read before the first request, by one process": "--data-loader --data-num-workers "
+    "--dataloader-kwargs",
     "its settings are flags here: --extra-body JSON, --api-key-env NAME, --insecure, --http2, "
     "--disable-stream, --request-timeout S": "--backend-args --backend-kwargs",
     "code from a model's repository is never run, and a tokenizer has no other settings": "--processor-args",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from loadgen.session.other_clients import data_sets
 from loadgen.session.other_clients.client import OtherClient, by_flag
 
-_NO_DATA = "prompts are random tokens, not rows of a data set: only --dataset-name random is supported"
-_NO_TRACES = "traces are not replayed: use --request-rate with --burstiness"
-_NO_IMAGES = "only text is sent"
 _TRACE = "--server-trace DIR, with --launch, has the engine trace the run"
 _SAME = {
     "": "--base-url --disable-tqdm --header --max-concurrency --num-prompts --random-input-len "
@@ -22,8 +20,11 @@ _SAME = {
 _DIFFERS = {
     "the file of `sharegpt`, or one whose rows are known by their keys": "--dataset-path",
     "the same names; default `openai` (SGLang: `sglang`, its own /generate)": "--backend",
-    "`random-ids` and `random` are random tokens; SGLang's `random` cuts ShareGPT's texts": "--dataset-name",
-    "± R around the length; SGLang draws from [R × length, length], so its 1.0 is 0.0 here": (
+    "`random-ids` and `random` are random tokens (SGLang's `random` cuts ShareGPT's texts: --prompt-format "
+    "corpus is real text); `sharegpt` and `custom` are vLLM's; others are refused with the nearest way": (
+        "--dataset-name"
+    ),
+    "± R around the length; with --compat sglang from R × length to length, as in SGLang": (
         "--random-range-ratio"
     ),
     "without it, drawn at random and printed (SGLang: 42)": "--seed",
@@ -42,20 +43,31 @@ _RENAMED = {
     "--logprobs N": "--return-logprob --top-logprobs-num",
     "`loadgen report RUN_DIR --plot`": "--plot-throughput",
     "--server-trace DIR, with --launch,": "--profile-output-dir",
+    "--prefix-groups N": "--gsp-num-groups",
+    "--random-prefix-len N": "--gsp-system-prompt-len",
+    "--random-input-len N": "--gsp-question-len",
+    "--random-output-len N": "--gsp-output-len",
+    "--random-range-ratio R, with --compat sglang,": "--gsp-range-ratio",
+    "--prefix-zipf S": "--gsp-zipf-alpha --gsp-group-distribution",
+    "--num-prompts N, groups × prompts,": "--gsp-prompts-per-group",
+    "--trace FILE --trace-format mooncake": "--mooncake-workload",
+    "--speed-up X, one divided by the factor,": "--mooncake-slowdown-factor",
+    "--trace FILE, which is sent at its own times,": "--use-trace-timestamps",
 }
 _REFUSED = {
-    _NO_DATA: "--sharegpt-context-len --speed-bench-category --speed-bench-output-len --prompt-suffix",
-    "conversations of several turns are not sent": "--agentic-max-turns --dataset-offset --gsp-num-turns "
-    "--mooncake-num-rounds",
-    "all prompts share one prefix: --random-prefix-len": "--gsp-fast-prepare --gsp-group-distribution "
-    "--gsp-num-groups --gsp-ordered --gsp-output-len --gsp-prompts-per-group --gsp-question-len "
-    "--gsp-range-ratio --gsp-send-routing-key --gsp-system-prompt-len --gsp-zipf-alpha",
-    _NO_TRACES: "--mooncake-slowdown-factor --mooncake-workload --use-trace-timestamps",
-    _NO_IMAGES: "--image-content --image-count --image-format --image-resolution --random-image-count",
+    "vLLM's filter is what --dataset-name sharegpt has, prompts of up to 1024 tokens, 2048 with the answer; "
+    "rows without --dataset-name are sent whatever their length": "--sharegpt-context-len",
+    "write it into the prompts of --dataset-path FILE": "--prompt-suffix",
+    data_sets.HUB: "--speed-bench-category --speed-bench-output-len",
+    data_sets.TURNS: "--agentic-max-turns --dataset-offset --gsp-num-turns --mooncake-num-rounds",
+    "requests of all groups are mixed, and their lengths are counted exactly": (
+        "--gsp-fast-prepare --gsp-ordered"
+    ),
+    "one --header for every request": "--gsp-send-routing-key",
+    data_sets.IMAGES: "--image-content --image-count --image-format --image-resolution --random-image-count",
     _TRACE: "--profile-activities --profile-by-stage --profile-decode-url --profile-num-steps "
     "--profile-prefill-url --profile-prefix --profile-stages --profile-start-step --profile-steps",
-    "one adapter a run: pass its name as --model": "--lora-name --lora-request-distribution "
-    "--lora-zipf-alpha",
+    data_sets.LORA: "--lora-name --lora-request-distribution --lora-zipf-alpha",
     "nothing is printed while requests run: --print-request prints one and exits": "--print-requests",
     "pass it in --extra-body": "--logprob-start-len --return-routed-experts --token-ids-logprob",
     "cached tokens are counted without a flag, from usage and /metrics": "--cache-report",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from loadgen.session.other_clients import data_sets
 from loadgen.session.other_clients.client import OtherClient, by_flag
 from loadgen.workload.bounds import shown
 
-NOT_READ = (
-    "random, sharegpt, custom, prefix_repetition and timed_trace are read as vLLM reads them; of another "
-    'data set, write its prompts as rows of JSON, {"prompt": "…"}, and pass --dataset-path FILE'
-)
-_NO_DATA = f"it is of a data set that is not read here: {NOT_READ}"
 _NO_CODE = "code from a model's repository is never run"
 _REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
 _KEY = "--api-key"  # no flag of vLLM's either
-_RAMP = "the rate is constant: use --request-rate with --burstiness"
+_RAMP = (
+    "the rate is constant: use --request-rate with --burstiness, or write the arrivals as a trace: --trace "
+    "FILE --trace-format timed"
+)
 
 _SAME = {
     "": (
@@ -36,20 +35,27 @@ _SAME = {
     "also NAME: VALUE, as curl has it": "--header",
     "without it, the first that /v1/models names": "--model",
     "also `wave`: as many as --max-concurrency; their prompts are their own": "--num-warmups",
-    "± R, as in 0.32; recipes of 2024, and SGLang, mean [R × length, length]": "--random-range-ratio",
+    "± R, as in 0.32; what it means elsewhere is --compat vllm-0.9, sglang or inferencex": (
+        "--random-range-ratio"
+    ),
     "the server itself is asked, at the paths that the engine has": "--ready-check-timeout-sec",
 }
 _DIFFERS = {
     "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
     "`sglang` is SGLang's own /generate": "--backend",
-    "sent with each chat request, where vLLM 0.32 renders some data sets itself": "--chat-template-kwargs",
-    "`random` (and SGLang's `random-ids`), `sharegpt`, `custom`, `prefix_repetition`, `timed_trace`; others "
-    "are refused": "--dataset-name",
+    "sent with each chat request; `custom` over /v1/completions is rendered here with them, as in vLLM": (
+        "--chat-template-kwargs"
+    ),
+    "`random` (and SGLang's `random-ids`), `sharegpt`, `custom`, `prefix_repetition`, `timed_trace`; without "
+    "it, the rows of --dataset-path are known by their keys; others are refused with the nearest way": (
+        "--dataset-name"
+    ),
     "the name of a workload; the bare flag, which traces vLLM, is refused: --server-trace DIR": "--profile",
     "without it, drawn at random and printed, since the same prompts twice measure the prefix cache "
     "(vLLM: 0)": "--seed",
-    "a directory, or a name in the local Hugging Face cache; nothing is downloaded, and token ids need only "
-    "its vocabulary": "--tokenizer",
+    "a directory, or a name in the local Hugging Face cache; for token ids its vocabulary is enough": (
+        "--tokenizer"
+    ),
 }
 _NO_EFFECT = {
     f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
@@ -57,7 +63,9 @@ _NO_EFFECT = {
     "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
     "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "
     "whole": "--no-stream",
-    "whole bodies are sent as they stand in the file, images and all": "--enable-multimodal-chat",
+    "whole bodies are sent as they stand in the file, images and all": (
+        "--enable-multimodal-chat --custom-ensure-client-side-data"
+    ),
     "nothing is ranked": "--no-reranker",
     _REPORT: "--plot-dataset-stats --plot-timeline --timeline-itl-thresholds",
     "there is no log to configure": "--log-config-file",
@@ -69,22 +77,23 @@ ONLY = {
     "--probe-request-rate": (0, "no probe requests are sent"),
 }
 _REFUSED = {
-    _NO_DATA: (
-        "--custom-ensure-client-side-data --hf-name --hf-output-len --hf-split --hf-subset "
-        "--spec-bench-category --spec-bench-output-len --speed-bench-category "
-        "--speed-bench-dataset-subset --speed-bench-output-len --blazedit-max-distance "
-        "--blazedit-min-distance"
+    data_sets.HUB: (
+        "--hf-name --hf-split --hf-subset --spec-bench-category --speed-bench-category "
+        "--speed-bench-dataset-subset --blazedit-max-distance --blazedit-min-distance"
+    ),
+    "the data set is not read; the flag for all that are is --output-len N": (
+        "--hf-output-len --spec-bench-output-len --speed-bench-output-len"
     ),
     "the name of 2023: --dataset-path FILE": "--dataset",
-    "it is not read: --random-prefix-len, --random-input-len and --random-output-len with --prompt-format "
-    "corpus are the same lengths of real text": "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    "only text is sent": (
-        "--asr-max-audio-len-sec --asr-min-audio-len-sec --random-mm-base-items-per-request "
-        "--random-mm-bucket-config --random-mm-limit-mm-per-prompt --random-mm-num-mm-items-range-ratio"
+    data_sets.SONNET: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
+    data_sets.AUDIO: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
+    data_sets.IMAGES: (
+        "--random-mm-base-items-per-request --random-mm-bucket-config --random-mm-limit-mm-per-prompt "
+        "--random-mm-num-mm-items-range-ratio"
     ),
-    "no tools are called: only random text is sent": "--bfcl-categories",
+    data_sets.TOOLS: "--bfcl-categories",
     "only greedy decoding and sampling are measured": "--use-beam-search",
-    "one adapter a run: pass its name as --model": "--lora-modules --lora-assignment",
+    data_sets.LORA: "--lora-modules --lora-assignment",
     "it is the server's: --launch vllm --server-args '--max-loras N'; the adapter's name is --model": (
         "--max-loras"
     ),
@@ -111,9 +120,10 @@ VLLM = OtherClient(
 VALUED = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--log-config-file", *ONLY})
 # Whole families, whose flags change from version to version.
 _FAMILIES = {
-    "--sonnet-": _NO_DATA, "--hf-": _NO_DATA, "--burstgpt-": _NO_DATA, "--spec-bench-": _NO_DATA,
-    "--speed-bench-": _NO_DATA, "--blazedit-": _NO_DATA, "--bfcl-": _NO_DATA,
-    "--random-mm-": "only text is sent", "--asr-": "only text is sent", "--ramp-up-": _RAMP,
+    "--sonnet-": data_sets.SONNET, "--hf-": data_sets.HUB, "--spec-bench-": data_sets.HUB,
+    "--burstgpt-": data_sets.NEAREST["burstgpt"], "--speed-bench-": data_sets.HUB,
+    "--blazedit-": data_sets.HUB, "--bfcl-": data_sets.TOOLS, "--random-mm-": data_sets.IMAGES,
+    "--asr-": data_sets.AUDIO, "--ramp-up-": _RAMP,
 }  # fmt: skip
 
 

@@ -100,11 +100,14 @@ def conversations(file: OpenedFile) -> list[Conversation]:
             f"is larger than the {_MOST_BYTES >> 30} GiB that a JSON array may have: write it as JSONL, a "
             '{"prompt", "output_tokens"} a line, and leave out --dataset-name'
         )
-    content = b"".join(chunk for _, chunk in file.chunks())
+    content = bytearray(file.bytes - file.begin)  # joined, the pieces would be there twice
+    for at, chunk in file.chunks():
+        content[at - file.begin : at - file.begin + len(chunk)] = chunk
     try:
         return msgspec.json.decode(content, type=list[Conversation])
     except NOT_JSON as error:
-        raise file.refusal(f"is not a JSON array of conversations: {json_fault(content, error)}") from None
+        why = json_fault(bytes(content), error)
+        raise file.refusal(f"is not a JSON array of conversations: {why}") from None
 
 
 def _pairs(

@@ -34,6 +34,8 @@ _PIECE = 1 << 18  # characters that are encoded at once
 _LEAD = 6  # words before a passage: two prompts share them by a chance of one in some 10¹²
 _LEAST_STARTS = 0.1  # of the tokens: with fewer the tokenizer does not show where words begin
 _MOST_ROUNDS = 10
+_NO_CHARACTER = "\ufffd"  # what a part of one is decoded to
+_FILLER = " a"
 
 
 class Corpus(msgspec.Struct, frozen=True):
@@ -166,14 +168,18 @@ class CorpusTexts(PromptRequests):
 def _fitted(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tuple[str, int]:
     """A text of the tokens `ids` that encodes to as many, and how many it encodes to.
 
-    It neither begins nor ends with blanks, which chat templates may cut off. Where pieces of words join to
-    fewer tokens, the text is longer by a few words; after ten rounds it is what it is.
+    It neither begins nor ends with blanks, which chat templates may cut off, and has no part of a character.
+    Where pieces join to fewer tokens it is longer by some words of the text, and at last by short ones;
+    after ten rounds it is what it is.
     """
     n, rest = len(ids), 0
     wanted = ids.tolist()
-    for _ in range(_MOST_ROUNDS):
-        text = tokenizer.decode(wanted).strip()
+    for rounds in range(_MOST_ROUNDS):
+        text = tokenizer.decode(wanted).replace(_NO_CHARACTER, "").strip()
         found = tokenizer.encode(text, add_special_tokens=False)
+        if len(found) < n and rounds >= _MOST_ROUNDS // 2:
+            text += _FILLER * (n - len(found))
+            found = tokenizer.encode(text, add_special_tokens=False)
         if len(found) == n:
             break
         if len(found) < n:

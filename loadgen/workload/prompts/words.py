@@ -29,7 +29,7 @@ def common() -> tuple[str, ...]:
 class WordTexts(PromptRequests):
     """Prompts of random words, each made when it is asked for; `input_lens` is as the server will count.
 
-    No two share a first block of 16 tokens but by a chance of one in (words)^15.
+    No two share a first block of 16 tokens but by a chance of about one in (words)^15.
     """
 
     format = "words"
@@ -53,7 +53,7 @@ class WordTexts(PromptRequests):
     def prompt(self, i: int) -> str:
         """Prompt i."""
         rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(i,)))
-        words = max(1, self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead))
+        words = max(1, self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead, rng.random()))
         shared = [self._groups.prefix(i)] if self._prefix_words > 1 else []
         own = words - max(1, self._prefix_words)
         return " ".join([FIRST, *shared, *([self._drawn(rng, own)] if own > 0 else [])])
@@ -63,4 +63,7 @@ class WordTexts(PromptRequests):
         return self._groups.digest(super().digest())
 
     def _drawn(self, rng: np.random.Generator, n: int) -> str:
-        return " ".join(self._words[rng.integers(0, len(self._words), max(0, n))].tolist())
+        """`n` words, none again before all were there: so texts of one length differ least in tokens."""
+        kinds = len(self._words)
+        drawn = [rng.permutation(kinds) for _ in range(0, n, kinds)]
+        return " ".join(self._words[np.concatenate(drawn)[:n]].tolist()) if drawn else ""

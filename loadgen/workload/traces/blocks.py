@@ -27,15 +27,20 @@ def block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
 
     `seed` counts modulo 2⁶⁴; `allowed` are the token ids to choose from, fewer than 2³² of them.
     """
+    tokens: Int64 = allowed[block_places(ids, seed, block, len(allowed))]
+    return tokens
+
+
+def block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
+    """The same tokens as places among `count` allowed ids."""
     start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
     states = _mixed(ids.astype(np.int64).view(np.uint64) + _mixed(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     places = _mixed((states[:, None] + steps).ravel())
     places >>= np.uint64(32)
-    places *= np.uint64(len(allowed))
+    places *= np.uint64(count)
     places >>= np.uint64(32)
-    tokens: Int64 = allowed[places.view(np.int64)]
-    return tokens
+    return places.view(np.int64)
 
 
 def scoped(ids: Int64, scope: int) -> Int64:
@@ -63,17 +68,41 @@ class BlockContent(msgspec.Struct, frozen=True):
         return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
 
     def prompt(self, ids: Int64, length: int, row: int) -> Int64:
-        """The prompt of a row of the trace, int64[length]: its blocks, cut.
+        """The prompt of a row of the trace, int64[length]: its blocks, cut."""
+        tokens: Int64 = self.allowed[self.places(ids, length, row)]
+        return tokens
+
+    def places(self, ids: Int64, length: int, row: int) -> Int64:
+        """The same prompt as places in `allowed`.
 
         What its hashes do not cover is content of this row alone, as if a last block had the row's number
         for a hash under `own_seed`.
         """
-        needed = -(-length // self.block) if self.block else 0
-        tokens = block_ids(ids[:needed], self.seed, self.block, self.allowed)[:length]
-        if len(tokens) == length:
-            return tokens
-        own = block_ids(np.array([row]), self.own_seed, length - len(tokens), self.allowed)
-        return np.concatenate([tokens, own])
+        needed, count = -(-length // self.block) if self.block else 0, len(self.allowed)
+        places = block_places(ids[:needed], self.seed, self.block, count)[:length]
+        if len(places) == length:
+            return places
+        own = block_places(np.array([row]), self.own_seed, length - len(places), count)
+        return np.concatenate([places, own])
+
+
+class IdTexts:
+    """Prompts of token ids as JSON, a tenth of a list's time: each id's text is made once.
+
+    Texts are as long as that of the greatest id, blanks before those that are shorter.
+    """
+
+    def __init__(self, allowed: Int64) -> None:
+        powers = 10 ** np.arange(len(str(int(allowed.max()))), dtype=np.int64)[::-1]
+        digits = (allowed[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+        digits[(allowed[:, None] < powers) & (powers > 1)] = ord(" ")
+        commas = np.full((len(allowed), 1), ord(","), np.uint8)
+        texts = np.ascontiguousarray(np.hstack([digits, commas]))
+        self._texts = texts.view(f"V{texts.shape[1]}").ravel()
+
+    def prompt(self, places: Int64) -> msgspec.Raw:
+        """The JSON of the ids at these places."""
+        return msgspec.Raw(b"[" + self._texts.take(places).tobytes()[:-1] + b"]")
 
 
 def _mixed(words: _UInt64) -> _UInt64:

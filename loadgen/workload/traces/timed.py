@@ -52,7 +52,7 @@ _Hash = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 class PythonHashContent(BlockContent, frozen=True):
     """Blocks as vLLM makes them: those of one hash and one length are equal, and only those."""
 
-    def prompt(self, ids: Int64, length: int, row: int) -> Int64:
+    def places(self, ids: Int64, length: int, row: int) -> Int64:
         """The prompt of a row of the trace: as many of its blocks as `length` takes, the last one cut.
 
         Block h of n tokens is `random.Random(hash("h:n") & 0xFFFFFFFF).choices(allowed, k=n)`; the generator
@@ -63,7 +63,7 @@ class PythonHashContent(BlockContent, frozen=True):
         for value in ids.tolist():
             size = min(self.block, length)
             state.seed([hash(f"{value}:{size}") & _SEED_BITS])
-            pieces.append(self.allowed[(state.random_sample(size) * len(self.allowed)).astype(np.int64)])
+            pieces.append((state.random_sample(size) * len(self.allowed)).astype(np.int64))
             length -= size
             if not length:
                 break

@@ -170,7 +170,7 @@ def test_a_run_that_was_not_streamed_is_marked() -> None:
 
 def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Reported:
     """A run of ours of a file, by default the same one."""
-    path = {"dataset_path": "a.jsonl"} if file else {}
+    path = {"dataset_path": "a.jsonl"} if file and "trace" not in keys else {}
     facts: dict[str, Any] = {"data": data or made_data.data()} if file else {}
     return of_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
 
@@ -179,7 +179,9 @@ def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Re
     ("row", "baseline", "evidence"),
     [
         pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),
-        pytest.param(of_data(prompt_corpus="x"), of_data(), [], id="a key that names a file"),
+        pytest.param(
+            of_data(file=False, prompt_corpus="x"), of_data(file=False), [], id="a key that names a file",
+        ),
         pytest.param(
             of_data(made_data.data(file_digest="fedcba987654321")), of_data(),
             ["data sharegpt fedcba987654, baseline sharegpt 0123456789ab"], id="another file of one name",
@@ -198,8 +200,7 @@ def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Re
             id="one trace whose ends were spread differently",
         ),
         pytest.param(
-            of_data(made_data.trace(), trace="t", range_ratio="0.2", compat="sglang"),
-            of_data(made_data.trace(), trace="t", range_ratio="0.2"), [], id="no range ratio in a trace",
+            of_data(file=False, compat="sglang"), of_data(file=False), [], id="no range ratio to be read",
         ),
         pytest.param(
             of_data(file=False, range_ratio="0.2", compat="sglang"), of_data(file=False, range_ratio="0.2"),

@@ -35,6 +35,13 @@ def test_each_latency_has_its_p50_and_p99() -> None:
     assert texts(shown["TTFT"]) == [f"P50 {ttft.median_ms:.2f} ms", f"P99 {ttft.p99_ms:.1f} ms"]
 
 
+@pytest.mark.parametrize(("reasons_ms", "labels"), [(0, ["TTFT"]), (50, ["TTFT", "TTFVT"])])
+def test_the_first_visible_token_has_a_card_where_answers_reason(reasons_ms: int, labels: list[str]) -> None:
+    run = made_runs.run()
+    run.records.visible_ns[:] += reasons_ms * 1_000_000
+    assert [label for label in of(run) if label.startswith("TTF")] == labels
+
+
 @pytest.mark.parametrize(("requests", "says"), [(100, "ms, from 100"), (298, "ms, from 298"), (299, "ms")])
 def test_a_p99_of_few_requests_says_how_many(requests: int, says: str) -> None:
     assert of(made_runs.run(requests=requests, tokens=2))["TTFT"].figures[1].unit == says

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders import made_runs
+from builders import made_data, made_runs
 from builders.browsing import EVIL
 from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.report import run_charts
 from loadgen.analysis.report.document import MOST_DRAWN, document
-from loadgen.analysis.run_summary import Load, Reported
+from loadgen.analysis.run_summary import Load, Reported, of_run
 from loadgen.results.run_directory import Result
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.validity.run_metadata import Server
+from loadgen.workload import profile
 
 pytestmark = pytest.mark.slow  # whole pages, with pictures
 
@@ -247,6 +248,19 @@ def test_the_title_is_the_served_model_and_its_load() -> None:
     page, _ = single(concurrency=8, model="Qwen/Qwen3-8B-FP8")
     title = "Qwen3-8B-FP8, concurrency 8"
     assert heading(page) == (f"{title} – loadgen", title, [])
+
+
+def test_what_was_sent_stands_under_the_cards_of_a_file() -> None:
+    traced = made_runs.run(
+        profile=profile.build({"trace": "t.jsonl", "max_concurrency": None}), data=made_data.trace(25.0)
+    )
+    page = str(hypertext.render(document([of_run(Path("r"), traced)])))
+    assert heading(page)[1] == "m, trace trace.jsonl, 25 requests/s"
+    lines = dict(re.findall(r"<div><dt>(\w+)</dt><dd>([^<]*)</dd></div>", page))
+    assert lines["schedule"] == "mooncake, the whole trace, 320 requests in 12.8 s; 25 requests/s on average"
+    assert lines["lengths"] == "prompts 100 tokens each; answers 11 tokens each"
+    assert page.count("What was sent") == 2
+    assert "What was sent" not in single_page(made_runs.run())
 
 
 def test_simulated_stands_in_the_title_and_above_everything() -> None:

@@ -140,6 +140,19 @@ def test_a_text_longer_than_one_piece_is_encoded_whole(monkeypatch: pytest.Monke
     assert np.array_equal(pieces.ids[:1000], whole.ids[:1000])
 
 
+def test_text_without_blanks_between_words_is_cut_at_characters(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("吾輩は猫である。名前はまだ無い。どこで生れたか、とんと見当がつかぬ。\n " * 300, "utf-8")
+    chat = made(backend="openai-chat", prompt_corpus=str(own), input_dist="uniform:min=1,max=200")
+    encode = load_tokenizer(TOKENIZER, "corpus").encode
+    counts = [len(encode(text, add_special_tokens=False)) for text in texts(chat)]
+    assert (
+        counts
+        == made(prompt_corpus=str(own), input_dist="uniform:min=1,max=200").requests.input_lens.tolist()
+    )
+    assert not any("\ufffd" in text for text in texts(chat))
+
+
 def test_corpus_needs_the_models_tokenizer() -> None:
     with pytest.raises(UsageError, match="--prompt-format corpus sends text, which needs a tokenizer"):
         made(subject=ModelTarget(UNKNOWN, "m"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
-from loadgen.workload.traces.blocks import BlockContent, block_ids
+from loadgen.workload.traces.blocks import BlockContent, IdTexts, block_ids
 
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
@@ -112,3 +114,10 @@ def test_every_allowed_id_is_about_as_likely() -> None:
     counts = np.bincount(block_ids(np.arange(1000), 3, 64, np.arange(64)), minlength=64)
     assert counts.sum() == 64_000
     assert abs(counts - 1000).max() < 150  # five standard deviations
+
+
+@pytest.mark.parametrize("allowed", [[0], [0, 9, 10, 99, 100], [7, 1234567], [999, 1000]])
+def test_the_json_of_ids_is_that_of_the_list(allowed: list[int]) -> None:
+    places = [*range(len(allowed)), 0, *range(len(allowed))]
+    written = msgspec.json.encode(IdTexts(np.array(allowed)).prompt(np.array(places)))
+    assert json.loads(written) == [allowed[place] for place in places]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -142,7 +143,7 @@ def test_times_and_lengths_are_the_files(
 ) -> None:
     made = planned(written(tmp_path, content), trace_format=name)
     assert offsets_ms(made) == due_ms
-    bodies = [made.payload(i) for i in range(len(made))]
+    bodies = [json.loads(made.body(i)) for i in range(len(made))]
     assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens
 
 

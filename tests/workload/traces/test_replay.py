@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_long_requests_are_skipped_or_clipped_and_counted(
     tmp_path: Path, keys: dict[str, Any], lens: list[tuple[int, int]], skipped: dict[str, int], clipped: int
 ) -> None:
     made = timed(tmp_path, LONG, **keys)
-    bodies = [made.payload(i) for i in range(len(made))]
+    bodies = [json.loads(made.body(i)) for i in range(len(made))]
     assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens
     assert (made.facts.skipped, made.facts.clipped) == (skipped, clipped)
     assert (made.facts.rows, made.facts.sent) == (5, len(lens))
@@ -241,7 +242,7 @@ def test_servegens_clients_have_their_published_rates_and_lengths() -> None:
     assert len(made) == 312  # of the only window with requests: 600 s at 0.52 per second
     assert made.facts.schedule is not None
     assert made.facts.schedule.span_s < 600
-    lens = [(len(made.payload(i)["prompt"]), made.payload(i)["max_tokens"]) for i in range(312)]
+    lens = [(len(p), int(made.requests.output_lens[i])) for i, p in enumerate(prompts(made))]
     assert {prompt for prompt, _ in lens} <= set(range(60, 128))
     assert {answer for _, answer in lens} <= set(range(87, 1453))
     assert abs(np.mean([prompt for prompt, _ in lens]) - 67.5) < 3
@@ -278,3 +279,10 @@ def test_a_weka_session_may_fill_a_file_of_many_lines(tmp_path: Path) -> None:
     path = tmp_path / "session.json"
     path.write_text('{\n"requests": [\n{"t": 1, "in": 70, "out": 2, "hash_ids": [3]}]}')
     assert len(prompts(planned(path))[0]) == 70
+
+
+def test_equal_prompts_of_a_trace_are_a_note_and_no_repeated_row(tmp_path: Path) -> None:
+    made = timed(tmp_path, [*rows(0, 1, 2, hash_ids=[1, 2]), *rows(3, hash_ids=[1, 3])])
+    assert "2 requests have the prompt of an earlier one, by the trace's hashes and lengths" in made.notes
+    assert (made.facts.repeated, made.facts.sent) == (0, 4)
+    assert plan.repeated_prompts(made) == 0

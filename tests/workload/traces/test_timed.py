@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_shared_hashes_are_shared_prefixes_and_counted(tmp_path: Path) -> None:
         '{"timestamp": 2, "input_length": 9, "output_length": 1, "hash_ids": [5]}',
     ]
     plan = made(tmp_path / "t.jsonl", rows)
-    first, second, third = (plan.payload(i)["prompt"] for i in range(3))
+    first, second, third = (json.loads(plan.body(i))["prompt"] for i in range(3))
     assert (first[:32] == second[:32], first[32:36] == second[32:36]) == (True, False)
     assert [len(first), len(second), len(third)] == [40, 36, 9]
     assert plan.facts.reusable_tokens == 32

@@ -1,0 +1,138 @@
+"""What cannot be sent is refused in one line before anything of it is sent; what was measured is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.counting_api import CountingApi, Refusal, refuses_ids
+from fakes.scripted_server import ScriptedServer
+from fakes.surroundings import Service, ended, report, started, succeeded
+from loadgen import cli
+from loadgen.errors import ExitCode
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+TRACE = ["--trace", str(EXAMPLES / "timed.jsonl"), "--trace-format", "timed"]
+ROWS = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal", "reported"),
+    [
+        pytest.param(TRACE, refuses_ids, "prompt", id="token ids"),
+    ],
+)
+def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
+    words: list[str], refusal: Refusal, reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = CountingApi(refusal=refusal)
+    with ScriptedServer(api) as server:
+        code = cli.main(["bench", "--quiet", "--base-url", server.base_url, *words])
+    out, err = capsys.readouterr()
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert reported in err
+    assert len(api.served) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "reported"),
+    [
+        (b"", "is empty"),
+        (b"\x1f\x8b\x08\x00rest", "unzip it first"),
+        (b'{"prompt": "caf\xe9"}\n', "UTF-8"),
+        (
+            b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',
+            "row 2",
+        ),
+        (b'{"prompt": "a", "output_tokens": 4}\n{"prompt": 7, "output_tokens": 4}\n', "row 2"),
+        (b'{"prompt": "a"}\n', "row 1"),
+        (b'{"text": "a"}\n', "row 1"),
+        (b'{"prompt": "a", "output_tokens": -3}\n', "row 1"),
+        (b"not JSON\n", "row 1"),
+    ],
+)
+def test_a_bad_file_is_refused_by_file_and_row_and_nothing_is_sent(
+    content: bytes, reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rows.jsonl").write_bytes(content)
+    with ScriptedServer(api := CountingApi()) as server:
+        code = cli.main(["bench", "--quiet", "--base-url", server.base_url, "--dataset-path", "rows.jsonl"])
+    out, err = capsys.readouterr()
+    assert (code, out, api.served) == (ExitCode.USAGE, "", [])
+    assert err.count("\n") == 1
+    assert "rows.jsonl" in err
+    assert reported in err
+
+
+def test_a_missing_file_is_refused_before_a_server_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(api := CountingApi()) as server:
+        assert (
+            cli.main(["bench", "--base-url", server.base_url, "--dataset-path", "nowhere.jsonl"])
+            == ExitCode.USAGE
+        )
+    assert "nowhere.jsonl" in capsys.readouterr().err
+    assert api.served == []
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service().serving() as up:
+        yield up
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Ten thousand rows, of which a run that is ended sends few."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(
+        "".join(json.dumps({"prompt": f"a b {i}", "output_tokens": 3}) + "\n" for i in range(ROWS))
+    )
+    return file
+
+
+def words_of(service: Service, file: Path) -> list[str]:
+    words = (
+        f"bench --base-url {service.base_url} --dataset-path {file} --num-prompts {ROWS} --max-concurrency 2"
+    )
+    return [sys.executable, "-m", "loadgen", *words.split(), "--no-observe", "--quiet"]
+
+
+def test_after_kill_9_the_rows_that_were_answered_are_reported(
+    service: Service, prompts: Path, tmp_path: Path
+) -> None:
+    client = started(words_of(service, prompts), tmp_path)
+    service.until(80)
+    at_s = time.monotonic()
+    os.kill(client.pid, signal.SIGKILL)
+    assert ended(client).code == -signal.SIGKILL
+    found = report(tmp_path)
+    assert found.out.startswith("PARTIAL")
+    assert f"of {ROWS}" in found.out
+    assert succeeded(found.out) >= service.ended_before(at_s - 1.0) > 0
+
+
+def test_ctrl_c_ends_a_run_of_a_file_as_any_other(service: Service, prompts: Path, tmp_path: Path) -> None:
+    client = started(words_of(service, prompts), tmp_path)
+    service.until(20)
+    client.send_signal(signal.SIGINT)
+    found = ended(client)
+    assert found.code == ExitCode.INTERRUPTED
+    assert found.out.startswith("PARTIAL")

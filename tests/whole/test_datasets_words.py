@@ -1,0 +1,81 @@
+"""Chat without a tokenizer: prompts of words whose length only the server knows."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from fakes.counting_api import MODEL, CountingApi
+from fakes.scripted_server import ScriptedServer
+from loadgen import cli
+from loadgen.endpoint import discovery
+from loadgen.results.run_directory import REPORT, RESULT
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+CHAT = [
+    "--backend",
+    "openai-chat",
+    "--random-output-len",
+    "3",
+    "--max-concurrency",
+    "2",
+    "--num-prompts",
+    "20",
+]
+KEY = "sk-good-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def stored() -> tuple[dict[str, Any], str]:
+    """The facts and the report of the one run, the report as one line."""
+    (directory,) = Path("runs").iterdir()
+    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
+    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
+
+
+@pytest.mark.parametrize("tokenize", [True, False], ids=["a server with /tokenize", "usage alone"])
+@pytest.mark.parametrize("length", [32, 200, 1024])
+def test_prompts_reach_the_length_that_the_server_counts(tokenize: bool, length: int) -> None:
+    api = CountingApi(tokenize=tokenize)
+    with ScriptedServer(api) as server:
+        words = ["bench", "--quiet", "--base-url", server.base_url, *CHAT, "--random-input-len", str(length)]
+        assert cli.main(words) == 0
+    counts = api.counts()[-20:]
+    assert sum(counts) / 20 == pytest.approx(length, rel=0.01)
+    assert len(set(api.served[-20:])) == 20
+    facts, _ = stored()
+    assert facts["data"]["text"]
+    assert facts["metrics"]["total_input_tokens"] == sum(counts)
+
+
+def test_a_hosted_api_with_a_key_and_no_list_of_models_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, api = trustme.CA(), CountingApi(models=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setattr(discovery, "is_public", lambda url: True)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ScriptedServer(api, tls=context) as server:
+        words = ["bench", "--quiet", "--base-url", server.base_url, "--ca-cert", "ca.pem", "--model", MODEL]
+        assert cli.main([*words, *CHAT, "--random-input-len", "300"]) == 0
+        paths = {asked.head.split(" ")[1] for asked in server.asked}
+        keys = {"bearer " + KEY in asked.head.lower() for asked in server.asked}
+    assert paths <= {"/v1/models", "/v1/chat/completions"}
+    assert keys == {True}
+    assert sum(api.counts()[-20:]) / 20 == pytest.approx(300, rel=0.01)
+    assert stored()[0]["server"]["engine"] == "hosted API"
