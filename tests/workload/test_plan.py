@@ -360,5 +360,5 @@ def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:
     note = "were sent in an earlier run too: --reset-cache has none cached"
     assert [note in line for line in made(again, **ROWS).notes] == [True]
     assert made(**ROWS).notes == made(again).notes == ()
-    trace = {"trace": str(EXAMPLES / "weka.jsonl"), "num_prompts": None}
+    trace: dict[str, Any] = {"trace": str(EXAMPLES / "weka.jsonl"), "num_prompts": None}
     assert not any(note in line for line in made(again, **trace).notes)
