@@ -27,7 +27,7 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.prompts.tokenizers import load_tokenizer, optional_tokenizer
 from loadgen.workload.streams import arrival_rng
 from loadgen.workload.traces.blocks import BlockContent, chained
-from loadgen.workload.traces.replay import EQUAL_PROMPTS, ReplayedRequests
+from loadgen.workload.traces.replayed import ReplayedRequests
 from loadgen.workload.traces.reuse import PrefixReuse, prefix_reuse
 from loadgen.workload.traces.schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.workload.traces.trace_rows import NS_PER_S, HashLists, TraceRows, elapsed_ns
@@ -91,14 +91,13 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         picked = picked.first(len(schedule.offsets_ns))
     made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
     reuse = _reuse(trace, made, isinstance(content, PythonHashContent))
-    if reuse.repeated:
-        notes += (EQUAL_PROMPTS.format(reuse.repeated),)
     facts = DataFacts(
         kind=KIND,
         file=trace.file,
         file_digest=trace.digest,
         rows=trace.file_rows,
         sent=len(picked.places),
+        repeated=reuse.repeated,
         skipped=picked.skipped,
         clipped=picked.clipped,
         reusable_tokens=int(reuse.tokens.sum()),
