@@ -112,7 +112,7 @@ def _check(inputs: PlanInputs) -> None:
         who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
         raise UsageError(
             f"--dataset-name {KIND} sends token ids, and {who} takes text: use --backend openai "
-            "(/v1/completions)"
+            "(/v1/completions), or --trace FILE --trace-format timed, whose prompts are words there"
         )
 
 
