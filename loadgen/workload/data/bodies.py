@@ -129,7 +129,6 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
     Lengths of prompts are known only where they are token ids.
     """
-    _fits(lines, kind, inputs.dialect)
     rows = sent_rows.order(len(lines), inputs)
     lens = np.full((2, len(lines)), UNKNOWN_LEN, dtype=np.int64)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
@@ -140,6 +139,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         unstreamed += bytes(row.get("stream", b"")) == b"false"
         for name in features(row):
             first.setdefault(name, i)
+    _fits(lines, kind, inputs.dialect)
     if asked > 0:
         lens[1] = asked
     input_lens, output_lens = lens[:, rows]

@@ -13,6 +13,7 @@ from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 
 FLAG = "--dataset-path"
 _SHAREGPT = "sharegpt"
+_CONVERSATIONS, _HEAD_BYTES = b'"conversations"', 1 << 20  # a key of each entry, and where the first ends
 # What makes requests of a kind's rows.
 _READERS = {
     kinds.PROMPTS: "loadgen.workload.data.file_prompts",
@@ -44,6 +45,11 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 def _sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
     """A JSON list, which ShareGPT's is: by the rules of its name."""
+    if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
+        raise file.refusal(
+            "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "
+            "jq -c '.[]'"
+        )
     source = importlib.import_module(f"loadgen.workload.data.{_SHAREGPT}")
     named = inputs.profile.model_copy(update={"dataset_name": _SHAREGPT})
     return cast(SourcedRequests, source.requests(replace(inputs, profile=named)))

@@ -47,9 +47,9 @@ class RecordedTurns:
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     """A request for each recorded answer; raises UsageError of rows that are no conversations."""
+    conversations = Conversations(lines)
     if not isinstance(inputs.dialect, Chat):
         raise bodies.other_api(lines, kind, inputs.dialect, "openai-chat")
-    conversations = Conversations(lines)
     answers = sent_rows.order(len(conversations.generated), inputs)
     output_lens = conversations.output_lens[answers]
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN

@@ -169,6 +169,7 @@ def test_conversations_without_an_answer_or_for_another_api_are_refused(tmp_path
     path = jsonl(tmp_path, [USER])
     with pytest.raises(UsageError, match="has no assistant's turn: nothing would be generated"):
         planned(path, **CHAT_API)
+    path = jsonl(tmp_path, WHOLE)
     with pytest.raises(UsageError, match="holds conversations, and requests go to /v1/completions: use"):
         planned(path)
 

@@ -167,3 +167,11 @@ def test_the_digest_follows_what_is_sent(tmp_path: Path) -> None:
     ]
     assert planned(path).digest() == digests[0]
     assert len(set(digests)) == 4
+
+
+def test_a_list_of_other_things_than_conversations_is_refused(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [b'\n [{"prompt": "a"}]'])
+    with pytest.raises(
+        UsageError, match="is a JSON list, and not of ShareGPT's conversations: make it one JSON"
+    ):
+        planned(path)
