@@ -16,6 +16,7 @@ import pytest
 
 from builders import provocations as made
 from builders.provocations import Provocation, engine, exposed, failing, metered, null
+from builders.provoked_runs import OF_DATA
 from loadgen import cli
 from loadgen.endpoint import scraper
 from loadgen.results import run_directory
@@ -244,6 +245,7 @@ PROVOCATIONS = {
         METERED,
         {"several-models", "unsettled"},
     ),
+    **OF_DATA,
 }
 
 

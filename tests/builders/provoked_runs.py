@@ -1,0 +1,62 @@
+"""Runs against a real server whose data is doubtful: bursts of a clock, lost blocks, noise, a queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from builders.provocations import Provocation, engine, known
+from loadgen.endpoint.engine_config import EngineConfig
+from loadgen.roofline.checkpoint import Checkpoint
+
+_FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
+
+
+@contextmanager
+def _trace(_: str) -> Iterator[None]:
+    """A trace whose clock goes in steps of three seconds lies in the directory."""
+    rows = [
+        {
+            "timestamp": 3000 * (i // 4),
+            "input_length": 600,
+            "output_length": 4,
+            "hash_ids": [2 * i, 2 * i + 1],
+        }
+        for i in range(96)
+    ]
+    Path("trace.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    yield
+
+
+OF_DATA = {
+    "a trace whose clock goes in steps, its prompts cut": Provocation(
+        engine(),
+        "--trace trace.jsonl --speed-up 60 --trace-max-input-len 64 --trace-too-long clip",
+        {"trace-grid", "lengths-cut"},
+        may=frozenset({"sends-late", "overload", "queued", "early-ends"}),
+        beside=_trace,
+    ),
+    "a prefix of a block and a half": Provocation(
+        engine(), f"{_FOUR} --random-prefix-len 24", {"reuse-not-as-expected"}
+    ),
+    "drafts of random tokens": Provocation(
+        engine(),
+        _FOUR,
+        {"random-acceptance"},
+        played=known(lambda facts: {"as_run": EngineConfig(speculative="ngram, 3 tokens")}),
+    ),
+    "experts that get random tokens": Provocation(
+        engine(),
+        _FOUR,
+        {"random-routing"},
+        played=known(lambda facts: {"checkpoint": Checkpoint(path="/m", config_digest="0", experts=8)}),
+    ),
+    "the speed of prefill in a queue": Provocation(
+        engine("--max-num-seqs", "2"),
+        "--random-input-len 64 --random-output-len 10 --num-prompts 18 --max-concurrency 6 "
+        "--percentile-metrics ttft,prefill_speed",
+        {"server-limit", "few-per-slot", "prefill-while-queued"},
+    ),
+}
