@@ -24,7 +24,8 @@ def test_the_gpus_of_a_simulation_are_those_that_are_given() -> None:
     run = loadgen.bench(preset="instant", num_prompts=4, input_len=8, output_len=4, gpus=2, observe=False)
     metrics = run.metrics
     assert metrics.output_throughput_per_gpu_per_s == metrics.output_throughput_per_s / 2
-    assert f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s" in " ".join(run.report().split())
+    report = " ".join(run.report().split())
+    assert f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s" in report
 
 
 @pytest.mark.parametrize(("words", "gpus"), [([], 0), (["--gpus", "8"], 8)])
