@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import loadgen
 from builders import made_cases as made
 from loadgen.roofline.flags import Flags
-from loadgen.session import followup
+from loadgen.session import followup, options
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,17 @@ from loadgen.session import followup
 def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str | None, count: int) -> None:
     facts = made.run(gpus=given).facts
     assert facts.learned(followup.bounded(facts, Flags(hardware=hardware))).gpus == count
+
+
+@pytest.mark.realtime
+def test_the_gpus_of_a_simulation_are_those_that_are_given() -> None:
+    run = loadgen.bench(preset="instant", num_prompts=4, input_len=8, output_len=4, gpus=2, observe=False)
+    metrics = run.metrics
+    assert metrics.output_throughput_per_gpu_per_s == metrics.output_throughput_per_s / 2
+    report = " ".join(run.report().split())
+    assert f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s" in report
+
+
+@pytest.mark.parametrize(("words", "gpus"), [([], 0), (["--gpus", "8"], 8)])
+def test_the_flag_is_the_keyword(words: list[str], gpus: int) -> None:
+    assert options.parse(words).gpus == gpus
