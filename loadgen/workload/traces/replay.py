@@ -66,7 +66,8 @@ def _made(
     """The requests in the form that the API takes; where their ids or their text are from, and notes."""
     subject = inputs.subject
     form = form_of(inputs.profile, subject, inputs.dialect)
-    seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", "own"))
+    # Of two traces without hashes, sent to one server with one seed, row 1 is not the same prompt.
+    seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
     content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
     if form == IDS:

@@ -167,6 +167,15 @@ def test_prompts_without_hashes_share_nothing() -> None:
     assert len({tuple(prompt[:8]) for prompt in prompts(made)}) == len(made) == 40
 
 
+def test_prompts_without_hashes_differ_between_traces(tmp_path: Path) -> None:
+    one, other = (tmp_path / name for name in ("one.csv", "other.csv"))
+    one.write_text(AZURE.read_text("utf-8"))
+    other.write_text(AZURE.read_text("utf-8").replace(",44", ",45"))
+    firsts = [{tuple(prompt[:8]) for prompt in prompts(planned(path))} for path in (AZURE, one, other)]
+    assert firsts[0] == firsts[1]
+    assert not firsts[0] & firsts[2]
+
+
 def test_a_request_is_the_same_in_any_window() -> None:
     whole, part = planned(MOONCAKE), planned(MOONCAKE, trace_window="30:45")
     first = [offset >= 30_000 for offset in offsets_ms(whole)].index(True)
