@@ -45,7 +45,7 @@ USAGE = [
     ("--profile ,", "--profile"),
     ("--profile=", "--profile"),
     ("--dataset-name sharegpt", "--dataset-name sharegpt needs its file: pass --dataset-path FILE"),
-    ("--dataset-name hf", "random, sharegpt, custom, prefix_repetition and timed_trace are read"),
+    ("--dataset-name hf", "nothing is downloaded"),
     ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
     ("--trace x --dataset-path y", "--trace and --dataset-path are two sources of requests"),
     ("--trace x --request-rate 2", "--request-rate 2 and --trace are two schedules: pass --speed-up X"),

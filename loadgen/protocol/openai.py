@@ -328,7 +328,7 @@ class Chat(_OpenAI, frozen=True):
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         if not isinstance(prompt, str):
             raise UsageError(
-                "the chat API takes text, not token ids: use --prompt-format text-vllm, or /v1/completions"
+                "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"
             )
         messages = [{"role": "user", "content": prompt}]
         return {"model": model, "messages": messages, self.limit_field: output_tokens}

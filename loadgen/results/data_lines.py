@@ -16,7 +16,7 @@ from loadgen.workload.sources import RANDOM, TRACES
 _WORDS = "words"  # the format of prompts whose length is set by the server's own count
 _MADE = {
     "ids": "random token ids of exactly the planned length, from {ids}",
-    "corpus": "text of {text}, of exactly the planned length by its tokenizer{tokenizer}",
+    "corpus": "text of {text}, of exactly the planned length by the tokenizer {name}",
     _WORDS: "text of {text}, as long as asked by the server's own count",
 }
 _TEXT = "text whose length depends on the server's tokenizer{tokenizer}"
@@ -30,12 +30,14 @@ def prompts(facts: Facts) -> str:
     how = f"{form}, {_MADE.get(form, _TEXT)}".format(
         ids=facts.ids_source,
         text=data.text or "words",
-        tokenizer=f", {_by(facts)}" if facts.tokenizer else "",
+        name=facts.tokenizer or "of the model",
+        tokenizer=f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else "",
     )
     if data.kind == RANDOM:
         return how
     made = "as the file has them" if form not in _MADE else how
-    return f"{_rows(facts)}; {data.text or made}" + f", {_by(facts)}" * bool(data.text and facts.tokenizer)
+    counted = f", lengths by the tokenizer {facts.tokenizer}" * bool(data.text and facts.tokenizer)
+    return f"{_rows(facts)}; {data.text or made}{counted}"
 
 
 def lines(result: Result, options: object = None) -> Iterator[str]:
@@ -59,10 +61,6 @@ def title(facts: Facts) -> str:
     """Kind and file in a few words; "" of random prompts."""
     data = facts.data
     return "" if data.kind == RANDOM else " ".join(filter(None, (data.kind, Path(data.file).name)))
-
-
-def _by(facts: Facts) -> str:
-    return f"made with the tokenizer {facts.tokenizer}"
 
 
 def _rows(facts: Facts, why: bool = True) -> str:
@@ -128,9 +126,13 @@ def _by_server(facts: Facts, records: Records) -> Iterator[str]:
         yield f"prompts {asked:,.1f} tokens asked on average; the server counted none"
         return
     off = counted.mean / asked - 1
+    drawn = ""
+    if planned is not None and planned.least < planned.most:
+        how = _how(facts.profile.input_dist, "input", facts)
+        drawn = f" ({planned.least:,} to {planned.most:,}, {how})"
     spread = f"sd {counted.sd:,.1f}, {counted.least:,} to {counted.most:,}"
     yield (
-        f"prompts {asked:,.1f} tokens asked on average, {counted.mean:,.1f} by the server's count "
+        f"prompts {asked:,.1f} tokens asked on average{drawn}, {counted.mean:,.1f} by the server's count "
         f"({100 * off:+.2f} %; {spread})"
     )
 

@@ -64,6 +64,8 @@ class LoadRow(msgspec.Struct, frozen=True):
     runs: int = 1
     verdict: str = ""  # VALID, SUSPECT or INVALID: the gravest of its runs; "": not judged
     simulated: bool = False
+    drawn: bool = False  # lengths are means of what was drawn: repeats with other seeds have others
+    timed: bool = False  # at the times of a trace, of which `rate_per_s` is then the mean
 
     @property
     def shown_name(self) -> str:
@@ -232,12 +234,14 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
 
 def of_run(run: Result) -> LoadRow:
     """One run as a row."""
-    facts, profile = run.facts, run.facts.profile
+    facts, profile, metrics = run.facts, run.facts.profile, run.metrics
+    asked = data_identity.asked_input(facts), data_identity.asked_output(facts)
+    answered = metrics.completed
     return LoadRow(
         name=facts.label or facts.server.model,
         load=profile.name,
-        input_len=_length(data_identity.asked_input(facts), facts.data.input),
-        output_len=_length(data_identity.asked_output(facts), facts.data.output),
+        input_len=_length(asked[0], facts.data.input, metrics.total_input_tokens, answered),
+        output_len=_length(asked[1], facts.data.output, metrics.total_output_tokens, answered),
         requests=facts.requests,
         duration_s=profile.duration,
         shape=shape(facts),
@@ -246,12 +250,18 @@ def of_run(run: Result) -> LoadRow:
         figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
         simulated=bool(facts.server.simulated),
+        drawn=None in asked,
+        timed=facts.data.schedule is not None,
     )
 
 
-def _length(asked: int | None, planned: LengthFacts | None) -> float | None:
-    """The length that was asked for, else the mean of those that were planned."""
-    return asked if asked is not None else None if planned is None else planned.mean
+def _length(asked: int | None, planned: LengthFacts | None, total: int, answered: int) -> float | None:
+    """The length that was asked for, else the mean of those that were planned, else of those counted."""
+    if asked is not None:
+        return asked
+    if planned is not None:
+        return planned.mean
+    return total / answered if answered else None
 
 
 def shape(facts: Facts) -> str:
@@ -267,7 +277,8 @@ def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
     """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
-        key = row.name, row.load, row.lengths, row.shape, row.amount, row.pressure, row.simulated
+        lengths, rate = "" if row.drawn else row.lengths, None if row.timed else row.rate_per_s
+        key = row.name, row.load, lengths, row.shape, row.amount, row.concurrency, rate, row.simulated
         by_load.setdefault(key, []).append(row)
     together = []
     for of in by_load.values():

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from loadgen.metrics.metrics import Metrics
 
 
-def lines(metrics: Metrics) -> Iterator[str]:
-    """What one user, one GPU, a prompt and an answer got of the server, as far as it is known."""
-    if visible := _visible(metrics):
+def lines(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
+    """What one user, one GPU, a prompt and an answer got of the server, as far as it is known.
+
+    In `reasoned` responses the first token was of reasoning.
+    """
+    if visible := _visible(metrics, reasoned):
         yield visible
     if rates := _rates(metrics):
         yield rates
@@ -20,13 +23,14 @@ def lines(metrics: Metrics) -> Iterator[str]:
         yield f"finish reasons: {', '.join(counts)}"
 
 
-def _visible(metrics: Metrics) -> str:
+def _visible(metrics: Metrics, reasoned: int) -> str:
     """The time to the first visible token, where reasoning comes before it."""
     ttft, ttfvt = metrics.ttft, metrics.ttfvt
     if not ttft.n or ttfvt == ttft:
         return ""
-    if not ttfvt.n:
-        return ""  # all ended within their reasoning, or the run is older than the figure
+    if not ttfvt.n:  # all ended within their reasoning, or the run is older than the figure
+        all_reasoned = reasoned >= ttft.n
+        return "TTFVT: none: no response is known to have text after its reasoning" * all_reasoned
     never = ttft.n - ttfvt.n
     ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning" * bool(never)
     return f"TTFVT (first visible token): {ttfvt.mean_ms:.2f} ms mean, {ttfvt.median_ms:.2f} median{ended}"

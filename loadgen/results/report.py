@@ -307,7 +307,7 @@ SECTIONS = (
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.FIRST),
-    Section("more-figures", lambda result, _: more_figures.lines(result.metrics)),
+    Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
     Section("load", _load, room=Room.FIRST, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),

@@ -34,7 +34,7 @@ def filename(facts: Facts) -> str:
     """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
     profile, rate = facts.profile, facts.profile.request_rate
     if facts.data.schedule is not None:
-        rate = round(facts.planned_rate_per_s, 2)
+        rate = float(f"{facts.planned_rate_per_s:.4g}")
     concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
     model = file_name(facts.server.model.split("/")[-1])
     label = file_name(facts.label or profile.backend)

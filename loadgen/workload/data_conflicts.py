@@ -105,7 +105,10 @@ def _two_lengths(values: Values, _: Collection[str]) -> Iterator[str]:
     ratio = str(values.get("range_ratio", ""))
     for key in ("input_dist", "output_dist"):
         if values.get(key) and ratio not in _NO_RANGE:
-            yield f"{flag_of(key)} and --random-range-ratio {ratio} both vary the lengths: pass one of them"
+            yield (
+                f"{flag_of(key)} and --random-range-ratio {ratio} both vary the lengths: leave one out "
+                "(a profile's by --random-range-ratio 0)"
+            )
 
 
 def _made_and_read(values: Values, typed: Collection[str]) -> Iterator[str]:

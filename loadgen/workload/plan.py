@@ -22,8 +22,9 @@ from loadgen.workload.data_keys import NO_DATA
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import random_prompts
-from loadgen.workload.requests import Requests
+from loadgen.workload.requests import PromptRequests, Requests
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
+from loadgen.workload.traces import prompt_form
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
@@ -96,7 +97,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def body(self, index: int) -> bytes:
         """The bytes of request `index`, the same each time."""
-        return msgspec.json.encode(self.payload(index))
+        made = self.requests
+        request = made.json_request if isinstance(made, PromptRequests) else made.request
+        return msgspec.json.encode(merged(request(index, self.dialect, self.model), self.fields))
 
     def digest(self) -> str:
         """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
@@ -138,9 +141,9 @@ def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
 
 def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     """Whether the server is to be asked how it counts words before the plan is made."""
-    if sources.of(profile) != sources.RANDOM:
-        return False
-    return random_prompts.needs_counts(profile, subject, chosen_dialect(profile, subject)[0])
+    needs = {sources.RANDOM: random_prompts.needs_counts, sources.TRACE: prompt_form.needs_counts}
+    asked = needs.get(sources.of(profile))
+    return asked is not None and asked(profile, subject, chosen_dialect(profile, subject)[0])
 
 
 def repeated_prompts(plan: Plan) -> int:

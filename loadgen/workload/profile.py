@@ -120,7 +120,9 @@ class Profile(DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allo
         if not isinstance(table, dict):
             return table
         filled = {**table}
-        if filled.get("num_prompts") is None:
+        if _every_row(filled):
+            filled["num_prompts"] = None
+        elif filled.get("num_prompts") is None:
             ends = filled.get("duration") is not None or _all_rows(filled)
             filled["num_prompts"] = None if ends else _VLLM_PROMPTS
         if filled.get("compat") == "inferencex":
@@ -211,6 +213,12 @@ def _own_times(keys: Mapping[str, Any]) -> bool:
     """Whether these keys of a profile, as far as they are given, mean the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
     return traced and keys.get("self_timed") is not False
+
+
+def _every_row(keys: Mapping[str, Any]) -> bool:
+    """Whether all rows of vLLM's `custom` are asked for, in its way: by 0 or less; None is what is kept."""
+    count = keys.get("num_prompts", 1)
+    return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
 
 
 def _all_rows(keys: Mapping[str, Any]) -> bool:

@@ -53,6 +53,10 @@ class PromptRequests:
         """The fields of request i; raises UsageError where the API cannot take such a prompt."""
         return dialect.request(model, self.prompt(i), int(self.output_lens[i]))
 
+    def json_request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The same fields for a body, of which some may be JSON already (msgspec.Raw)."""
+        return self.request(i, dialect, model)
+
     def digest(self) -> str:
         """A fingerprint of all lengths and of the first 64 prompts, from which the others follow."""
         first = min(len(self.input_lens), DIGESTED_PROMPTS)

@@ -8,8 +8,8 @@ from typing import Protocol, cast
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
 
-RANDOM = "random"
-TRACES = ("trace", "timed_trace")  # of which repeated prompts are the file's own
+RANDOM, TRACE = "random", "trace"
+TRACES = (TRACE, "timed_trace")  # of which repeated prompts are the file's own
 # By the kind that DataFacts have. What reads files is imported only where one is read.
 SOURCES = {
     RANDOM: "loadgen.workload.prompts.random_prompts",
@@ -18,7 +18,7 @@ SOURCES = {
     "custom": "loadgen.workload.data.custom",
     "file": "loadgen.workload.data.recognised",
     "timed_trace": "loadgen.workload.traces.timed",
-    "trace": "loadgen.workload.traces.replay",
+    TRACE: "loadgen.workload.traces.replay",
 }
 # Those whose prompts are made here, again for each seed and repeat; a file has lengths and times at most.
 MADE = (RANDOM, "prefix_repetition", "trace")
@@ -31,7 +31,7 @@ class _Source(Protocol):
 def of(profile: Profile) -> str:
     """Which source a profile means, a key of SOURCES."""
     if profile.trace:
-        return "trace"
+        return TRACE
     if profile.dataset_name in SOURCES:
         return profile.dataset_name
     return "file" if profile.dataset_path else RANDOM

@@ -42,7 +42,7 @@ def sent(made: Plan) -> list[list[Any]]:
     """Each request as vllm_loaders.py has it: a digest of its prompt, both lengths, a trace's time."""
     rows: list[list[Any]] = []
     for i in range(len(made)):
-        body = made.payload(i)
+        body = json.loads(made.body(i))
         prompt = body["prompt"]
         text = prompt if isinstance(prompt, str) else json.dumps(prompt, separators=(",", ":"))
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

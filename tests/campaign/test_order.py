@@ -13,9 +13,10 @@ from loadgen import cli
 from loadgen.campaign import arms, file, matrix, record
 from loadgen.campaign.arms import Arm
 from loadgen.campaign.matrix import Start
-from loadgen.campaign.time_estimate import Left, Pace, duration
+from loadgen.campaign.time_estimate import Left, Pace, at_best_s, duration
 from loadgen.errors import UsageError
 from loadgen.validity.campaign_cell import Cell
+from loadgen.workload import profile
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})
@@ -250,3 +251,26 @@ def test_a_preview_of_one_repeat_and_one_arm_is_short(
     out = capsys.readouterr().out
     assert "1 arm (checkpoint on server), 1 repeat: 1 cell, 1 start of a server\n" in out
     assert "  r0: instant\n" in out
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"),
+    [
+        pytest.param({"trace": "t", "trace_window": "600:1200"}, 600.0, id="a trace's window"),
+        pytest.param({"trace": "t", "trace_window": "600:1200", "speed_up": 10}, 60.0, id="sent faster"),
+        pytest.param({"trace": "t", "trace_window": ":90", "duration": 30}, 30.0, id="for a time"),
+        pytest.param({"trace": "t", "trace_window": "600:"}, None, id="to its end"),
+        pytest.param({"trace": "t"}, None, id="a whole trace"),
+        pytest.param({"dataset_path": "rows.jsonl", "max_concurrency": 8}, None, id="a file"),
+        pytest.param(
+            {"dataset_path": "rows.jsonl", "max_concurrency": 8, "duration": 60}, 60.0, id="for 60 s"
+        ),
+        pytest.param({"input_dist": "normal:mean=64,sd=8"}, None, id="lengths that are drawn"),
+    ],
+)
+def test_what_a_file_takes_is_known_of_a_window_alone(
+    keys: dict[str, Any], seconds: float | None, tmp_path: Path
+) -> None:
+    table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
+    (arm,) = made(written(tmp_path, table, hardware="jetson-thor"))
+    assert at_best_s(arm, profile.build(keys)) == seconds

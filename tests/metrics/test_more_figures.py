@@ -190,6 +190,21 @@ def test_the_lines_have_each_figure_that_there_is() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("visible", "reasoned", "line"),
+    [
+        (-1, 2, "TTFVT: none: no response is known to have text after its reasoning"),
+        (-1, 1, "per user: 100.0 tok/s"),
+        (0, 0, "per user: 100.0 tok/s"),
+    ],
+)
+def test_answers_that_all_end_within_their_reasoning_are_a_line(
+    visible: int, reasoned: int, line: str
+) -> None:
+    run = measured(*(answer(i, [100, 110], visible=visible) for i in range(2)))
+    assert next(more_figures.lines(run, reasoned)).startswith(line)
+
+
 def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.npz"
     Records.of([PLAIN, REASONS]).save(path)

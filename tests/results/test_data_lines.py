@@ -12,6 +12,7 @@ from loadgen.metrics.record import UNKNOWN
 from loadgen.results import data_lines, report
 from loadgen.results.run_directory import Result
 from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.run_facts import Facts
 from loadgen.workload.data_facts import DataFacts
 
 FILE = {"dataset_path": "rows.jsonl"}
@@ -54,8 +55,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
         ),
         pytest.param(
             {"prompt_format": "corpus", "data": DataFacts(text="book.txt"), "tokenizer": "DIR"},
-            "corpus, text of book.txt, of exactly the planned length by its tokenizer, made with the "
-            "tokenizer DIR",
+            "corpus, text of book.txt, of exactly the planned length by the tokenizer DIR",
             id="a corpus",
         ),
         pytest.param(
@@ -77,7 +77,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
                 "tokenizer": "DIR",
                 "data": DataFacts(kind="prefix_repetition", text="random tokens, decoded"),
             },
-            "prefix_repetition; random tokens, decoded, made with the tokenizer DIR",
+            "prefix_repetition; random tokens, decoded, lengths by the tokenizer DIR",
             id="no file",
         ),
         pytest.param(
@@ -148,6 +148,19 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
                 "0.5, 100 to 101)"
             ],
             id="words, by the server's count",
+        ),
+        pytest.param(
+            run(
+                None,
+                {"range_ratio": "0.2"},
+                prompt_format="words",
+                data=DataFacts(input=made_data.lengths(99.5, 80, 120)),
+            ),
+            [
+                "lengths: prompts 99.5 tokens asked on average (80 to 120, uniform by --random-range-ratio "
+                "0.2 (compat vllm)), 100.0 by the server's count (+0.50 %; sd 0.0, 100 to 100)"
+            ],
+            id="words of many lengths",
         ),
         pytest.param(
             run(changed(closed(), input_tokens=UNKNOWN), prompt_format="words"),
@@ -247,3 +260,13 @@ def test_a_traces_report_has_the_p99_of_its_send_delay() -> None:
     text = report.render(result(of_trace()))
     assert "send delay 0.00 ms mean, 0.00 ms P99 (due → sent)" in " ".join(text.split())
     assert "Request rate configured (RPS):           100.00" in text
+
+
+def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
+    case = run(prompt_format="ids", ids_source="the tokenizer")
+    stored = {key: value for key, value in case.facts.model_dump(mode="json").items() if key != "data"}
+    facts = Facts.stored(stored)
+    assert facts.data == DataFacts()
+    assert data_lines.prompts(facts) == data_lines.prompts(case.facts)
+    assert list(data_lines.lines(Result(facts, case.records))) == []
+    assert facts.planned_rate_per_s == case.facts.profile.request_rate

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from builders import made_runs
+from builders import made_data, made_runs
 from loadgen.results import load_table
 from loadgen.results.load_table import LoadRow, Mean
+from loadgen.workload import profile
 
 
 def row(**changes: Any) -> LoadRow:
@@ -108,3 +109,39 @@ def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
     assert "P50" not in " ".join(lines[:4])
     assert "1000 / 16" in lines[5]
     assert "median_ttft_ms" in [column.key for column in load_table.table(rows).columns]
+
+
+def of_seed(seed: int, mean: float, **facts: Any) -> LoadRow:
+    """A run of a file's rows as that seed drew them."""
+    data = made_data.data(input=made_data.lengths(mean, 4, 900), output=made_data.lengths(16, 16, 16))
+    keys = {"dataset_path": "rows.jsonl", "max_concurrency": 4}
+    run = made_runs.run(seed=seed, profile=profile.build(keys), **{"data": data, **facts})
+    return load_table.of_run(run)
+
+
+def test_repeats_of_a_file_are_one_row_whatever_a_seed_drew() -> None:
+    (merged,) = load_table.merged([of_seed(1, 101.2), of_seed(2, 107.9)])
+    assert (merged.runs, merged.shape) == (2, "sharegpt 0123456789ab")
+
+
+def test_another_file_of_that_name_is_another_row() -> None:
+    other = made_data.data(file_digest="fedcba9876543210", output=made_data.lengths(16, 16, 16))
+    assert len(load_table.merged([of_seed(1, 100.0), of_seed(1, 100.0, data=other)])) == 2
+
+
+def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
+    row = of_seed(1, 0.0, data=made_data.data("bodies", input=None, output=None))
+    assert (row.input_len, row.output_len) == (64.0, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "merged"),
+    [
+        ([row(timed=True, rate_per_s=9.99), row(timed=True, rate_per_s=10.01)], 1),
+        ([row(rate_per_s=9.99), row(rate_per_s=10.01)], 2),
+        ([row(drawn=True, input_len=99.0), row(drawn=True, input_len=101.0)], 1),
+        ([row(input_len=99.0), row(input_len=101.0)], 2),
+    ],
+)
+def test_what_was_drawn_makes_no_other_load(rows: list[LoadRow], merged: int) -> None:
+    assert len(load_table.merged(rows)) == merged

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import made_data
 from builders.made_cases import run
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import compute
@@ -204,6 +205,8 @@ def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None
             {"label": "../../x", "model": "a/b\0\ud800\n"},
             "-..-x-infqps-concurrency8-b----20261120-193043.json",
         ),
+        ({"data": made_data.trace(28.2456)}, "vllm-28.25qps-concurrency8-qwen3-20261120-193043.json"),
+        ({"data": made_data.trace(0.0)}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),
         ({"model": "m" * 999}, f"vllm-infqps-concurrency8-{'m' * 100}-20261120-193043.json"),
     ],
 )

@@ -143,6 +143,22 @@ def test_modelopts_own_file_counts_where_the_config_is_silent(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("keys", "experts"),
+    [
+        ({}, None),
+        ({"num_experts": 128}, 128),
+        ({"n_routed_experts": 256}, 256),
+        ({"num_local_experts": 8}, 8),
+        ({"num_experts": "many"}, None),
+    ],
+)
+def test_experts_are_those_that_a_config_declares(
+    keys: dict[str, Any], experts: int | None, tmp_path: Path
+) -> None:
+    assert read(model(tmp_path, {**DENSE, **keys})).experts == experts
+
+
+@pytest.mark.parametrize(
     "config",
     [
         {"text_config": DENSE},

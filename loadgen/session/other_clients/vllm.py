@@ -19,7 +19,7 @@ _SAME = {
         "--append-result --base-url --burstiness --custom-output-len --dataset-path --disable-shuffle "
         "--endpoint --extra-body --frequency-penalty --goodput --host --input-len --insecure --label "
         "--logprobs --max-concurrency --metadata --metric-percentiles --min-p --no-oversample "
-        "--no-self-timed --num-prompts --output-len --percentile-metrics --port "
+        "--no-self-timed --output-len --percentile-metrics --port "
         "--prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len "
         "--prefix-repetition-suffix-len --presence-penalty --random-input-len "
         "--random-output-len --random-prefix-len --repetition-penalty --request-id-prefix --request-rate "
@@ -30,6 +30,7 @@ _SAME = {
     ),
     "on without it for random prompts and traces, as in 0.32; --no-ignore-eos turns it off": "--ignore-eos",
     "as --skip-chat-template, whose name it was in 2025": "--custom-skip-chat-template",
+    "0 or less are all rows of `custom`; a file without --dataset-name is sent whole": "--num-prompts",
     "as --quiet": "--disable-tqdm",
     "as --backend, whose name it was in 2025": "--endpoint-type",
     "also NAME: VALUE, as curl has it": "--header",

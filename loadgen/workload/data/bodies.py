@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +20,6 @@ from loadgen.workload.requests import UNKNOWN_LEN, fingerprint
 
 LIMITS = ("max_completion_tokens", "max_tokens")  # each is the length of the answer, where it is there
 _DECODE = msgspec.json.Decoder(RowObject).decode
-_NULLS = (b"null",)
 _ONE_ANSWER = "one answer a request is measured: leave it out, and raise --max-concurrency instead"
 # Fields of which only these values leave a request with one answer, streamed, whose tokens are its own.
 _ONLY: dict[str, tuple[tuple[bytes, ...], str]] = {
@@ -53,6 +52,7 @@ _Prompt = (
 )
 # Types of the values that the figures rest on; the others are the server's to judge.
 _TYPES: dict[str, Any] = {
+    "prompt": _Prompt,
     "messages": _Messages,
     "model": Annotated[str, msgspec.Meta(min_length=1)],
     "stream": bool | None,
@@ -61,24 +61,33 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(LIMITS, _Limit),
 }
 
-# What a body asks of a server that not every server has: by the feature's name, whether a row has it.
-FEATURES: dict[str, Callable[[Mapping[str, msgspec.Raw]], bool]] = {
-    "tools": lambda row: _holds(row, "tools", "functions"),
-    "response_format": lambda row: _holds(row, "response_format"),
-    "structured outputs": lambda row: any(
-        key.startswith(("guided_", "structured_outputs")) and _holds(row, key) for key in row
-    ),
-    "images": lambda row: _has_part(row, "image_url"),
-    "audio": lambda row: _has_part(row, "input_audio", "audio_url"),
-    "video": lambda row: _has_part(row, "video_url"),
-    "token ids": lambda row: bytes(row.get("prompt", b""))[:1] == b"[",
-    "logprobs": lambda row: _holds(row, "logprobs", "top_logprobs", "prompt_logprobs"),
+_DECODERS = {key: msgspec.json.Decoder(kind) for key, kind in _TYPES.items()}
+
+# What a body asks of a server that not every server has, by the key or the type of a part that asks for it.
+_FEATURE_OF_KEY = {
+    **dict.fromkeys(("tools", "functions"), "tools"),
+    **dict.fromkeys(("response_format",), "response_format"),
+    **dict.fromkeys(kinds.STRUCTURED_KEYS, "structured outputs"),
+    **dict.fromkeys(("logprobs", "top_logprobs", "prompt_logprobs"), "logprobs"),
 }
+_FEATURE_OF_PART = {
+    "image_url": "images",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+}
+_IDS = "token ids"
+FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.values(), _IDS)))
 
 
 def features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
     """What a body asks of a server that not every server has: names of FEATURES."""
-    return tuple(name for name, has in FEATURES.items() if has(row))
+    found = [_FEATURE_OF_KEY[key] for key in row if key in _FEATURE_OF_KEY and bytes(row[key]) != b"null"]
+    if "messages" in row:
+        found += _parts(bytes(row["messages"]))
+    elif "prompt" in row and bytes(row["prompt"])[:1] == b"[":
+        found.append(_IDS)
+    return tuple(dict.fromkeys(found))
 
 
 class WholeBodies:
@@ -160,13 +169,14 @@ def other_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageE
 
 def _checked(lines: Lines, i: int, row: RowObject) -> tuple[int, int]:
     """Tokens of a row's prompt and answer; raises UsageError of what makes figures untrue, or no request."""
-    values = {key: kinds.value(lines, i, row, key, kind) for key, kind in _TYPES.items() if key in row}
-    for key, (allowed, why) in _ONLY.items():
-        if key in row and (given := bytes(row[key])) not in allowed:
+    values = {key: kinds.value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS}
+    for key in row.keys() & _ONLY.keys():
+        allowed, why = _ONLY[key]
+        if (given := bytes(row[key])) not in allowed:
             raise lines.refusal(i, f"`{key}` is {given[:40].decode()}: {why}")
-    prompt = kinds.value(lines, i, row, "prompt", _Prompt) if "prompt" in row else ""
-    limits = (values.get(key) for key in LIMITS)
-    output_len = next((limit for limit in limits if limit is not None), UNKNOWN_LEN)
+    prompt, output_len = values.get("prompt"), UNKNOWN_LEN
+    for key in LIMITS[::-1]:  # the first stands where both do
+        output_len = values.get(key) or output_len
     return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len
 
 
@@ -177,23 +187,14 @@ def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator
         yield f"the bodies ask for {', '.join(found)}"
 
 
-def _holds(row: Mapping[str, msgspec.Raw], *keys: str) -> bool:
-    """Whether a row has one of these keys with a value that is not null."""
-    return any(key in row and bytes(row[key]) not in _NULLS for key in keys)
-
-
-def _has_part(row: Mapping[str, msgspec.Raw], *types: str) -> bool:
-    """Whether a message of a row has a part of one of these types."""
-    raw = bytes(row.get("messages", b""))
-    if not any(f'"{kind}"'.encode() in raw for kind in types):
-        return False
+def _parts(messages: bytes) -> list[str]:
+    """The features that the parts of messages ask for."""
+    if b'_url"' not in messages and b'_audio"' not in messages:
+        return []
     try:
-        contents = [
-            bytes(message.content) for message in msgspec.json.decode(raw, type=list[_MessageContent])
-        ]
-        parts = [
-            msgspec.json.decode(content, type=list[_Part]) for content in contents if content[:1] == b"["
-        ]
+        contents = [bytes(message.content) for message in _CONTENTS(messages)]
+        parts = [_PARTS(content) for content in contents if content[:1] == b"["]
     except msgspec.DecodeError:
-        return False  # a list of anything else
-    return any(part.type in types for content in parts for part in content)
+        return []  # a list of anything else
+    types = (part.type for content in parts for part in content)
+    return [_FEATURE_OF_PART[kind] for kind in types if kind in _FEATURE_OF_PART]

@@ -131,7 +131,8 @@ class Conversations:
     `rows` is int64[rows]: the rows of the first conversation in turn, then the second's, in the order in
     which they begin in the file; `begins` is int64[conversations + 1], where each begins in `rows`.
     `generated` is int64[answers, 2]: conversation and place in it of each recorded answer, in the file's
-    order; `output_lens` is int64[answers], UNKNOWN_LEN where the file names no limit.
+    order; `output_lens` is int64[answers], UNKNOWN_LEN where the file names no limit. `with_tools` is the
+    first of them that is asked for with tools, None where no turn has any.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -145,6 +146,7 @@ class Conversations:
             raise lines.file.refusal("has no assistant's turn: nothing would be generated")
         turns = np.frombuffer(found.turns, dtype=np.int64)
         self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
+        self.with_tools = found.with_tools
         self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
 
     def __len__(self) -> int:
@@ -175,7 +177,9 @@ class _Checked:
         self.lines = lines
         self.codes, self.turns = array("q"), array("q")  # of each row
         self.answers, self.limits = array("q"), array("q")  # rows of assistants, and tokens of their answers
+        self.with_tools: int | None = None
         self._known: dict[str, int] = {}
+        self._tooled: set[int] = set()  # conversations with tools
         self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
         self._last_role: list[str] = []
         self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
@@ -197,7 +201,11 @@ class _Checked:
             raise self._refusal(i, row, why)
         self.codes.append(code)
         self.turns.append(row.turn)
+        if row.tools:
+            self._tooled.add(code)
         if row.role == ASSISTANT:
+            if self.with_tools is None and code in self._tooled:
+                self.with_tools = len(self.answers)
             self.answers.append(i)
             limit = self._last_limit[code] or row.output_tokens
             self.limits.append(UNKNOWN_LEN if limit is None else limit)

@@ -1,4 +1,7 @@
-"""Custom: vLLM's own kind of file, `{"prompt", "output_tokens"?}` a line, by vLLM's rules."""
+"""Custom: vLLM's own kind of file, `{"prompt", "output_tokens"?}` a line, by vLLM's rules.
+
+CSV and Parquet with such columns are read as the same rows; vLLM reads JSONL alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol.openai import Chat
 from loadgen.workload import bounds
-from loadgen.workload.data.lines import Lines
+from loadgen.workload.data import sheets
+from loadgen.workload.data.lines import Lines, OpenedFile
 from loadgen.workload.data.vllm_order import oversampled, shuffled
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
@@ -39,7 +43,8 @@ class PromptRow(msgspec.Struct):
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The requests of a profile; raises UsageError of a file or a row that is not such, by name."""
     profile, seed = inputs.profile, inputs.shared_seed
-    lines = Lines.open(profile.dataset_path, FLAG)
+    file = OpenedFile(profile.dataset_path, FLAG)
+    lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
     order = shuffled(len(lines), seed, profile.disable_shuffle)[: inputs.most]
     rows = _decoded(lines, order)
     output_lens = [_output_len(profile, lines, i, rows[i]) for i in order]

@@ -19,12 +19,14 @@ _NO_LENGTH = "has no `output_tokens`: give each row its own, or pass --output-le
 class FilePrompts(PromptRequests):
     """The prompts of a file, each row's sent as it stands: text, or token ids."""
 
-    __slots__ = ("_lines", "_rows", "format", "input_lens", "output_lens")
+    __slots__ = ("_lines", "_rows", "features", "format", "input_lens", "output_lens")
 
     def __init__(self, lines: Lines, rows: Int64, input_lens: Int64, output_lens: Int64) -> None:
         self.format = kinds.PROMPTS
         self._lines, self._rows = lines, rows
         self.input_lens, self.output_lens = input_lens, output_lens
+        ids = input_lens != UNKNOWN_LEN
+        self.features = {"token ids": int(ids.argmax())} if ids.any() else {}  # and the first that has them
 
     def prompt(self, i: int) -> list[int] | str:
         return _DECODE(self._lines[int(self._rows[i])]).prompt
@@ -44,8 +46,8 @@ class _Prompted(msgspec.Struct, gc=False):
 
 
 _DECODE = msgspec.json.Decoder(_Prompted).decode
-_TEXT_OR_IDS = str | list[int]
-_LENGTH = int | None
+_TEXT_OR_IDS: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
+_LENGTH: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:

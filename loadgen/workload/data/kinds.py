@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload.bounds import shown
 from loadgen.workload.data.lines import Lines, json_fault
 
+T = TypeVar("T")
 RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, in their order
 
 PROMPTS, CHAT, COMPLETIONS = "prompts", "chat bodies", "completion bodies"
@@ -22,10 +23,11 @@ _FIELDS = (
     "model max_tokens max_completion_tokens temperature top_p top_k min_p min_tokens stop "
     "stop_token_ids stream stream_options n best_of use_beam_search seed user logprobs top_logprobs "
     "prompt_logprobs echo suffix logit_bias frequency_penalty presence_penalty repetition_penalty "
-    "ignore_eos response_format tools tool_choice guided_json guided_regex guided_choice "
-    "guided_grammar structured_outputs chat_template chat_template_kwargs lora_path priority "
+    "ignore_eos response_format tools tool_choice "
+    "chat_template chat_template_kwargs lora_path priority "
 )
-BODY_KEYS = frozenset(_FIELDS.split())
+STRUCTURED_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+BODY_KEYS = frozenset((*_FIELDS.split(), *STRUCTURED_KEYS))
 
 
 class RowKind(msgspec.Struct, frozen=True):
@@ -137,10 +139,10 @@ def row_object(lines: Lines, i: int, row: bytes) -> RowObject:
     return fields
 
 
-def value(lines: Lines, i: int, fields: RowObject, key: str, kind: Any) -> Any:
+def value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msgspec.json.Decoder[T]) -> T:
     """A row's value of the type that is expected; raises UsageError that names row and key."""
     try:
-        return msgspec.json.decode(fields[key], type=kind)
+        return decoder.decode(fields[key])
     except NOT_JSON as error:
         raise lines.refusal(i, f"`{key}`: {json_fault(bytes(fields[key]), error)}") from None
 

@@ -25,6 +25,9 @@ class RecordedTurns:
         self.format = form
         self._conversations, self._answers = conversations, answers
         self.output_lens = output_lens
+        with_tools = conversations.with_tools
+        asks = with_tools is not None and with_tools < len(answers)
+        self.features = {"tools": with_tools} if asks else {}  # by name, the first request that asks for it
         self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:

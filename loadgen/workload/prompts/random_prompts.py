@@ -40,7 +40,7 @@ def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
         if text and ratio:
             raise UsageError(
                 f"{flag} and --random-range-ratio {profile.range_ratio} both vary the lengths: "
-                "pass one of them"
+                "leave out one of them (a profile's by --random-range-ratio 0)"
             )
         dists.append(made := lengths.parse(text, flag, usual) if text else None)
         if made is not None and (remark := made.remark()):
@@ -70,7 +70,7 @@ def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     takes_ids = _takes_ids(subject, dialect)
     if wanted == "ids" and not takes_ids:
         who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
-        raise UsageError(f"{who} takes text, not token ids: use --prompt-format text-vllm")
+        raise UsageError(f"{who} takes text, not token ids: use --prompt-format words or corpus")
     if wanted != "auto":
         return wanted
     if text:

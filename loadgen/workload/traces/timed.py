@@ -27,7 +27,7 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.prompts.tokenizers import load_tokenizer, optional_tokenizer
 from loadgen.workload.streams import arrival_rng
 from loadgen.workload.traces.blocks import BlockContent, chained
-from loadgen.workload.traces.replay import ReplayedRequests
+from loadgen.workload.traces.replayed import ReplayedRequests
 from loadgen.workload.traces.reuse import PrefixReuse, prefix_reuse
 from loadgen.workload.traces.schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.workload.traces.trace_rows import NS_PER_S, HashLists, TraceRows, elapsed_ns

@@ -155,7 +155,7 @@ def test_bodies_of_another_api_are_refused(
         ({"messages": [USER, {"role": "user", "content": [IMAGE]}]}, ("images",)),
         ({"messages": [{"role": "user", "content": "image_url"}]}, ()),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, ("audio",)),
-        ({"prompt": [1], "logprobs": 1}, ("token ids", "logprobs")),
+        ({"prompt": [1], "logprobs": 1}, ("logprobs", "token ids")),
     ],
 )
 def test_what_a_body_asks_of_a_server_is_named(row: dict[str, Any], names: tuple[str, ...]) -> None:

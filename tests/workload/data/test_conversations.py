@@ -12,6 +12,7 @@ from builders.data_files import jsonl, planned
 from loadgen.errors import UsageError
 from loadgen.workload.data.conversations import Conversations
 from loadgen.workload.data.lines import Lines
+from loadgen.workload.data.recorded_turns import RecordedTurns
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}
@@ -74,6 +75,7 @@ def test_conversations_may_be_interleaved(tmp_path: Path) -> None:
     assert found.rows.tolist() == [0, 2, 4, 5, 1, 3]
     assert found.generated.tolist() == [[0, 1], [1, 1], [0, 3]]
     assert [len(body["messages"]) for body in bodies(path)] == [2, 1, 4]
+    assert found.with_tools == 0
     assert [turn.delay_s for turn in found.before(0, 4).turns] == [0, 0, 0.5, 0]
 
 
@@ -169,3 +171,12 @@ def test_conversations_without_an_answer_or_for_another_api_are_refused(tmp_path
         planned(path, **CHAT_API)
     with pytest.raises(UsageError, match="holds conversations, and requests go to /v1/completions: use"):
         planned(path)
+
+
+def test_the_first_request_with_tools_is_known(tmp_path: Path) -> None:
+    plain = [row(1, "user", "b", content="x"), row(2, "assistant", "b", content="y")]
+    path = jsonl(tmp_path, [*plain, *WHOLE])
+    for keys, features in [({}, {"tools": 1}), ({"num_prompts": 1}, {})]:
+        made = planned(path, **CHAT_API, **keys).requests
+        assert isinstance(made, RecordedTurns)
+        assert made.features == features

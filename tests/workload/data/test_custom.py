@@ -10,6 +10,7 @@ import pytest
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
 from loadgen.errors import UsageError
 from loadgen.workload.plan import Plan
+from loadgen.workload.profile import Profile
 
 ROWS = ['{"prompt": "One", "output_tokens": 3}', '{"prompt": "Two two", "output_tokens": 4}']
 
@@ -118,6 +119,28 @@ def test_a_row_that_cannot_be_sent_is_named(
 def test_output_tokens_are_read_as_vllm_reads_them(tmp_path: Path, tokens: str, asked: int) -> None:
     plan = made(tmp_path, [f'{{"prompt": "x", "output_tokens": {tokens}}}'], custom_output_len=-1)
     assert plan.payload(0)["max_tokens"] == asked
+
+
+def test_a_csv_file_is_the_same_rows(tmp_path: Path) -> None:
+    sheet = tmp_path / "p.csv"
+    sheet.write_text("prompt,output_tokens\nOne,3\nTwo two,4\n", "utf-8")
+    command = ["--dataset-name", "custom", "--dataset-path", str(sheet)]
+    keys: dict[str, Any] = {"skip_chat_template": True, "no_oversample": True, "custom_output_len": -1}
+    plan = planned(command, None, **keys)
+    lines = made(tmp_path, ROWS, disable_shuffle=False, custom_output_len=-1)
+    assert [plan.payload(i) for i in range(2)] == [lines.payload(i) for i in range(2)]
+
+
+@pytest.mark.parametrize("count", [0, -1, None])
+def test_no_count_of_prompts_is_every_row_as_in_vllm(tmp_path: Path, count: int | None) -> None:
+    plan = made(tmp_path, ROWS, num_prompts=count, no_oversample=False)
+    assert (len(plan), plan.profile.num_prompts) == (2, None)
+    assert Profile.model_validate_json(plan.profile.model_dump_json()) == plan.profile
+
+
+def test_of_other_data_sets_a_count_of_prompts_is_needed() -> None:
+    with pytest.raises(UsageError, match=r"^--num-prompts 0: "):
+        planned(["--dataset-name", "prefix_repetition"], None, num_prompts=0)
 
 
 def test_the_files_of_these_tests_are_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:

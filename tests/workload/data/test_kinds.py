@@ -11,6 +11,7 @@ import pytest
 from builders.data_files import jsonl, planned
 from loadgen.errors import UsageError
 from loadgen.workload.data import kinds
+from loadgen.workload.data.file_prompts import FilePrompts
 
 PROMPT = {"prompt": "a", "output_tokens": 1}
 CHAT = {"messages": [{"role": "user", "content": "a"}]}
@@ -123,6 +124,8 @@ def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) 
         for prompt, tokens in (("é", 3), ([5, 6], 4))
     ]
     assert plan.requests.input_lens.tolist() == [-1, 2]
+    assert isinstance(plan.requests, FilePrompts)
+    assert plan.requests.features == {"token ids": 1}
     facts = plan.facts
     assert (facts.kind, facts.rows, facts.sent, facts.repeated) == ("prompts", 2, 2, 0)
 

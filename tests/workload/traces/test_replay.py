@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from builders.traces import (
     prompts,
 )
 from loadgen.errors import UsageError
-from loadgen.protocol.engines import ENGINES
 from loadgen.workload import plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
-from loadgen.workload.traces.replay import ReplayedRequests
+from loadgen.workload.traces.blocks import block_ids
+from loadgen.workload.traces.replayed import ReplayedRequests
 
 
 def rows(*at: float, **changes: Any) -> list[dict[str, Any]]:
@@ -129,7 +130,10 @@ def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
         ({"trace_window": "50:60"}, "no request of .* is in it: its last comes 3 s after the first"),
         ({"trace_max_input_len": 2}, "no request is left .4 longer than --trace-max-input-len.*clip"),
         ({"request_rate": 5.0}, "two schedules: pass --speed-up .*--no-self-timed"),
-        ({"backend": "openai-chat"}, "the chat API takes text: use --backend openai"),
+        (
+            {"backend": "openai-chat", "prompt_format": "ids"},
+            "chat API takes text, not .*--backend openai",
+        ),
         ({"prompt_format": "text-vllm"}, "the prompts of a trace are token ids"),
         ({"trace_format": "azure-2023"}, "no column"),
     ],
@@ -137,13 +141,6 @@ def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_the_way(tmp_path: Path, keys: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         planned(jsonl(tmp_path, rows(0, 1, 2, 3)), **{"trace_format": "timed", **keys})
-
-
-def test_a_server_that_takes_only_text_is_refused_by_name(tmp_path: Path) -> None:
-    engine = next(engine for engine in ENGINES if not engine.takes_ids)
-    table = {"trace": str(jsonl(tmp_path, rows(0, 1))), "trace_format": "timed"}
-    with pytest.raises(UsageError, match=f"{engine.name} takes text"):
-        plan.make(profile.build(table), ModelTarget(engine, "m"), Seed(1))
 
 
 def test_without_its_own_times_a_trace_gives_prompts_alone(tmp_path: Path) -> None:
@@ -281,8 +278,21 @@ def test_a_weka_session_may_fill_a_file_of_many_lines(tmp_path: Path) -> None:
     assert len(prompts(planned(path))[0]) == 70
 
 
-def test_equal_prompts_of_a_trace_are_a_note_and_no_repeated_row(tmp_path: Path) -> None:
-    made = timed(tmp_path, [*rows(0, 1, 2, hash_ids=[1, 2]), *rows(3, hash_ids=[1, 3])])
-    assert "2 requests have the prompt of an earlier one, by the trace's hashes and lengths" in made.notes
-    assert (made.facts.repeated, made.facts.sent) == (0, 4)
-    assert plan.repeated_prompts(made) == 0
+def test_equal_prompts_of_a_trace_are_counted(tmp_path: Path) -> None:
+    made = timed(tmp_path, rows(0, 1, 2, 3, input_length=40, hash_ids=[1, 2]))
+    assert (made.facts.repeated, made.facts.sent) == (0, 4)  # tokens beyond the hash are each one's own
+    whole = timed(tmp_path, rows(0, 1, 2, input_length=32, hash_ids=[1, 2]))
+    assert (whole.facts.repeated, whole.facts.sent) == (2, 3)
+
+
+def test_a_body_holds_the_ids_of_its_payload() -> None:
+    made = planned(MOONCAKE, num_prompts=3)
+    assert [json.loads(made.body(i)) for i in range(3)] == [made.payload(i) for i in range(3)]
+
+
+def test_the_seed_of_blocks_is_the_documented_one(tmp_path: Path) -> None:
+    name = b'["7","p",0,"measure","blocks"]'
+    seed = int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little") % 2**64
+    made = timed(tmp_path, TIMED)  # type: ignore[arg-type]
+    allowed = np.arange(4000)  # of SUBJECT
+    assert prompts(made)[0][:32] == block_ids(np.array([1, 2]), seed, 16, allowed).tolist()

@@ -81,7 +81,7 @@ def test_without_its_own_times_it_is_sent_at_the_rate(tmp_path: Path) -> None:
     plan = made(tmp_path / "t.jsonl", [ROW] * 4, self_timed=False, request_rate=2.0, burstiness="inf")
     assert plan.facts.schedule is None
     assert plan.rate_per_s == 2.0
-    assert plan.facts.repeated == 3
+    assert "3 requests have the prompt of an earlier one, by the trace's hashes and lengths" in plan.notes
 
 
 def test_a_prompt_that_its_hashes_do_not_cover_is_as_short_as_in_vllm(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""Prompt form: whether the prompts of a trace are token ids or words."""
+
+from __future__ import annotations
+
+from loadgen.errors import UsageError
+from loadgen.protocol.openai import Chat, Dialect
+from loadgen.workload.plan_inputs import ModelTarget
+from loadgen.workload.profile import Profile
+
+IDS, WORDS = "ids", "words"
+
+
+def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+    """IDS where the API takes them, unless words are asked for; raises UsageError of any other form."""
+    takes_ids = subject.engine.takes_ids and not isinstance(dialect, Chat)
+    wanted = profile.prompt_format
+    if wanted == IDS and not takes_ids:
+        who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
+        raise UsageError(
+            f"{who} takes text, not token ids: use --backend openai (/v1/completions), or leave out "
+            "--prompt-format for a trace of words"
+        )
+    if wanted not in ("auto", IDS, WORDS):
+        raise UsageError(
+            f"--prompt-format {wanted}: the prompts of a trace are token ids, or words where the API takes "
+            "text: leave it out"
+        )
+    return WORDS if wanted == WORDS or not takes_ids else IDS
+
+
+def needs_counts(profile: Profile, subject: ModelTarget, dialect: Dialect) -> bool:
+    """Whether the prompts are words whose tokens the server has not been asked to count yet."""
+    return subject.word_counts is None and form_of(profile, subject, dialect) == WORDS
