@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.counting_api import CountingApi, Refusal, refuses_ids
+from fakes.counting_api import CountingApi, Refusal, refuses, refuses_ids, refuses_images
 from fakes.scripted_server import ScriptedServer
 from fakes.surroundings import Service, ended, report, started, succeeded
 from loadgen import cli
@@ -24,7 +24,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+CHAT = ["--backend", "openai-chat"]
 TRACE = ["--trace", str(EXAMPLES / "timed.jsonl"), "--trace-format", "timed"]
+OF_THE_FILES = (b"salty", b"Oslo", b"inhabitants? Answer", b"What colour", b"bright or dark")
 ROWS = 10_000
 
 
@@ -36,6 +38,21 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "refusal", "reported"),
     [
+        pytest.param(
+            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies.jsonl")],
+            refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'),
+            "tool",
+            id="tools",
+        ),
+        pytest.param(
+            [*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image", id="images"
+        ),
+        pytest.param(
+            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies.jsonl")],
+            refuses("response_format", "response_format is not supported by this model"),
+            "response_format",
+            id="a JSON schema",
+        ),
         pytest.param(TRACE, refuses_ids, "prompt", id="token ids"),
     ],
 )
@@ -49,7 +66,17 @@ def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert reported in err
-    assert len(api.served) == 0
+    assert [body for body in (*api.served, *api.refused) if any(text in body for text in OF_THE_FILES)] == []
+
+
+def test_a_refused_ignore_eos_is_left_out_and_the_other_way_named(caplog: pytest.LogCaptureFixture) -> None:
+    api = CountingApi(refusal=refuses("ignore_eos", "Unrecognized request argument supplied: ignore_eos"))
+    with ScriptedServer(api) as server:
+        assert cli.main(["bench", "--quiet", "--base-url", server.base_url, *TRACE]) == ExitCode.FIGURES
+    (warning,) = caplog.messages
+    assert "left out: ignore_eos" in warning
+    assert "--min-tokens" in warning
+    assert all(b"ignore_eos" not in body for body in api.served)
 
 
 @pytest.mark.parametrize(
