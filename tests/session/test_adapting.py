@@ -236,3 +236,67 @@ def test_a_known_engine_that_refuses_the_run_itself_names_the_flag() -> None:
     api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
     assert bench(api, *CHAT) == 1
     assert "the request is refused: pass --no-ignore-eos" in stored()[1]
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+NO_TOOLS = (
+    400,
+    openai_error('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+)
+NO_SCHEMA = (
+    400,
+    openai_error(
+        "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the "
+        "server is launched with --grammar-backend none"
+    ),
+)
+NO_IMAGES = (400, openai_error("At most 0 image(s) may be provided in one prompt."))
+OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path"]
+
+
+@pytest.mark.parametrize(
+    ("file", "refused", "line"),
+    [
+        ("bodies.jsonl", {"tools": NO_TOOLS}, 'refuses tools (400: "auto" tool choice requires'),
+        (
+            "bodies.jsonl",
+            {"response_format": NO_SCHEMA},
+            "refuses a schema of the answer (400: Grammar-based",
+        ),
+        ("images.jsonl", {"messages": NO_IMAGES}, "refuses images (400: At most 0 image(s)"),
+    ],
+)
+@pytest.mark.parametrize("owner", ["vllm", "system"])
+def test_what_rows_ask_for_and_a_server_has_not_ends_the_command(
+    file: str, refused: dict[str, Any], line: str, owner: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = HostedApi(refused, owner=owner)
+    assert bench(api, *OF_FILE, str(EXAMPLES / file)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert line in said.err
+    assert "or leave those rows out of the file" in said.err
+    assert said.err.count("\n") == 1
+    assert not list(Path().rglob("result.json"))
+
+
+@pytest.mark.parametrize("file", ["bodies.jsonl", "images.jsonl"])
+def test_no_row_of_a_file_is_sent_before_the_run(file: str) -> None:
+    api = HostedApi(owner="vllm")
+    assert bench(api, *OF_FILE, str(EXAMPLES / file), "--num-warmups", "1", "--tokenizer", TOKENIZER) == 0
+    rows = [json.loads(line)["messages"] for line in (EXAMPLES / file).read_text("utf-8").splitlines()]
+    sent = [body["messages"] for body in api.served]
+    assert sent[-len(rows) :] == rows
+    before = sent[: -len(rows)]
+    assert len(before) > 1  # one for each set of features, and the warm-up
+    assert [messages for messages in before if messages in rows] == []
+
+
+def test_prompts_of_a_file_are_sent_without_a_trial_to_a_known_engine() -> None:
+    api = HostedApi(owner="vllm")
+    assert bench(api, *OF_FILE, str(EXAMPLES / "prompts.jsonl")) == 0
+    assert api.posted == 6
+    hosted = HostedApi({"ignore_eos": NO_EOS})
+    assert bench(hosted, *OF_FILE, str(EXAMPLES / "prompts.jsonl"), "--ignore-eos", "--min-tokens", "4") == 0
+    assert hosted.posted == 2 + 6
+    assert {body["min_tokens"] for body in hosted.served} == {4}
