@@ -23,7 +23,7 @@ from loadgen.session.credentials import DEFAULT_VARIABLE, api_key
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
-from loadgen.workload import profile
+from loadgen.workload import data_files, profile
 from loadgen.workload.paths import place as expanded
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
@@ -112,6 +112,7 @@ def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[
     profiles = tuple(profile.load(place, options.overrides) for place in places)
     for workload in profiles:
         run_metadata.check(workload)
+        data_files.check(workload)
     server_settings = settings(options, profiles)
     profile_names = [workload.name for workload in profiles]
     if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):

@@ -25,7 +25,7 @@ from loadgen.session.options import Options
 from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
 from loadgen.validity import run_metadata
-from loadgen.workload import data_conflicts, profile
+from loadgen.workload import data_conflicts, data_files, profile
 from loadgen.workload.plan_inputs import Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.vocabulary import NOT_HERE, located_tokenizer
@@ -146,6 +146,7 @@ def _profiles(options: Options) -> list[Profile]:
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         run_metadata.check(workload)
+        data_files.check(workload)
         if flags := data_conflicts.unheeded(workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
         if workload.ladder is not None and options.repeat > 1:

@@ -20,7 +20,7 @@ from loadgen.session.data_preview import PlanPreview
 from loadgen.session.options import add_workload_flags
 from loadgen.session.other_options import add_unheeded_flags, explained, refuse
 from loadgen.spelling import Parser, arguments
-from loadgen.workload import backends, bounds, named_file, plan, profile
+from loadgen.workload import backends, bounds, data_files, named_file, plan, profile
 from loadgen.workload.bounds import parsed_by, whole
 from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed
@@ -85,6 +85,7 @@ def main(argv: Sequence[str]) -> int:
     if (file := options.get("file")) is not None:
         values[_key(file, values)] = file
     workload = _workload(options.get("profile"), values)
+    data_files.check(workload)
     seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.drawn()
     tokenizer = options.get("tokenizer")
     subject = ModelTarget(

@@ -43,7 +43,9 @@ class PlanPreview(msgspec.Struct, frozen=True):
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         made, facts = self.made, self.made.facts
-        yield "kind", f"{facts.kind}, sent as {made.requests.format} to {made.path}"
+        form = made.requests.format
+        sent = "sent" if form == facts.kind else f"sent as {form}"
+        yield "kind", f"{facts.kind}, {sent} to {made.path}"
         if facts.file:
             yield "file", f"{facts.file} ({facts.file_digest[:12]}), {facts.rows:,} rows"
         again = f"; {facts.repeated:,} of them repeat an earlier one" if facts.repeated else ""

@@ -14,8 +14,9 @@ from loadgen.workload import exported
 from loadgen.workload.exported import BODIES, IDS, Decode
 from loadgen.workload.paths import place
 from loadgen.workload.plan import Plan
-from loadgen.workload.requests import UNKNOWN_LEN
+from loadgen.workload.requests import UNKNOWN_LEN, PromptRequests
 
+_RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
 
 
@@ -59,6 +60,19 @@ def _decode(made: Plan, tokenizer: str | None) -> Decode | None:
     from loadgen.workload.prompts.tokenizers import load_tokenizer  # slow, and only ids need it
 
     return load_tokenizer(tokenizer, "ids").decode
+
+
+def _recounted(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
+    """How many of the texts that ids became are other tokens when they are read; of the first thousand."""
+    from loadgen.workload.prompts.tokenizers import load_tokenizer
+
+    encode = load_tokenizer(tokenizer, "ids").encode
+    assert isinstance(made.requests, PromptRequests)
+    prompts = [made.requests.prompt(i) for i in range(min(len(made), _RECOUNTED))]
+    texts = [(ids, decode(ids)) for ids in prompts if not isinstance(ids, str)]
+    other = sum(len(encode(text, add_special_tokens=False)) != len(ids) for ids, text in texts)
+    if other:
+        yield f"{other} of the first {len(texts)} texts have more or fewer tokens than the ids they are of"
 
 
 def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:

@@ -19,9 +19,9 @@ from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
-from loadgen.workload import backends, profile
+from loadgen.workload import backends, data_files, profile
 from loadgen.workload.bounds import MOST_GPUS, MOST_IDS, MOST_SECONDS, MOST_SEED
-from loadgen.workload.data_names import Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.workload.data_names import READ_OUTPUT_LENS, Compat, DatasetName, PromptFormat, TraceFormat
 from loadgen.workload.profile import Profile
 
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
@@ -164,6 +164,8 @@ def parsed(
     except msgspec.ValidationError as error:
         raise UsageError(_words(str(error))) from None
     overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
+    if "output_len" in overrides and {"dataset_name", "dataset_path"} & overrides.keys():  # as --output-len
+        overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
     if "max_failures" in values:
         try:
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
@@ -222,6 +224,7 @@ def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[
     else:
         raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
     run_metadata.check(made)
+    data_files.check(made)
     if made.ladder is not None:
         raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
     return made

@@ -20,7 +20,7 @@ from loadgen.session.ladder_run import Climb
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.session.progress import warn
 from loadgen.validity import run_metadata
-from loadgen.workload import profile
+from loadgen.workload import data_files, profile
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 
@@ -78,6 +78,7 @@ def _workload(options: Options) -> Profile:
     if workload.ladder is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
     run_metadata.check(workload)
+    data_files.check(workload)
     return _native(workload, options, options.launching.engine or "")
 
 

@@ -158,6 +158,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         duration_s,
         rules.cut_after_s,
         max_concurrency=plan.profile.max_concurrency,
+        schedule_s=None if plan.facts.schedule is None else plan.facts.schedule.span_s,
     )
     began_ns, ending = clock.now_ns(), _Ending(run)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from loadgen.workload.plan import Plan, repeated_prompts
@@ -23,3 +24,8 @@ def of_plan(made: Plan) -> dict[str, Any]:
         "requests": made.total or 1,
         "repeated_prompts": repeated_prompts(made),
     }
+
+
+def title(made: Plan) -> str:
+    """What a display calls a plan: its profile, else the file that it sends."""
+    return made.profile.name or Path(made.facts.file).name or "bench"

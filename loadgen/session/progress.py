@@ -39,6 +39,7 @@ class Progress:
     cut_after_s: float | None = None  # when those still under way are cut; None: never
     ending: str = ""  # why it is about to end before its plan
     max_concurrency: int | None = None
+    schedule_s: float | None = None  # when the last request of a trace is due
     begin_ns: int = field(default_factory=clock.now_ns)
     ended: int = 0
     failed: int = 0
@@ -64,10 +65,15 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Time left at the pace so far, or for sending, whichever is less; None while neither is known."""
+        """Time left at the pace so far, or for sending, whichever is less; None while neither is known.
+
+        A trace, which has no one pace, goes on until its last request is due.
+        """
         ended = max(self.counters.ended, self.ended)
         left = [] if self.duration_s is None else [max(self.duration_s - self.elapsed_s, 0.0)]
-        if self.total is not None and ended:
+        if self.schedule_s is not None and self.elapsed_s < self.schedule_s:
+            left.append(self.schedule_s - self.elapsed_s)
+        elif self.total is not None and ended:
             left.append(self.elapsed_s / ended * (self.total - ended))
         return min(left, default=None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 
 from loadgen.arrays import Int64
@@ -14,10 +16,19 @@ _CONTEXT = "start the server with a larger --max-model-len"
 _FIXES = {
     "random": "lower --random-input-len or --random-output-len",
     "prefix_repetition": "lower --prefix-repetition-prefix-len, -suffix-len or -output-len",
-    "trace": "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or {context}",
-    "timed_trace": "pass --trace FILE --trace-max-input-len N, which leaves them out, or {context}",
+    **dict.fromkeys(
+        ("trace", "timed_trace"),
+        "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or {context}",
+    ),
 }
 _ROWS = "lower --output-len, leave those rows out of the file, or {context}"
+
+
+@runtime_checkable
+class _Placed(Protocol):
+    """Requests that know the row of a file that each is of."""
+
+    def where(self, i: int) -> str: ...
 
 
 def check_lengths(made: Plan, limit: int) -> None:
@@ -62,7 +73,6 @@ def _known(lens: Int64, made: Plan) -> Int64:
 
 def _where(made: Plan, i: int) -> str:
     """A request by its row in the file, counted from 1, or by its place in the plan."""
-    rows = getattr(made.requests, "rows", None)
-    if rows is None or not made.facts.file:
-        return f"request {i}"
-    return f"{made.facts.file} row {int(rows[i])}"
+    if isinstance(made.requests, _Placed):
+        return made.requests.where(i)
+    return f"request {i}"

@@ -37,6 +37,7 @@ from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan
+from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
 from loadgen.session.sendable import check_lengths
 from loadgen.session.signals import Interrupts
@@ -248,7 +249,7 @@ class Session(msgspec.Struct, frozen=True):
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        return f"{self._simulated}{cell}{made.profile.name or 'bench'}"
+        return f"{self._simulated}{cell}{plan_title(made)}"
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""

@@ -74,7 +74,11 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def longest(self) -> int:
         """Tokens of the longest request, prompt and answer together, as far as they are known."""
-        return int((np.maximum(self.requests.input_lens, 0) + np.maximum(self.requests.output_lens, 0)).max())
+        input_lens, output_lens = (
+            self.requests.input_lens[: len(self)],
+            self.requests.output_lens[: len(self)],
+        )
+        return int((np.maximum(input_lens, 0) + np.maximum(output_lens, 0)).max(initial=0))
 
     def adapted(self, adaptation: Adaptation) -> Plan:
         """The plan whose requests leave out or rename what a server refused; prompts and times stay."""
@@ -181,9 +185,16 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         fields,
         facts=facts,
         ids_source=sourced.ids_source,
-        notes=(*schedule_notes, *sourced.notes, *unsent),
+        notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
     )
+
+
+def _again(facts: DataFacts, seed: Seed) -> list[str]:
+    """A note where a repeat sends texts of a file that the run before it has sent: a trace's are new."""
+    if seed.repeat and facts.file and facts.kind not in sources.MADE:
+        return [f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"]
+    return []
 
 
 def _scheduled(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:

@@ -20,6 +20,8 @@ SOURCES = {
     "timed_trace": "loadgen.workload.traces.timed",
     TRACE: "loadgen.workload.traces.replay",
 }
+# Those whose prompts are made here, again for each seed and repeat; a file has lengths and times at most.
+MADE = (RANDOM, "prefix_repetition", "trace")
 
 
 class _Source(Protocol):

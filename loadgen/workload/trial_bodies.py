@@ -47,12 +47,13 @@ class TrialBodies:
             prompt = self._made.requests.prompt(place)
             short = TEXT if isinstance(prompt, str) else prompt[-1:] * _TOKENS
             return dialect.request(model, short, length)
-        row = self._made.requests.request(place, dialect, model)
+        raw = msgspec.json.encode(self._made.requests.request(place, dialect, model))
+        row: dict[str, Any] = msgspec.json.decode(raw)
         kept = {name: value for name, value in row.items() if name not in _OWN}
         if "messages" not in row:
             return {**dialect.request(model, _prompt(row), length), **kept}
         small = dialect.request(model, TEXT, length)
-        if _IMAGE in msgspec.json.encode(row["messages"]):
+        if _IMAGE in raw:
             small["messages"] = [{"role": "user", "content": _with_image()}]
         return {**small, **kept}
 
@@ -63,7 +64,7 @@ class TrialBodies:
 
 def _prompt(row: dict[str, Any]) -> list[int] | str:
     """A short prompt of the kind that a body has: ids where it has ids."""
-    prompt = msgspec.json.decode(msgspec.json.encode(row.get("prompt")))
+    prompt = row.get("prompt")
     return prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
 
 

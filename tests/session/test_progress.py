@@ -233,3 +233,11 @@ def test_no_more_requests_run_than_may(now: Clock) -> None:
     shown.max_concurrency = None
     shown.ended = 5
     assert shown.line() == "smoke: 5/10 done · 4 running · 0 s left"
+
+
+@pytest.mark.parametrize(("at_s", "rest"), [(10, "1:30 left"), (99, "1 s left"), (110, "5:30 left")])
+def test_a_trace_goes_on_until_its_last_request_is_due(at_s: int, rest: str, now: Clock) -> None:
+    shown = Progress("trace", 4, Counters(), schedule_s=100.0, begin_ns=now())
+    shown.counters.publish(2, 1, 30)
+    now.at_ns += at_s * SECOND
+    assert shown.line() == f"trace: 0/4 done · 1 running · {rest}"

@@ -24,7 +24,9 @@ class Rows(PromptRequests):
 
     def __init__(self, input_lens: list[int], output_lens: list[int]) -> None:
         self.input_lens, self.output_lens = np.array(input_lens), np.array(output_lens)
-        self.rows = np.arange(len(input_lens))[::-1] + 1  # shuffled
+
+    def where(self, i: int) -> str:
+        return f"f.jsonl row {len(self.input_lens) - i}"  # shuffled
 
     def prompt(self, i: int) -> str:
         return f"prompt {i}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 from pathlib import Path
@@ -48,9 +49,31 @@ MISSING = [
     ("--launch-command 'no-such {port}'", "", "no-such is not installed"),
     ("--container-engine no-such", "--launch-container IMAGE --model org/name", "no-such is not on PATH"),
 ]
+NO_FILE = ": No such file or directory: give a file that can be read"
+UNREAD = [
+    # of what a run sends: flags, and what the line says
+    ("--dataset-path nope", f"--dataset-path nope{NO_FILE}"),
+    *(
+        (f"--dataset-path nope --dataset-name {name}", f"--dataset-path nope{NO_FILE}")
+        for name in ("custom", "sharegpt", "timed_trace")
+    ),
+    ("--dataset-path empty", "--dataset-path empty: is a directory: give a file"),
+    ("--dataset-path none.jsonl", "--dataset-path none.jsonl: is empty"),
+    ("--dataset-path packed.gz", "--dataset-path packed.gz: is compressed (gzip): unzip it first"),
+    ("--trace nope", f"--trace nope{NO_FILE}"),
+    ("--trace nope --trace-format servegen", f"--trace nope{NO_FILE}"),
+    ("--trace none.jsonl --trace-format mooncake", "--trace none.jsonl: is empty"),
+    ("--prompt-corpus nope", f"--prompt-corpus nope{NO_FILE}"),
+    ("--input-dist histogram:nope", "nope"),
+    ("--output-dist lognormel:mean=5", "'lognormel' is no distribution, did you mean 'lognormal'?"),
+]
 PLACES = ("report", "compare", "audit")
 LINES = [
     *((f"{verb} {flag} {more}", says) for verb in MEASURED for flag, more, says in MISSING),
+    *((f"bench {where} {flags}", says) for where in (HERE, LAUNCHED) for flags, says in UNREAD),
+    *((f"data {flags}", says) for flags, says in UNREAD),
+    ("data nope", f"--dataset-path nope{NO_FILE}"),
+    ("data a.md --export-requests /no/such/x", "a.md row 1"),
     ("bench --save-result --result-dir /dev/null/x", "/dev/null/x"),
     *(
         (f"{verb} RUN {flag}", says)
@@ -93,6 +116,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
     Path("empty").mkdir()
     Path("a.md").write_text("nothing", "utf-8")
+    Path("none.jsonl").touch()
+    Path("packed.gz").write_bytes(gzip.compress(b"{}"))
     Path("RUN").mkdir()
     made_runs.keep(made_runs.run(), Path("RUN"))
     for key, value in (("tokenizer", "/no/such"), ("hardware", "foo"), ("model_config", "/no/such")):

@@ -337,3 +337,28 @@ def test_a_plan_that_is_adapted_has_the_same_prompts_and_another_digest() -> Non
     assert adapted.payload(0)["max_new"] == 4
     assert adapted.digest() != of.digest()
     assert (of.refuses_ignore_eos(UNKNOWN), adapted.refuses_ignore_eos(UNKNOWN)) == (False, True)
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ROWS: dict[str, Any] = {"dataset_path": str(EXAMPLES / "prompts.jsonl"), "num_prompts": None}
+
+
+def test_the_warm_up_of_a_file_is_random_prompts_like_its_own() -> None:
+    of = made(**ROWS, num_warmups=3)
+    first = plan.warmup(of.profile, SUBJECT, CHOSEN, like=of)
+    assert of.facts.output is not None
+    assert (first.facts.kind, len(first)) == ("random", 3)
+    assert set(first.requests.output_lens.tolist()) == {of.facts.output.p50}
+    assert set(first.requests.input_lens.tolist()) == {64}  # only the server counts the rows
+    assert first.requests.format == "words"
+    known = replace(SUBJECT, engine=next(engine for engine in ENGINES if engine.name == "vLLM"))
+    assert plan.warmup(of.profile, known, CHOSEN, like=of).requests.format == "ids"
+
+
+def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:
+    again = Seed(7, chosen=True, repeat=1)
+    note = "were sent in an earlier run too: --reset-cache has none cached"
+    assert [note in line for line in made(again, **ROWS).notes] == [True]
+    assert made(**ROWS).notes == made(again).notes == ()
+    trace: dict[str, Any] = {"trace": str(EXAMPLES / "weka.jsonl"), "num_prompts": None}
+    assert not any(note in line for line in made(again, **trace).notes)

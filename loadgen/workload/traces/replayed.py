@@ -28,13 +28,17 @@ class ReplayedRequests(PromptRequests):
         self, trace: TraceRows, places: Int64, input_lens: Int64, output_lens: Int64, content: BlockContent
     ) -> None:
         self.input_lens, self.output_lens = input_lens, output_lens
-        self.rows = trace.numbers[places]
+        self.rows, self._file = trace.numbers[places], trace.file
         self.begins = trace.starts[places]
         self.hash_counts = trace.starts[places + 1] - self.begins
         self._places = places  # unlike a row's number, no two are equal
         self._hashes = trace.hashes
         self._content = content
         self._texts: IdTexts | None = None  # made with the first body
+
+    def where(self, i: int) -> str:
+        """Request i by file and row, as `trace.jsonl row 17`."""
+        return f"{self._file} row {int(self.rows[i])}"
 
     def prompt(self, i: int) -> list[int] | str:
         """Prompt i, as a list of `input_lens[i]` ids."""
