@@ -112,13 +112,14 @@ def _check(inputs: PlanInputs) -> None:
         who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
         raise UsageError(
             f"--dataset-name {KIND} sends token ids, and {who} takes text: use --backend openai "
-            "(/v1/completions)"
+            "(/v1/completions), or --trace FILE --trace-format timed, whose prompts are words there"
         )
 
 
 def _rows(profile: Profile) -> TraceRows:
     """The rows of the file under the profile's labels; raises UsageError that names a row."""
     lines = Lines.open(profile.dataset_path, FLAG)
+    _check_labels(profile, next(lines.decoded(dict)), lines)
     times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
     for i, row in enumerate(lines.decoded(_row_type(profile))):
         if not row.hash_ids:
@@ -149,6 +150,16 @@ def _rows(profile: Profile) -> TraceRows:
         len(lines),
         notes=(_SHORT.format(short, block),) if short else (),
     )
+
+
+def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> None:
+    """Raises UsageError where the first row lacks a label of the profile: it names the flag."""
+    for name in ("timestamp", "input_length", "output_length", "hash_ids"):
+        label = getattr(profile, f"timed_trace_label_{name}")
+        if label not in first:
+            keys = bounds.shown(", ".join(map(str, first)))
+            flag = f"--timed-trace-label-{name.replace('_', '-')}"
+            raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
 
 
 def _row_type(profile: Profile) -> type[Any]:

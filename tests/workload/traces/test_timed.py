@@ -81,7 +81,7 @@ def test_without_its_own_times_it_is_sent_at_the_rate(tmp_path: Path) -> None:
     plan = made(tmp_path / "t.jsonl", [ROW] * 4, self_timed=False, request_rate=2.0, burstiness="inf")
     assert plan.facts.schedule is None
     assert plan.rate_per_s == 2.0
-    assert "3 requests have the prompt of an earlier one, by the trace's hashes and lengths" in plan.notes
+    assert plan.facts.repeated == 3
 
 
 def test_a_prompt_that_its_hashes_do_not_cover_is_as_short_as_in_vllm(tmp_path: Path) -> None:
@@ -107,6 +107,15 @@ def test_a_row_that_cannot_be_sent_is_named(tmp_path: Path, row: str, message: s
     with pytest.raises(UsageError) as raised:
         made(tmp_path / "t.jsonl", [ROW, row])
     assert str(raised.value).startswith(f"--dataset-path {tmp_path / 't.jsonl'} {message}")
+
+
+@pytest.mark.parametrize("name", ["timestamp", "input_length", "output_length", "hash_ids"])
+def test_a_label_that_the_first_row_lacks_is_named_with_its_flag(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        made(tmp_path / "t.jsonl", [ROW.replace(name, "other")])
+    flag = f"--timed-trace-label-{name.replace('_', '-')}"
+    assert f"row 1: has no {name}, only " in str(raised.value)
+    assert str(raised.value).endswith(f": name the key with {flag}")
 
 
 @pytest.mark.parametrize(
