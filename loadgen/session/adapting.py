@@ -129,7 +129,7 @@ class Adapter(msgspec.Struct, frozen=True):
         """What must be left out of a request for the server to take it, by asking until it does."""
         for _ in range(_MOST_TRIALS):
             trial = asked.adapted(adaptation)
-            body = msgspec.json.decode(trial.body(i))  # a row of a file is JSON already
+            body = trial.payload(i)
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
                 answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
             refusing = answer.status in REFUSING

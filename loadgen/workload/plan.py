@@ -22,7 +22,7 @@ from loadgen.workload.data_keys import NO_DATA
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import random_prompts
-from loadgen.workload.requests import PromptRequests, Requests
+from loadgen.workload.requests import Requests
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
 from loadgen.workload.traces import prompt_form
 
@@ -93,13 +93,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     def payload(self, index: int) -> dict[str, Any]:
         """The JSON object of request `index`."""
-        return merged(self.requests.request(index, self.dialect, self.model), self.fields)
+        payload: dict[str, Any] = msgspec.json.decode(self.body(index))
+        return payload
 
     def body(self, index: int) -> bytes:
         """The bytes of request `index`, the same each time."""
-        made = self.requests
-        request = made.json_request if isinstance(made, PromptRequests) else made.request
-        return msgspec.json.encode(merged(request(index, self.dialect, self.model), self.fields))
+        request = self.requests.request(index, self.dialect, self.model)
+        return msgspec.json.encode(merged(request, self.fields))
 
     def digest(self) -> str:
         """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""

@@ -29,7 +29,10 @@ class Requests(Protocol):
     @property
     def output_lens(self) -> Int64: ...
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The fields of request i: all but those that the whole plan shares, which are laid over them."""
+        """The fields of request i: all but those that the whole plan shares, which are laid over them.
+
+        Some may be JSON already (msgspec.Raw).
+        """
         ...
 
     def digest(self) -> str:
@@ -52,10 +55,6 @@ class PromptRequests:
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The fields of request i; raises UsageError where the API cannot take such a prompt."""
         return dialect.request(model, self.prompt(i), int(self.output_lens[i]))
-
-    def json_request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The same fields for a body, of which some may be JSON already (msgspec.Raw)."""
-        return self.request(i, dialect, model)
 
     def digest(self) -> str:
         """A fingerprint of all lengths and of the first 64 prompts, from which the others follow."""

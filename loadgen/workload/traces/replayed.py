@@ -45,7 +45,7 @@ class ReplayedRequests(PromptRequests):
         ids: list[int] = self._content.allowed[self.places(i, int(self.input_lens[i]))].tolist()
         return ids
 
-    def json_request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The fields of request i, its prompt as JSON: a list of 14,000 ids takes a millisecond to write."""
         if self._texts is None:
             self._texts = IdTexts(self._content.allowed)

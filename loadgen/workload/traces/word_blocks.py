@@ -50,9 +50,9 @@ class ReplayedWords(ReplayedRequests):
         count = self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead) - 1
         return " ".join([words.FIRST, *self._words[self.places(i, max(0, count))].tolist()])
 
-    def json_request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The fields of request i."""
-        return self.request(i, dialect, model)
+        return dialect.request(model, self.prompt(i), int(self.output_lens[i]))
 
     def digest(self) -> str:
         """A fingerprint of what the prompts follow from: hashes, lengths, words and their count."""
