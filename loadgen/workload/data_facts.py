@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from loadgen.arrays import Int64
 
 
-class LengthFacts(BaseModel, extra="forbid", frozen=True):
+class LengthFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """The planned lengths that are known, in tokens."""
 
     known: int  # requests whose length is known before they are sent
@@ -44,7 +44,7 @@ class LengthFacts(BaseModel, extra="forbid", frozen=True):
         )
 
 
-class ScheduleFacts(BaseModel, extra="forbid", frozen=True):
+class ScheduleFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """When a trace's requests are due, after window, speed-up, idle cap and jitter."""
 
     format: str

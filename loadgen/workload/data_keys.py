@@ -10,13 +10,13 @@ from loadgen.workload import bounds
 from loadgen.workload.data_names import Compat, DatasetName, PromptFormat, TraceFormat
 
 Tokens = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=bounds.YEAR_S)]
+# The classes of keys are built as parts of Profile alone: one by one they would make each start later.
 # A profile without a file: its prompts are made here.
 NO_DATA = {"dataset_name": None, "dataset_path": "", "trace": "", "self_timed": False}
 
 
-class DataKeys(BaseModel, frozen=True):
+class DataKeys(BaseModel, frozen=True, defer_build=True):
     """What the requests are read from; the names are those of `vllm bench serve`, and its defaults."""
 
     dataset_name: DatasetName | None = None  # None: random, or what the rows of `dataset_path` are
@@ -40,7 +40,7 @@ class DataKeys(BaseModel, frozen=True):
     timed_trace_sec_multiplier: Annotated[float, Field(gt=0, le=bounds.MOST_SECONDS)] = 1.0
 
 
-class LengthKeys(BaseModel, frozen=True):
+class LengthKeys(BaseModel, frozen=True, defer_build=True):
     """How long prompts and answers that are made here are, and what their text is."""
 
     prompt_format: PromptFormat = "auto"
@@ -52,7 +52,7 @@ class LengthKeys(BaseModel, frozen=True):
     prefix_zipf: Annotated[float, Field(ge=0, le=10)] = 0.0  # exponent of the groups' popularity; 0: alike
 
 
-class TraceKeys(BaseModel, frozen=True):
+class TraceKeys(BaseModel, frozen=True, defer_build=True):
     """Which trace is sent, and what is changed of it."""
 
     trace: str = ""  # a file, or a directory of ServeGen's

@@ -49,7 +49,9 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs", 
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
-class Profile(DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allow_inf_nan=False):
+class Profile(
+    DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False
+):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
