@@ -38,6 +38,7 @@ _OPTIONS = (
     "profile",
     "no_effect",
 )
+_ANY_MODEL = "MODEL"
 _ANY_API = ("openai", "openai-chat")
 
 
@@ -90,9 +91,10 @@ def main(argv: Sequence[str]) -> int:
     tokenizer = options.get("tokenizer")
     subject = ModelTarget(
         UNKNOWN,
-        options.get("model", "MODEL"),
+        options.get("model", _ANY_MODEL),
         tokenizer=tokenizer,
         vocab_size=options.get("vocab_size"),
+        placeholder="model" not in options,
     )
     with progress.display(quiet=False).waiting("reading"):
         made = _plan(workload, subject, seed, any_api="backend" not in values)

@@ -47,13 +47,13 @@ class PlanPreview(msgspec.Struct, frozen=True):
         sent = "sent" if form == facts.kind else f"sent as {form}"
         yield "kind", f"{facts.kind}, {sent} to {made.path}"
         if facts.file:
-            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {facts.rows:,} rows"
+            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {_many(facts.rows, 'row')}"
         again = f"; {facts.repeated:,} of them repeat an earlier one" if facts.repeated else ""
         yield "requests", f"{len(made):,}{again}"
         for why, count in facts.skipped.items():
-            yield "left out", f"{count:,} rows: {why}"
+            yield "left out", f"{_many(count, 'row')}: {why}"
         if facts.clipped:
-            yield "clipped", f"{facts.clipped:,} requests"
+            yield "clipped", _many(facts.clipped, "request")
         how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
         unknown = "known only to the server; --tokenizer DIR counts them here"
         yield "prompts", _lengths(self.input, len(made), unknown) + how
@@ -89,11 +89,16 @@ class PlanPreview(msgspec.Struct, frozen=True):
         }
 
 
+def _many(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
     if lengths is None:
         return unknown
     if lengths.least == lengths.most:
-        text = f"{lengths.most:,} tokens each"
+        text = f"{_many(lengths.most, 'token')} each"
     else:
         text = (
             f"P50 {lengths.p50:,}, P90 {lengths.p90:,}, P99 {lengths.p99:,}, max {lengths.most:,} tokens; "

@@ -47,6 +47,12 @@ class ModelTarget(msgspec.Struct, frozen=True):
     prefix: str = "/v1"  # of that path, in place of its own
     query: str = ""  # after it, or after the endpoint
     word_counts: WordCounts | None = None  # where prompts are made of words and the server was asked
+    placeholder: bool = False  # `model` is a word for one: no server is asked, and none was named
+
+    @property
+    def no_tokenizer(self) -> str:
+        """That there is no tokenizer of the model, in words."""
+        return "none is given" if self.placeholder else f"none of {self.model} is on this machine"
 
 
 class Seed(msgspec.Struct, frozen=True):

@@ -77,6 +77,25 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         ("f.jsonl --dataset-path g", "f.jsonl and --dataset-path are two files"),
         ("--profile smoke,chat", "--profile: one profile at a time"),
         ("--base-url http://h:1", "unknown flag --base-url"),
+        (
+            "--dataset-name sharegpt --dataset-path s.json",
+            "--dataset-name sharegpt counts and filters its rows by tokens, which needs a tokenizer, and "
+            "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub\n",
+        ),
+        (
+            "--dataset-name custom --dataset-path c.jsonl --backend openai",
+            "--dataset-name custom renders the model's chat template here, as vLLM does, which needs a "
+            "tokenizer, and none is given: pass --tokenizer, or",
+        ),
+        (
+            "--dataset-name sharegpt --dataset-path s.json --model m",
+            "--dataset-name sharegpt counts and "
+            "filters its rows by tokens, which needs a tokenizer, and none of m is on this machine: pass",
+        ),
+        (
+            "--prompt-format corpus",
+            "--prompt-format corpus sends text, which needs a tokenizer, and none is given: pass",
+        ),
         ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
         ("--export-requests .", "--export-requests .: is a directory: give the name of a file"),
         ("--export-requests no/f.jsonl", "--export-requests: cannot write no/f.jsonl: No such file"),
@@ -85,6 +104,8 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_shown_is_one_line(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("s.json").write_text('[{"conversations": []}]', "utf-8")
+    Path("c.jsonl").write_text('{"prompt": "a"}', "utf-8")
     assert cli.main(["data", *words.split()]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"loadgen: {message}")
@@ -121,6 +142,22 @@ def test_the_text_of_a_body_is_its_messages() -> None:
     messages = [{"role": "system", "content": "a"}, {"role": "user", "content": parts}]
     assert named_file.text_of(json.dumps({"messages": messages}).encode()) == "a\nb"
     assert named_file.text_of(b'{"prompt": "c"}') == "c"
+
+
+def test_one_is_not_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.jsonl").write_text(
+        "".join(
+            f'{{"timestamp": {i}, "input_length": {length}, "output_length": 1, "hash_ids": [1]}}\n'
+            for i, length in enumerate((5, 5, 90))
+        ),
+        "utf-8",
+    )
+    words = ["--trace-format", "mooncake", "--trace-max-input-len", "20"]
+    lines = shown(capsys, "f.jsonl", *words).splitlines()
+    assert [line for line in lines if line.startswith(("left out ", "answers "))] == [
+        "left out      1 row: longer than --trace-max-input-len",
+        "answers       1 token each",
+    ]
 
 
 def test_the_plan_is_written_as_rows(capsys: pytest.CaptureFixture[str]) -> None:

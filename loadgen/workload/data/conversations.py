@@ -195,10 +195,11 @@ class _Checked:
         self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
         decode = msgspec.json.Decoder(TurnRow).decode
         for i, fields in enumerate(kinds.objects(lines, kinds.CONVERSATIONS)):
+            encoded = msgspec.json.encode(fields)
             try:
-                row = decode(msgspec.json.encode(fields))
+                row = decode(encoded)
             except NOT_JSON as error:
-                raise lines.refusal(i, _of(fields) + json_fault(b"", error)) from None
+                raise lines.refusal(i, _of(fields) + json_fault(encoded, error)) from None
             self._add(i, row)
 
     def _add(self, i: int, row: TurnRow) -> None:

@@ -16,6 +16,7 @@ from loadgen.protocol.openai import Chat
 from loadgen.workload import bounds
 from loadgen.workload.data import sheets
 from loadgen.workload.data.lines import Lines, OpenedFile
+from loadgen.workload.data.plain_faults import plain
 from loadgen.workload.data.vllm_order import oversampled, shuffled
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
@@ -84,7 +85,9 @@ def _output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
     try:
         return msgspec.convert(row.output_tokens, _Tokens, strict=False)
     except msgspec.ValidationError as error:
-        raise lines.refusal(i, f"output_tokens: {error}") from None
+        raise lines.refusal(
+            i, plain(error, msgspec.json.encode(row.output_tokens), "output_tokens")
+        ) from None
 
 
 def _rendered(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
@@ -99,7 +102,7 @@ def _rendered(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, s
     if tokenizer is None:
         raise UsageError(
             f"--dataset-name {KIND} renders the model's chat template here, as vLLM does, which needs a "
-            f"tokenizer, and none of {inputs.subject.model} is on this machine: pass --tokenizer, or "
+            f"tokenizer, and {inputs.subject.no_tokenizer}: pass --tokenizer, or "
             "--skip-chat-template to send the prompts as they are, or --backend openai-chat for the "
             "server's own template"
         )

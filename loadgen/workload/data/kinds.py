@@ -144,7 +144,7 @@ def value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msgspec.js
     try:
         return decoder.decode(fields[key])
     except NOT_JSON as error:
-        raise lines.refusal(i, f"`{key}`: {json_fault(bytes(fields[key]), error)}") from None
+        raise lines.refusal(i, json_fault(bytes(fields[key]), error, key)) from None
 
 
 def _not_an_object(lines: Lines, row: bytes, error: Exception) -> str:
@@ -152,7 +152,7 @@ def _not_an_object(lines: Lines, row: bytes, error: Exception) -> str:
     if text in (b"{", b"["):
         return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
     if isinstance(error, msgspec.ValidationError):
-        return f"is not a JSON object: {error}"
+        return "is not a JSON object: give one a line"
     return json_fault(row, error)
 
 

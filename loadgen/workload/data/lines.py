@@ -17,6 +17,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
+from loadgen.workload.data.plain_faults import plain
 from loadgen.workload.paths import place
 
 MOST_ROW_BYTES = 64 << 20
@@ -187,10 +188,14 @@ class Lines:
         return self._digest
 
 
-def json_fault(row: bytes, error: Exception) -> str:
-    """Why bytes are no JSON of the type that was expected, in a few words."""
+def json_fault(row: bytes, error: Exception, name: str = "") -> str:
+    """Why bytes are no JSON of the type that was expected, in a few words; `name` is that of the value."""
     if isinstance(error, msgspec.ValidationError):
-        return str(error)
+        return plain(error, row, name)
+    return f"{name}: {_syntax(row, error)}" if name else _syntax(row, error)
+
+
+def _syntax(row: bytes, error: Exception) -> str:
     try:
         json.loads(row, parse_constant=_refused_constant)
     except json.JSONDecodeError as fault:

@@ -130,11 +130,16 @@ def _turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
             "send whole chat bodies with images as data URLs (docs/datasets.md)"
         )
     turns = (entry.conversations or ())[:2]
+    first, second = (_text(file, turn, row) for turn in turns)
+    return first, second
+
+
+def _text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
     try:
-        first, second = (msgspec.json.decode(turn, type=_Turn) for turn in turns)
+        return msgspec.json.decode(turn, type=_Turn).value
     except NOT_JSON as error:
-        raise file.refusal(f"row {row + 1}: a turn is no object with a text as its value: {error}") from None
-    return first.value, second.value
+        why = json_fault(bytes(turn), error)
+        raise file.refusal(f"row {row + 1}: a turn is no object with a text as its value: {why}") from None
 
 
 def _unsent(pair: QuestionPair, output_len: int | None) -> str:

@@ -100,7 +100,7 @@ def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
         what = f"{'--prompt-corpus' if profile.prompt_format == 'auto' else given} sends text"
         instead = "; --prompt-format words needs none"
     raise UsageError(
-        f"{what}, which needs a tokenizer, and none of {subject.model} is on this machine: pass --tokenizer "
+        f"{what}, which needs a tokenizer, and {subject.no_tokenizer}: pass --tokenizer "
         "with a directory or a name of the Hugging Face Hub (the model's own, or one like it: usage then has "
         f"the server's count){instead}"
     )

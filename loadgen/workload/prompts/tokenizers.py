@@ -94,7 +94,7 @@ def needed_tokenizer(subject: ModelTarget, what: str) -> str:
     found = subject.tokenizer or find_tokenizer(subject.model_root, subject.model)
     if found is None:
         raise UsageError(
-            f"{what}, which needs a tokenizer, and none of {subject.model} is on this machine: pass "
+            f"{what}, which needs a tokenizer, and {subject.no_tokenizer}: pass "
             "--tokenizer with a directory or a name of the Hugging Face Hub"
         )
     return str(found)

@@ -141,12 +141,11 @@ def _client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None])
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
     windows = _windows(lines)
+    content = b"".join(chunk for _, chunk in data.chunks())
     try:
-        table = msgspec.json.decode(
-            b"".join(chunk for _, chunk in data.chunks()), type=dict[int, dict[str, Any]]
-        )
+        table = msgspec.json.decode(content, type=dict[int, dict[str, Any]])
     except NOT_JSON as error:
-        raise data.refusal(json_fault(b"", error)) from None
+        raise data.refusal(json_fault(content, error)) from None
     lengths = {
         begin: (
             _histogram(data, begin, fields, "input_tokens"),

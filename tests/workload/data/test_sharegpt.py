@@ -57,8 +57,8 @@ def test_without_a_tokenizer_it_is_refused() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"a": 1}, "is not a JSON array of conversations: Expected `array`, got `object`"),
-        ([GOOD, 5], "is not a JSON array of conversations: Expected `object`, got `int` - at `$[1]`"),
+        ({"a": 1}, 'is not a JSON array of conversations: is {"a": 1}: give a list'),
+        ([GOOD, 5], "is not a JSON array of conversations: [1] is 5: give an object"),
         (
             [GOOD, {"conversations": [{"text": "x"}, {"value": "y"}]}],
             "row 2: a turn is no object with a text",
