@@ -151,8 +151,6 @@ def _not_an_object(lines: Lines, row: bytes, error: Exception) -> str:
     text = row.strip()
     if text in (b"{", b"["):
         return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
-    if isinstance(error, msgspec.ValidationError):
-        return f"is not a JSON object: {error}"
     return json_fault(row, error)
 
 

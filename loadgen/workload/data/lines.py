@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import weakref
 from collections.abc import Iterator
@@ -34,6 +35,18 @@ _MAGIC = {
     b"\x04\x22\x4d\x18": "is compressed (lz4): unpack it first",
     b"\xff\xfe": "is UTF-16: convert it to UTF-8",
     b"\xfe\xff": "is UTF-16: convert it to UTF-8",
+}
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_EXPECTED = re.compile(r"Expected `([^`]+)`((?: of length)? [<>]=? [0-9.]+)?(?:, got `([^`]+)`)?")
+_NO_CHOICE = re.compile(r"Invalid enum value (.+)")
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
 }
 T = TypeVar("T")
 
@@ -190,7 +203,7 @@ class Lines:
 def json_fault(row: bytes, error: Exception) -> str:
     """Why bytes are no JSON of the type that was expected, in a few words."""
     if isinstance(error, msgspec.ValidationError):
-        return str(error)
+        return _unlike_its_type(str(error))
     try:
         json.loads(row, parse_constant=_refused_constant)
     except json.JSONDecodeError as fault:
@@ -202,6 +215,26 @@ def json_fault(row: bytes, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deep"
     return "is not valid JSON: it holds half of a surrogate pair"
+
+
+def _unlike_its_type(message: str) -> str:
+    """What msgspec reports of a value that has not the type it should have, in plain words."""
+    message, _, path = message.partition(" - at `$")
+    at = path.rstrip("`").removeprefix(".")
+    where = f"`{at}` " if at else ""
+    if missing := _MISSING.fullmatch(message):
+        return f"{where}has no `{missing[1]}`"
+    if expected := _EXPECTED.fullmatch(message):
+        kind, bound, given = expected.groups()
+        but = f"{_in_words(given)}, not " if given else "not "
+        return f"{where}is {but}{_in_words(kind)}{bound or ''}"
+    if no_choice := _NO_CHOICE.fullmatch(message):
+        return f"{where}is {no_choice[1]}, which is not one of its values"
+    return f"{where}{message}"
+
+
+def _in_words(kinds: str) -> str:
+    return " or ".join(_TYPES.get(kind, f"`{kind}`") for kind in kinds.split(" | "))
 
 
 def _refused_constant(name: str) -> None:

@@ -85,15 +85,18 @@ def test_lengths_are_those_of_the_bodies(tmp_path: Path) -> None:
         ({**CHAT, "n": 2}, "`n` is 2: one answer a request is measured: leave it out"),
         ({**CHAT, "best_of": 2}, "`best_of` is 2: one answer"),
         ({**CHAT, "use_beam_search": True}, "`use_beam_search` is true: one answer"),
-        ({**CHAT, "max_tokens": 0}, "`max_tokens`: Expected `int` >= 1"),
-        ({**CHAT, "max_completion_tokens": "5"}, "`max_completion_tokens`: Expected `int | null`, got `str`"),
-        ({**CHAT, "model": 1}, "`model`: Expected `str`, got `int`"),
-        ({**CHAT, "stream": "yes"}, "`stream`: Expected `bool | null`, got `str`"),
-        ({**CHAT, "stream_options": []}, "`stream_options`: Expected `object | null`, got `array`"),
-        ({**CHAT, "tools": {}}, "`tools`: Expected `array | null`, got `object`"),
-        ({"messages": []}, "`messages`: Expected `array` of length >= 1"),
-        ({"messages": "a"}, "`messages`: Expected `array`, got `str`"),
-        ({"messages": [{"content": "a"}]}, "`messages`: Object missing required field `role` - at `$[0]`"),
+        ({**CHAT, "max_tokens": 0}, "`max_tokens`: is not a whole number >= 1"),
+        (
+            {**CHAT, "max_completion_tokens": "5"},
+            "`max_completion_tokens`: is a string, not a whole number or null",
+        ),
+        ({**CHAT, "model": 1}, "`model`: is a whole number, not a string"),
+        ({**CHAT, "stream": "yes"}, "`stream`: is a string, not true or false or null"),
+        ({**CHAT, "stream_options": []}, "`stream_options`: is a list, not an object or null"),
+        ({**CHAT, "tools": {}}, "`tools`: is an object, not a list or null"),
+        ({"messages": []}, "`messages`: is not a list of length >= 1"),
+        ({"messages": "a"}, "`messages`: is a string, not a list"),
+        ({"messages": [{"content": "a"}]}, "`messages`: `[0]` has no `role`"),
     ],
 )
 def test_a_body_that_cannot_be_measured_is_refused(tmp_path: Path, row: dict[str, Any], why: str) -> None:
@@ -107,10 +110,10 @@ def test_a_body_that_cannot_be_measured_is_refused(tmp_path: Path, row: dict[str
     ("row", "why"),
     [
         ({"prompt": "a", "echo": True}, "`echo` is true: the prompt would be counted as the answer"),
-        ({"prompt": ["a", "b"], "model": "m"}, "`prompt`: Expected `int`, got `str` - at `$[0]`"),
-        ({"prompt": [[1], [2]], "model": "m"}, "`prompt`: Expected `int`, got `array` - at `$[0]`"),
-        ({"prompt": [-1], "model": "m"}, "`prompt`: Expected `int` >= 0 - at `$[0]`"),
-        ({"prompt": "", "model": "m"}, "`prompt`: Expected `str` of length >= 1"),
+        ({"prompt": ["a", "b"], "model": "m"}, "`prompt`: `[0]` is a string, not a whole number"),
+        ({"prompt": [[1], [2]], "model": "m"}, "`prompt`: `[0]` is a list, not a whole number"),
+        ({"prompt": [-1], "model": "m"}, "`prompt`: `[0]` is not a whole number >= 0"),
+        ({"prompt": "", "model": "m"}, "`prompt`: is not a string of length >= 1"),
     ],
 )
 def test_a_completion_that_cannot_be_measured(tmp_path: Path, row: dict[str, Any], why: str) -> None:

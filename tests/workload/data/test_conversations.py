@@ -122,8 +122,8 @@ def test_a_turn_keeps_its_own_model(tmp_path: Path) -> None:
             "2: turn 2 is missing before turn 3: give the whole conversation",
         ),
         ([row(2, "user", content="a")], "1: turn 1 is missing before turn 2"),
-        ([row(0, "user", content="a")], "1: Expected `int` >= 1 - at `$.turn`"),
-        ([USER, row(2, "bot")], "2: Invalid enum value 'bot' - at `$.role`"),
+        ([row(0, "user", content="a")], "1: `turn` is not a whole number >= 1"),
+        ([USER, row(2, "bot")], "2: `role` is 'bot', which is not one of its values"),
         (
             [USER, CALLING, row(3, "tool", tool_results=[{**RESULT, "tool_call_id": "x"}])],
             "3: a tool",
@@ -147,10 +147,10 @@ def test_a_turn_keeps_its_own_model(tmp_path: Path) -> None:
         ),
         (
             [USER, CALLING, {**ANSWERED, "delay_seconds": -1}],
-            "3: Expected `float` >= 0.0",
+            "3: `delay_seconds` is not a number >= 0.0",
         ),
-        ([{**USER, "n": 2}], "1: Invalid enum value 2 - at `$.n`"),
-        ([{**USER, "conversation_id": 5}], "1: Expected `str`, got `int` - at `$.conversation_id`"),
+        ([{**USER, "n": 2}], "1: `n` is 2, which is not one of its values"),
+        ([{**USER, "conversation_id": 5}], "1: `conversation_id` is a whole number, not a string"),
         (
             [USER, {"prompt": "a", "output_tokens": 1}],
             "2: is of the kind prompts (keys 'prompt', 'output_to",

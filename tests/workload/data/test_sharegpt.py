@@ -56,8 +56,8 @@ def test_without_a_tokenizer_it_is_refused() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"a": 1}, "is not a JSON array of conversations: Expected `array`, got `object`"),
-        ([GOOD, 5], "is not a JSON array of conversations: Expected `object`, got `int` - at `$[1]`"),
+        ({"a": 1}, "is not a JSON array of conversations: is an object, not a list"),
+        ([GOOD, 5], "is not a JSON array of conversations: `[1]` is a whole number, not an object"),
         (
             [GOOD, {"conversations": [{"text": "x"}, {"value": "y"}]}],
             "row 2: a turn is no object with a text",
