@@ -55,9 +55,9 @@ class PlanPreview(msgspec.Struct, frozen=True):
         again = f"; {facts.repeated:,} of them {same}" if facts.repeated else ""
         yield "requests", f"{len(made):,}{again}"
         for why, count in facts.skipped.items():
-            yield "left out", f"{count:,} rows: {why}"
+            yield "left out", f"{count:,} row{'s' * (count > 1)}: {why}"
         if facts.clipped:
-            yield "clipped", f"{facts.clipped:,} requests"
+            yield "clipped", f"{facts.clipped:,} request{'s' * (facts.clipped > 1)}"
         how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
         unknown = "known only to the server; --tokenizer DIR counts them here"
         yield "prompts", _lengths(self.input, len(made), unknown) + how
