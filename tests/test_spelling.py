@@ -39,7 +39,7 @@ NAMES = ["high-load", "low-load", "instant", "jetson-thor", "h200", "h20", "v"]
         ("--use-beam-search", None),
         ("--max-loras", None),
         ("--bfcl-categories", None),
-        ("--dataset-path", None),
+        ("--dataset-paths", "--dataset-path"),
         ("--lora-modules", None),
         ("--save", None),
         ("--foo", None),

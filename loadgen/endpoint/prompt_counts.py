@@ -28,11 +28,12 @@ from loadgen.workload.plan_inputs import WordCounts
 from loadgen.workload.prompts import words
 
 _GROUP = 64  # words that are counted together
+_EIGHTH, _FEWEST_EIGHTHS = 8, 3  # words of a group that are counted apart; how many such make prompts
 _GROUPS, _FEWEST_GROUPS = 8, 2
 _ROOM = 4096  # tokens that a server must take for all groups in one prompt, and twice that
 _EXACT = 0.25  # of a token in a group: as near as that it is one a word
 _LONGEST_CHECK, _SHORTEST_CHECK = 8192, 32  # words of the last question
-_ROUNDED, _NEAR = 2, 0.002  # tokens, and a share: a count that may be rounded is no nearer
+_ROUNDED, _ADDED = 0.75, 2  # tokens: what a rounded count may differ; what a path may count more or less
 _LEAST_PER_WORD = 0.25  # of tokens: a count below is none of this prompt
 _ASKED_PER_S, _HOSTED_PER_S = 20, 4
 _ANSWER_S = 120.0
@@ -147,46 +148,58 @@ def _prompt_tokens(plan: Plan, body: bytes) -> int | None:
 async def fit(count: Count, groups: int) -> WordCounts:
     """Tokens a word, and of each prompt, from groups of the common words that are counted alone and together.
 
-    One group more than all in one prompt is one overhead more: no list of tokens is needed. Where some
-    groups have exactly one token a word, prompts are made of these alone.
+    One group more than all in one prompt is one overhead more: no list of tokens is needed. The overhead is
+    learned with the first word of all prompts in it. Where some groups, or some parts of the best one, have
+    exactly one token a word, prompts are made of these alone; else of the group with the fewest tokens, whose
+    words differ least.
     """
-    common = words.common()
+    common = words.common()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
-    alone = np.array([await count(_text(part)) for part in parts], np.float64)
-    together = await count(_text(common[: groups * _GROUP]))
-    first = (float(alone.sum()) - together) / (groups - 1)  # of the overhead and the first word
-    exact = [
-        part
-        for part, tokens in zip(parts, alone.tolist(), strict=True)
-        if abs(tokens - first - _GROUP) < _EXACT
-    ]
-    if exact:
-        return WordCounts(tuple(word for part in exact for word in part), first - 1)
-    per_word = (together - first) / (groups * _GROUP)
-    if per_word < _LEAST_PER_WORD:
+    alone = [await count(_text(part)) for part in parts]
+    together = await count(_text(common))
+    first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
+    if (together - first) / len(common) < _LEAST_PER_WORD:
         raise MeasureError(
-            f"the server counts {together} tokens in a prompt of {groups * _GROUP + 1} words, so prompts "
+            f"the server counts {together} tokens in a prompt of {len(common) + 1} words, so prompts "
             "cannot be given a length: pass --tokenizer with the model's, or one like it"
         )
-    return WordCounts(common[: groups * _GROUP], first - per_word, per_word)
+    own = [tokens - first for tokens in alone]
+    exact = _of_one_token(parts, own)
+    best = int(np.argmin(own))
+    if not exact and own[best] - _GROUP <= _GROUP // _EIGHTH - _FEWEST_EIGHTHS:
+        eighths = [parts[best][begin : begin + _EIGHTH] for begin in range(0, _GROUP, _EIGHTH)]
+        exact = _of_one_token(eighths, [await count(_text(part)) - first for part in eighths])
+    if len(exact) >= _EIGHTH * _FEWEST_EIGHTHS:
+        return WordCounts(exact, first - 1)
+    per_word = own[best] / _GROUP
+    return WordCounts(parts[best], first - per_word, per_word)
+
+
+def _of_one_token(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
+    """The words of the parts that have as many tokens as words."""
+    counted = zip(parts, tokens, strict=True)
+    return tuple(word for part, found in counted if abs(found - len(part)) < _EXACT for word in part)
 
 
 async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
-    """The counts, corrected where prompts of about `tokens` tokens have another length."""
+    """The counts, corrected where prompts of about `tokens` tokens have another length.
+
+    What rounding may make is left to the fit, which has the mean of more counts; a token or two go to the
+    overhead; more is measured at two lengths.
+    """
     n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK)
-    kinds = len(counts.words)
     if counts.per_word == 1:
-        drawn = tuple(np.random.default_rng().choice(counts.words, n - 1).tolist())
-        found = await count(_text(drawn))
-        if found == round(counts.tokens(n)):
-            return counts
-        short, long = drawn[: n // 2], drawn
+        long = tuple(np.random.default_rng().choice(counts.words, n - 1).tolist())
+        short = long[: n // 2]
     else:  # with each word as often as any other, so that chance has no part in it
-        times = max(1, n // (2 * kinds))
+        times = max(1, n // (2 * len(counts.words)))
         short, long = counts.words * times, counts.words * (2 * times)
-        found = await count(_text(long))
-        if abs(found - counts.tokens(len(long) + 1)) <= max(_ROUNDED, _NEAR * found):
-            return counts
+    found = await count(_text(long))
+    added = found - counts.tokens(len(long) + 1)
+    if abs(added) < _ROUNDED:
+        return counts
+    if abs(added) <= _ADDED:
+        return replace(counts, overhead=counts.overhead + added)
     per_word = (found - await count(_text(short))) / (len(long) - len(short))
     return replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
 

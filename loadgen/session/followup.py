@@ -100,6 +100,6 @@ def bounded(facts: Facts, flags: Flags) -> LateFacts:
         return {}
     bound, why = run_roofline.ceiling(facts, flags)
     late: LateFacts = {"ceiling": bound, "no_ceiling": why}
-    if flags.hardware is not None and not facts.gpus:
-        late["gpus"] = machines.machine(flags.hardware).devices
+    named = 0 if flags.hardware is None else machines.machine(flags.hardware).devices
+    late["gpus"] = facts.gpus or named or facts.gpu_count
     return late

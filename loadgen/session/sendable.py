@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.endpoint.discovery import ServerInfo
 from loadgen.errors import MeasureError, UsageError
+from loadgen.protocol.layout import counted, some
 from loadgen.workload import sources
+from loadgen.workload.bounds import shown
 from loadgen.workload.plan import Plan
 
+_MOST_NAMES = 10  # of models, in a message
 _CONTEXT = "start the server with a larger --max-model-len"
 # What to type where rows are too long, by the kind of the data.
 _FIXES = {
@@ -29,6 +34,39 @@ class _Placed(Protocol):
     """Requests that know the row of a file that each is of."""
 
     def where(self, i: int) -> str: ...
+
+
+@runtime_checkable
+class _Modelled(Protocol):
+    """Requests that may name a model of their own."""
+
+    @property
+    def models(self) -> Mapping[str, int]:
+        """The models that they name, and the first request of each."""
+        ...
+
+
+def check_sendable(made: Plan, served: ServerInfo) -> None:
+    """Raises MeasureError or UsageError where a server would refuse requests of a plan."""
+    check_models(made, served)
+    check_lengths(made, served.max_model_len)
+
+
+def check_models(made: Plan, served: ServerInfo) -> None:
+    """Raises MeasureError where a row names a model that a server, which lists its models, does not serve."""
+    lists = served.engine.checks_model and served.engine.lists_its_model and served.models
+    if not lists or not isinstance(made.requests, _Modelled):
+        return
+    others = {name: i for name, i in made.requests.models.items() if name not in served.models}
+    if not others:
+        return
+    name = min(others, key=others.__getitem__)
+    more = f", and {counted(len(others) - 1, 'more model')} like it" if len(others) > 1 else ""
+    raise MeasureError(
+        f"{_where(made, others[name])} asks for the model {shown(name)}{more}; {served.engine.name} serves "
+        f"{some(served.models, _MOST_NAMES)}: change the name, or leave `model` out of the rows for "
+        f"{shown(made.model)}"
+    )
 
 
 def check_lengths(made: Plan, limit: int) -> None:

@@ -39,7 +39,7 @@ from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
-from loadgen.session.sendable import check_lengths
+from loadgen.session.sendable import check_sendable
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -165,7 +165,7 @@ class Session(msgspec.Struct, frozen=True):
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
-            check_lengths(made, self.served.max_model_len)
+            check_sendable(made, self.served)
         export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")

@@ -83,7 +83,7 @@ class Facts(StartFacts, frozen=True):
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
-        return replace(asked(self.profile), gpus=self.gpu_count)
+        return replace(asked(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
         """What the result block shows of the load; a trace's rate is its mean."""

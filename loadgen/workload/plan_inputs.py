@@ -30,12 +30,9 @@ class WordCounts(msgspec.Struct, frozen=True):
         """Tokens of a prompt of so many words."""
         return self.overhead + self.per_word * words
 
-    def words_of(self, tokens: float, share: float = 0.5) -> int:
-        """How many words make so many tokens, without the overhead; part of a word is one from `share` on.
-
-        With shares drawn from 0 to 1 the mean of many is exact.
-        """
-        return math.floor(round(tokens / self.per_word, 6) + share)
+    def words_of(self, tokens: float) -> int:
+        """How many words make so many tokens, without the overhead; half a word is one."""
+        return math.floor(round(tokens / self.per_word, 6) + 0.5)
 
 
 class ModelTarget(msgspec.Struct, frozen=True):

@@ -220,7 +220,7 @@ def test_a_server_that_dies_fails_its_cell_and_is_restarted(tmp_path: Path, port
         ({"base_url": "http://127.0.0.1:{port}"}, "127.0.0.1:{port}"),
         ({"launch": "transformers", "model": "/nowhere/at/all"}, "nowhere"),
         ({"preset": "nonesuch"}, "nonesuch"),
-        ({"preset": "instant", "backend": "openai-chat"}, "--tokenizer"),
+        ({"preset": "instant", "backend": "openai-chat"}, "--random-input-len 8"),
     ],
 )
 def test_what_cannot_be_measured_at_all_is_a_failed_cell(

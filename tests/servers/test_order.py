@@ -24,11 +24,11 @@ ORDER = {
         "process/running",
     ],
     BENCHMARKS: [
-        "harness/process", "harness/page", "harness/truth",
+        "harness/process", "harness/page", "harness/truth", "harness/made_files",
         "clients/adapters",
-        "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/install",
+        "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/install",
         "simulated/populations",
-        "comparing", "kills", "memory", "pictures", "run",
+        "comparing", "kills", "memory", "pictures", "planned", "run",
     ],
 }
 # fmt: on

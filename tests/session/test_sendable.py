@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.data_files import jsonl
+from builders.data_files import planned as planned_file
+from loadgen.endpoint.discovery import ServerInfo
 from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.protocol.engines import UNKNOWN
+from loadgen.protocol.engines import ENGINES, UNKNOWN, Engine
 from loadgen.session import sendable
 from loadgen.workload import plan, profile
 from loadgen.workload.plan import Plan
@@ -85,3 +89,63 @@ def test_answers_shorter_than_the_least_are_named() -> None:
         "every answer as long by --output-len"
     )
     sendable.check_lengths(made("file", [5], [5], min_tokens=5), 0)
+
+
+BODIES = [
+    {"messages": [{"role": "user", "content": "a"}], **({} if model is None else {"model": model})}
+    for model in (None, "base", "lora", "old", "lora")
+]
+TURNS = [
+    {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"},
+    {"conversation_id": "c", "turn": 2, "role": "assistant", "content": "b"},
+    {"conversation_id": "c", "turn": 3, "role": "user", "content": "a", "model": "lora"},
+    {"conversation_id": "c", "turn": 4, "role": "assistant", "content": "b"},
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "models", "message"),
+    [
+        (
+            BODIES,
+            ("base",),
+            "data.jsonl row 3 asks for the model 'lora', and 1 more model like it; vLLM serves base: change "
+            "the name, or leave `model` out of the rows for 'served'",
+        ),
+        (BODIES, ("base", "lora"), "data.jsonl row 4 asks for the model 'old'; vLLM serves base, lora: "),
+        (TURNS, ("base",), "data.jsonl row 3, conversation 'c' asks for the model 'lora'; vLLM serves base"),
+    ],
+)
+def test_a_row_of_a_model_that_is_not_served_is_named(
+    rows: list[dict[str, Any]], models: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
+    with pytest.raises(MeasureError) as raised:
+        sendable.check_sendable(planned, ServerInfo(ENGINES[0], "1", "served", models=models))
+    assert str(raised.value).startswith(f"{tmp_path}/{message}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "engine", "models"),
+    [
+        (BODIES, {}, ENGINES[0], ("base", "lora", "old")),
+        (BODIES, {}, ENGINES[0], ()),  # it lists none
+        (BODIES, {}, UNKNOWN, ("base",)),  # it may take names that it does not list
+        (BODIES, {"num_prompts": 2}, ENGINES[0], ("base",)),
+        (TURNS, {"num_prompts": 1}, ENGINES[0], ("base",)),
+    ],
+)
+def test_rows_of_models_that_may_be_served_are_sent(
+    rows: list[dict[str, Any]], keys: dict[str, Any], engine: Engine, models: tuple[str, ...], tmp_path: Path
+) -> None:
+    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat", **keys)
+    sendable.check_sendable(planned, ServerInfo(engine, "1", "served", models=models))
+
+
+def test_a_conversation_too_long_is_named_by_row(tmp_path: Path) -> None:
+    rows = [*TURNS[:2], {**TURNS[2], "max_tokens": 500}, TURNS[3]]
+    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
+    with pytest.raises(
+        MeasureError, match=r"the longest 500 \(\S*data.jsonl row 3, conversation 'c'\): lower"
+    ):
+        sendable.check_lengths(planned, 400)

@@ -94,7 +94,8 @@ class WholeBodies:
     """Bodies of a file, keys and values with the bytes and in the order that they have there.
 
     A row's `model` is kept, and the plan's filled in where there is none; `output_len` stands over the row's
-    own length where it is given. `features` has, by name, the first request that asks for it.
+    own length where it is given. `features` has, by name, the first request that asks for it; `models` the
+    first request of each model that rows name.
     """
 
     def __init__(self, lines: Lines, kind: str, columns: tuple[Int64, Int64, Int64], output_len: int) -> None:
@@ -103,6 +104,7 @@ class WholeBodies:
         self._rows, self.input_lens, self.output_lens = columns
         self._output_len = output_len
         self.features: dict[str, int] = {}
+        self.models: dict[str, int] = {}
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The row's keys, each value as its bytes."""
@@ -133,9 +135,11 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     lens = np.full((2, len(lines)), UNKNOWN_LEN, dtype=np.int64)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     first: dict[str, int] = {}
+    models: dict[str, int] = {}
     unstreamed = 0
     for i, row in enumerate(kinds.objects(lines, kind)):
-        lens[:, i] = _checked(lines, i, row)
+        *lens[:, i], model = _checked(lines, i, row)
+        sent_rows.name_first(models, model, i)
         unstreamed += bytes(row.get("stream", b"")) == b"false"
         for name in features(row):
             first.setdefault(name, i)
@@ -145,6 +149,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     input_lens, output_lens = lens[:, rows]
     made = WholeBodies(lines, kind, (rows, input_lens, output_lens), asked)
     made.features = {name: i for name, i in first.items() if i < len(rows)}
+    made.models = {name: i for name, i in models.items() if i < len(rows)}
     return SourcedRequests(
         made,
         sent_rows.facts(kind, lines, rows),
@@ -167,8 +172,8 @@ def other_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageE
     return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
 
 
-def _checked(lines: Lines, i: int, row: RowObject) -> tuple[int, int]:
-    """Tokens of a row's prompt and answer; raises UsageError of what makes figures untrue, or no request."""
+def _checked(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
+    """Tokens of a row's prompt and answer, and its model; raises UsageError of what is no true request."""
     values = {key: kinds.value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS}
     for key in row.keys() & _ONLY.keys():
         allowed, why = _ONLY[key]
@@ -177,7 +182,7 @@ def _checked(lines: Lines, i: int, row: RowObject) -> tuple[int, int]:
     prompt, output_len = values.get("prompt"), UNKNOWN_LEN
     for key in LIMITS[::-1]:  # the first stands where both do
         output_len = values.get(key) or output_len
-    return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len
+    return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len, values.get("model")
 
 
 def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator[str]:

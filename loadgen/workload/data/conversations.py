@@ -13,7 +13,7 @@ from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload.bounds import MOST_TOKENS, YEAR_S, shown
-from loadgen.workload.data import kinds
+from loadgen.workload.data import kinds, sent_rows
 from loadgen.workload.data.kinds import RowObject
 from loadgen.workload.data.lines import Lines, json_fault
 from loadgen.workload.requests import UNKNOWN_LEN
@@ -57,6 +57,7 @@ class TurnRow(msgspec.Struct, gc=False):
     turn: Annotated[int, msgspec.Meta(ge=1)]
     role: Literal["user", "assistant", "tool"]
     content: str | list[dict[str, msgspec.Raw]] | None = None
+    model: str | None = None
     system: str | None = None
     tools: list[dict[str, msgspec.Raw]] | None = None
     tool_calls: list[_Call] | None = None
@@ -132,7 +133,8 @@ class Conversations:
     which they begin in the file; `begins` is int64[conversations + 1], where each begins in `rows`.
     `generated` is int64[answers, 2]: conversation and place in it of each recorded answer, in the file's
     order; `output_lens` is int64[answers], UNKNOWN_LEN where the file names no limit. `with_tools` is the
-    first of them that is asked for with tools, None where no turn has any.
+    first of them that is asked for with tools, None where no turn has any; `models` has, by name, the first
+    of them that is asked of a model.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -146,7 +148,7 @@ class Conversations:
             raise lines.file.refusal("has no assistant's turn: nothing would be generated")
         turns = np.frombuffer(found.turns, dtype=np.int64)
         self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
-        self.with_tools = found.with_tools
+        self.with_tools, self.models = found.with_tools, found.models
         self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
 
     def __len__(self) -> int:
@@ -161,6 +163,12 @@ class Conversations:
             fields = _DECODE(raw)
             turns.append(RecordedTurn(row, msgspec.json.decode(fields["role"], type=str), fields))
         return RecordedConversation(turns)
+
+    def where(self, conversation: int, turn: int) -> str:
+        """A conversation's turn, counted from 1, as `data.jsonl row 17, conversation 'c-3'`."""
+        row = int(self.rows[int(self.begins[conversation]) + turn - 1])
+        name = msgspec.json.decode(_DECODE(self.lines[row])["conversation_id"], type=str)
+        return f"{self.lines.where(row)}, conversation {shown(name)}"
 
     def _raw(self, rows: list[int]) -> Iterator[bytes]:
         """The bytes of rows, which usually follow one another: then read at once."""
@@ -178,10 +186,12 @@ class _Checked:
         self.codes, self.turns = array("q"), array("q")  # of each row
         self.answers, self.limits = array("q"), array("q")  # rows of assistants, and tokens of their answers
         self.with_tools: int | None = None
+        self.models: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._tooled: set[int] = set()  # conversations with tools
         self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
         self._last_role: list[str] = []
+        self._last_model: dict[int, str | None] = {}  # of conversations whose last turn waits for its answer
         self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
         decode = msgspec.json.Decoder(TurnRow).decode
         for i, fields in enumerate(kinds.objects(lines, kinds.CONVERSATIONS)):
@@ -206,12 +216,15 @@ class _Checked:
         if row.role == ASSISTANT:
             if self.with_tools is None and code in self._tooled:
                 self.with_tools = len(self.answers)
+            sent_rows.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
             self.answers.append(i)
             limit = self._last_limit[code] or row.output_tokens
             self.limits.append(UNKNOWN_LEN if limit is None else limit)
             self._calls.pop(code, None)
             if row.tool_calls:
                 self._calls[code] = frozenset(call.id for call in row.tool_calls)
+        else:
+            self._last_model[code] = row.model
         self._last_turn[code], self._last_role[code] = row.turn, row.role
         self._last_limit[code] = row.limit or 0
 

@@ -20,7 +20,7 @@ from loadgen.workload.data.vllm_order import oversampled, shuffled
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
-from loadgen.workload.prompts.listed_texts import ListedTexts
+from loadgen.workload.prompts.listed_texts import FileTexts
 from loadgen.workload.prompts.tokenizers import counted, load_tokenizer, optional_tokenizer, rendered
 from loadgen.workload.requests import UNKNOWN_LEN
 
@@ -62,7 +62,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         repeated=len(which) - len(order),
         text="prompts of the file" + ", in the model's chat template" * (sent is not texts),
     )
-    listed = ListedTexts(sent, which, input_lens[which], np.array(output_lens, np.int64)[which])
+    lens = input_lens[which], np.array(output_lens, np.int64)[which]
+    listed = FileTexts(sent, which, lens, lines.path, [lines.number(i) for i in order])
     twice = isinstance(inputs.dialect, Chat) and not profile.skip_chat_template
     return SourcedRequests(listed, facts, tokenizer=tokenizer, notes=(_ONCE,) if twice else ())
 

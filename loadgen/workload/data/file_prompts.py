@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadgen.arrays import Int64
+from loadgen.arrays import Bool, Int64
 from loadgen.protocol.openai import Chat
 from loadgen.workload.bounds import MOST_TOKENS
 from loadgen.workload.data import kinds, sent_rows
 from loadgen.workload.data.lines import Lines
+from loadgen.workload.data.prompt_tokens import PromptTokens
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.requests import UNKNOWN_LEN, PromptRequests, fingerprint
 
@@ -19,13 +20,13 @@ _NO_LENGTH = "has no `output_tokens`: give each row its own, or pass --output-le
 class FilePrompts(PromptRequests):
     """The prompts of a file, each row's sent as it stands: text, or token ids."""
 
-    __slots__ = ("_lines", "_rows", "features", "format", "input_lens", "output_lens")
+    __slots__ = ("_ids", "_lines", "_rows", "features", "format", "input_lens", "output_lens")
 
-    def __init__(self, lines: Lines, rows: Int64, input_lens: Int64, output_lens: Int64) -> None:
+    def __init__(self, lines: Lines, rows: Int64, lens: tuple[Int64, Int64], ids: Bool) -> None:
         self.format = kinds.PROMPTS
         self._lines, self._rows = lines, rows
-        self.input_lens, self.output_lens = input_lens, output_lens
-        ids = input_lens != UNKNOWN_LEN
+        self.input_lens, self.output_lens = lens
+        self._ids = ids
         self.features = {"token ids": int(ids.argmax())} if ids.any() else {}  # and the first that has them
 
     def prompt(self, i: int) -> list[int] | str:
@@ -36,8 +37,11 @@ class FilePrompts(PromptRequests):
         return self._lines.where(int(self._rows[i]))
 
     def digest(self) -> str:
-        """A fingerprint of the file's bytes, of the rows that are sent and their lengths."""
-        columns = (self._rows, self.input_lens, self.output_lens)
+        """A fingerprint of the file's bytes, of the rows that are sent and their lengths.
+
+        What a tokenizer counted is no part of it: the same is sent without one.
+        """
+        columns = (self._rows, np.where(self._ids, self.input_lens, UNKNOWN_LEN), self.output_lens)
         return fingerprint(self.format, columns, [self._lines.digest().encode()])
 
 
@@ -54,6 +58,9 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     """The requests of rows of `prompt`; raises UsageError of a row that cannot be sent."""
     input_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     output_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
+    ids = np.zeros(len(lines), dtype=np.bool_)
+    rows = sent_rows.order(len(lines), inputs)
+    counting = PromptTokens(inputs, input_lens)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     chat = isinstance(inputs.dialect, Chat)
     for i, fields in enumerate(kinds.objects(lines, kind)):
@@ -65,11 +72,13 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
                 raise lines.refusal(i, "has token ids, and the chat API takes text: use --backend openai")
             if min(prompt) < 0:
                 raise lines.refusal(i, f"has the token id {min(prompt)}: ids are 0 or more")
-            input_lens[i] = len(prompt)
+            input_lens[i], ids[i] = len(prompt), True
+        elif i < len(rows):
+            counting.add(i, prompt)
         output_lens[i] = asked if asked > 0 else _length(lines, i, fields)
-    rows = sent_rows.order(len(lines), inputs)
-    made = FilePrompts(lines, rows, input_lens[rows], output_lens[rows])
-    return SourcedRequests(made, sent_rows.facts(kind, lines, rows))
+    counting.finish()
+    made = FilePrompts(lines, rows, (input_lens[rows], output_lens[rows]), ids[rows])
+    return SourcedRequests(made, sent_rows.facts(kind, lines, rows), notes=counting.notes)
 
 
 def _length(lines: Lines, i: int, fields: kinds.RowObject) -> int:

@@ -28,6 +28,7 @@ class RecordedTurns:
         with_tools = conversations.with_tools
         asks = with_tools is not None and with_tools < len(answers)
         self.features = {"tools": with_tools} if asks else {}  # by name, the first request that asks for it
+        self.models = {name: i for name, i in conversations.models.items() if i < len(answers)}
         self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
@@ -38,6 +39,10 @@ class RecordedTurns:
         if self.output_lens[i] > 0:
             body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
         return body
+
+    def where(self, i: int) -> str:
+        """Request i by the row of the turn that it answers, and by its conversation."""
+        return self._conversations.where(*self._conversations.generated[self._answers[i]].tolist())
 
     def digest(self) -> str:
         """A fingerprint of the file's bytes, of the answers that are asked for and their lengths."""

@@ -9,6 +9,14 @@ from loadgen.workload.data.lines import Lines
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import PlanInputs
 
+MOST_NAMES = 10_000  # of different models, held with the first row of each
+
+
+def name_first(found: dict[str, int], name: str | None, i: int) -> None:
+    """Keep the first place where a name is, of the first so many different names."""
+    if name is not None and len(found) < MOST_NAMES:
+        found.setdefault(name, i)
+
 
 def order(rows: int, inputs: PlanInputs) -> Int64:
     """Which row each request sends, int64[requests]: those of the file in order, and then again."""

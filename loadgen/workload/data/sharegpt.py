@@ -14,7 +14,7 @@ from loadgen.workload.data.lines import OpenedFile, json_fault
 from loadgen.workload.data.vllm_order import oversampled, shuffled
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
-from loadgen.workload.prompts.listed_texts import ListedTexts
+from loadgen.workload.prompts.listed_texts import FileTexts
 from loadgen.workload.prompts.tokenizers import FullTokenizer, counted, load_tokenizer, needed_tokenizer
 
 KIND = "sharegpt"
@@ -42,8 +42,9 @@ class _Turn(msgspec.Struct):
 
 
 class QuestionPair(msgspec.Struct):
-    """A question and its answer, with what they count in tokens."""
+    """A question and its answer, with what they count in tokens; `row` is their place, from 1."""
 
+    row: int
     prompt: str
     prompt_len: int
     answer_len: int
@@ -86,7 +87,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     output_len = profile.sharegpt_output_len
     input_lens = np.array([pair.prompt_len for pair in pairs], np.int64)[which]
     output_lens = np.array([output_len or pair.answer_len for pair in pairs], np.int64)[which]
-    texts = ListedTexts([pair.prompt for pair in pairs], which, input_lens, output_lens)
+    rows = [pair.row for pair in pairs]
+    texts = FileTexts([pair.prompt for pair in pairs], which, (input_lens, output_lens), path, rows)
     return SourcedRequests(texts, facts, tokenizer=tokenizer)
 
 
@@ -118,7 +120,7 @@ def _pairs(
         rows = order[begin : begin + _BATCH]
         prompts, answers = zip(*(_turns(file, entries[row], row) for row in rows), strict=True)
         lens = counted(tokenizer, list(prompts)), counted(tokenizer, list(answers))
-        yield from map(QuestionPair, prompts, *lens)
+        yield from map(QuestionPair, (row + 1 for row in rows), prompts, *lens)
 
 
 def _turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from loadgen.arrays import Int64
@@ -28,3 +30,22 @@ class ListedTexts(PromptRequests):
         texts = (text.encode("utf-8", "surrogatepass") for text in self.texts)
         ends = np.cumsum([len(text) for text in self.texts], dtype=np.int64)
         return fingerprint(self.format, (self.which, self.input_lens, self.output_lens, ends), texts)
+
+
+class FileTexts(ListedTexts):
+    """Listed texts of a file; `rows` has the row of each text, counted from 1."""
+
+    def __init__(
+        self,
+        texts: list[str],
+        which: Int64,
+        lens: tuple[Int64, Int64],
+        path: str,
+        rows: Sequence[int],
+    ) -> None:
+        super().__init__(texts, which, *lens)
+        self._path, self._rows = path, rows
+
+    def where(self, i: int) -> str:
+        """Request i by file and row, as `data.jsonl row 17`."""
+        return f"{self._path} row {self._rows[int(self.which[i])]}"

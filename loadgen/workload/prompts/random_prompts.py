@@ -33,20 +33,13 @@ def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
     ratios = parse_range_ratio(profile.range_ratio, profile.compat)
     dists: list[lengths.LengthDistribution | None] = []
     notes = []
-    for flag, text, usual, ratio in (
-        ("--input-dist", profile.input_dist, profile.input_len, ratios[0]),
-        ("--output-dist", profile.output_dist, profile.output_len, ratios[1]),
+    for flag, text, usual in (
+        ("--input-dist", profile.input_dist, profile.input_len),
+        ("--output-dist", profile.output_dist, profile.output_len),
     ):
-        if text and ratio:
-            raise UsageError(
-                f"{flag} and --random-range-ratio {profile.range_ratio} both vary the lengths: "
-                "leave out one of them (a profile's by --random-range-ratio 0)"
-            )
         dists.append(made := lengths.parse(text, flag, usual) if text else None)
         if made is not None and (remark := made.remark()):
             notes.append(f"{flag} {text}: {remark}")
-    if profile.prefix_groups > 1 and not profile.prefix_len:
-        raise UsageError("--prefix-groups needs prefixes: pass --random-prefix-len N")
     count = profile.most_prompts if inputs.most is None else inputs.most
     shape = PromptShape(
         count, profile.input_len, profile.output_len, *ratios, profile.prefix_len, profile.compat

@@ -31,7 +31,11 @@ class Tokenizer(Protocol):
 class FullTokenizer(Tokenizer, Protocol):
     """What texts of a file and traces need of it too."""
 
-    def __call__(self, texts: list[str]) -> Mapping[str, list[list[int]]]: ...
+    chat_template: Any  # of Jinja, or several by name; None without one
+
+    def __call__(
+        self, texts: list[str], *, add_special_tokens: bool = True
+    ) -> Mapping[str, list[list[int]]]: ...
     def get_vocab(self) -> dict[str, int]: ...
     def apply_chat_template(
         self, messages: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool, **more: Any
@@ -41,6 +45,14 @@ class FullTokenizer(Tokenizer, Protocol):
 def counted(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
     """How many tokens each text is, those counted that the tokenizer adds to it."""
     return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
+
+
+def counted_messages(
+    tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
+) -> list[int]:
+    """How many tokens each text is as a user's message, in the chat template; raises UsageError."""
+    templated = [rendered(tokenizer, name, text, more) for text in texts]
+    return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
 
 
 def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:

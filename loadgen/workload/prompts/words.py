@@ -46,41 +46,46 @@ class WordTexts(PromptRequests):
         self.input_lens: Int64 = np.maximum(asked, least)
         self._words, self._key = np.array(counts.words or common()), stream.key("prompt")
         self._prefix_words = counts.words_of(shape.prefix_len) if shape.prefix_len else 0
-        self._counts = counts
-        self._begins = self._dealt_before()
+        self._bounds = self._cuts(counts)
         self._groups = grouped(shape, stream, lambda rng: self._drawn(rng, self._prefix_words - 1))
         self.reusable_tokens = self._groups.reusable(shape.prefix_len)
 
     def prompt(self, i: int) -> str:
         """Prompt i."""
-        rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(i,)))
-        words = max(1, self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead, rng.random()))
+        begin, end = self._bounds[i : i + 2].tolist()
         shared = [self._groups.prefix(i)] if self._prefix_words > 1 else []
-        own = words - max(1, self._prefix_words)
-        return " ".join([FIRST, *shared, *([self._dealt(int(self._begins[i]), own)] if own > 0 else [])])
+        return " ".join([FIRST, *shared, *([self._dealt(begin, end - begin)] if end > begin else [])])
 
     def digest(self) -> str:
         """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
         return self._groups.digest(super().digest())
 
-    def _dealt_before(self) -> Int64:
-        """How many words the prompts before each one have of their own, int64[prompts], parts left out."""
-        words = np.floor(np.round((self.input_lens - self._counts.overhead) / self._counts.per_word, 6))
-        own = np.maximum(words.astype(np.int64) - max(1, self._prefix_words), 0)
-        dealt: Int64 = np.cumsum(own) - own
-        return dealt
+    def _cuts(self, counts: WordCounts) -> Int64:
+        """Where the deal of the whole plan's words is cut: prompt i has those from [i] to [i + 1].
+
+        Each cut is at the word nearest to the tokens of all prompts up to there, so that what one prompt
+        has too much by rounding the next has less: int64[prompts + 1].
+        """
+        shared = counts.tokens(max(1, self._prefix_words))  # the first word among them
+        own = np.maximum(self.input_lens - shared, 0)
+        ends = np.floor(np.round(np.cumsum(own) / counts.per_word, 6) + 0.5).astype(np.int64)
+        cuts: Int64 = np.concatenate([np.zeros(1, np.int64), ends])
+        return cuts
 
     def _dealt(self, begin: int, n: int) -> str:
         """`n` words from a place in the deal of a whole plan: each word as often, whatever tokens it has.
 
-        Words of one token make each prompt exact; of a small vocabulary's words only the mean would be, and
-        drawn prompt by prompt not within a hundredth of it.
+        Words of one token make each prompt exact; of others only the mean is, and drawn prompt by prompt it
+        would not be within a hundredth.
         """
         kinds = len(self._words)
-        deals = range(begin // kinds, (begin + n - 1) // kinds + 1)
-        keys = (np.random.SeedSequence(self._key, spawn_key=(deal, 0)) for deal in deals)
-        order = np.concatenate([np.random.default_rng(key).permutation(kinds) for key in keys])
-        return " ".join(self._words[order[begin % kinds :][:n]].tolist())
+        rounds = -(-len(common()) // kinds)  # by one generator, whose start takes longer than its shuffling
+        size = kinds * rounds
+        order = []
+        for deal in range(begin // size, (begin + n - 1) // size + 1):
+            rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(deal, 0)))
+            order += [rng.permutation(kinds) for _ in range(rounds)]
+        return " ".join(self._words[np.concatenate(order)[begin % size :][:n]].tolist())
 
     def _drawn(self, rng: np.random.Generator, n: int) -> str:
         """`n` words, none again before all were there: so texts of one length differ least in tokens."""

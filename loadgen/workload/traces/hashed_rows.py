@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.workload import bounds
 from loadgen.workload.data.lines import Lines
-from loadgen.workload.traces.trace_rows import HashLists, TraceRows, elapsed_ns
+from loadgen.workload.traces.trace_rows import Hashes, HashLists, TraceRows, elapsed_ns
 
 Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
 BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
@@ -45,18 +45,18 @@ def read(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
             f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
             "give the --trace-format that it is in"
         )
-    return TraceRows(
-        elapsed_ns(np.frombuffer(times, np.float64), unit_ns, lines.refusal),
-        prompt_lens,
-        np.frombuffer(output_lens, np.int64),
-        np.array([lines.number(i) for i in range(len(lines))], np.int64),
-        hashes,
-        starts,
-        lines.path,
-        lines.digest(),
-        block,
-        len(lines),
+    at_ns = elapsed_ns(np.frombuffer(times, np.float64), unit_ns, lines.refusal)
+    return of_lines(
+        lines, at_ns, (prompt_lens, np.frombuffer(output_lens, np.int64)), (hashes, starts), block
     )
+
+
+def of_lines(
+    lines: Lines, at_ns: Int64, lens: tuple[Int64, Int64], blocks: tuple[Hashes, Int64], block: int
+) -> TraceRows:
+    """Every row of a file: its time, the lengths of prompt and answer, its hashes and where they begin."""
+    numbers = np.array([lines.number(i) for i in range(len(lines))], np.int64)
+    return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
 
 
 def covers(input_lens: Int64, hash_counts: Int64, block: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
@@ -26,6 +27,7 @@ from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts.tokenizers import load_tokenizer, optional_tokenizer
 from loadgen.workload.streams import arrival_rng
+from loadgen.workload.traces import hashed_rows
 from loadgen.workload.traces.blocks import BlockContent, chained
 from loadgen.workload.traces.replayed import ReplayedRequests
 from loadgen.workload.traces.reuse import PrefixReuse, prefix_reuse
@@ -137,19 +139,10 @@ def _rows(profile: Profile) -> TraceRows:
     covered = np.minimum(asked_lens, np.diff(starts) * block)
     short = int((covered < asked_lens).sum())
     times_s = np.frombuffer(times, np.float64) * profile.timed_trace_sec_multiplier
-    return TraceRows(
-        elapsed_ns(times_s, NS_PER_S, lines.refusal),
-        covered,
-        np.frombuffer(output_lens, np.int64),
-        np.array([lines.number(i) for i in range(len(lines))], np.int64),
-        hashes,
-        starts,
-        lines.path,
-        lines.digest(),
-        block,
-        len(lines),
-        notes=(_SHORT.format(short, block),) if short else (),
-    )
+    at_ns = elapsed_ns(times_s, NS_PER_S, lines.refusal)
+    lens = (covered, np.frombuffer(output_lens, np.int64))
+    rows = hashed_rows.of_lines(lines, at_ns, lens, (hashes, starts), block)
+    return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
 
 
 def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> None:

@@ -11,6 +11,7 @@ from builders.drop_in import DIRECTORY, TOKENIZER, planned
 from loadgen.errors import UsageError
 from loadgen.workload.plan import Plan
 from loadgen.workload.profile import Profile
+from loadgen.workload.prompts.listed_texts import FileTexts
 
 ROWS = ['{"prompt": "One", "output_tokens": 3}', '{"prompt": "Two two", "output_tokens": 4}']
 
@@ -147,3 +148,13 @@ def test_the_files_of_these_tests_are_sent_whole(monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(DIRECTORY)
     command = "--dataset-name custom --dataset-path custom.jsonl --skip-chat-template --no-oversample"
     assert len(planned(command.split(), None)) == 14
+
+
+def test_a_shuffled_request_knows_its_row(tmp_path: Path) -> None:
+    rows = ['{"prompt": "0"}', "", *(f'{{"prompt": "{number}"}}' for number in range(1, 9))]
+    plan = made(tmp_path, rows, disable_shuffle=False, no_oversample=False, num_prompts=12)
+    assert isinstance(plan.requests, FileTexts)
+    prompts = [int(plan.payload(i)["prompt"]) for i in range(12)]
+    assert prompts != sorted(prompts)
+    lines = [prompt + 1 + (prompt > 0) for prompt in prompts]  # one is blank
+    assert [plan.requests.where(i) for i in range(12)] == [f"{tmp_path}/p.jsonl row {line}" for line in lines]

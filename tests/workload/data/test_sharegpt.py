@@ -12,6 +12,7 @@ from builders.drop_in import DIRECTORY, TOKENIZER, planned
 from loadgen.errors import UsageError
 from loadgen.workload.data import sharegpt
 from loadgen.workload.plan import Plan
+from loadgen.workload.prompts.listed_texts import FileTexts
 
 GOOD = {"conversations": [{"value": "A question of some words"}, {"value": "An answer of some words"}]}
 
@@ -83,3 +84,17 @@ def test_a_file_that_cannot_be_read_whole_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sharegpt, "_MOST_BYTES", 10)
     with pytest.raises(UsageError, match=r"write it as JSONL"):
         made(DIRECTORY / "sharegpt.json")
+
+
+def test_a_request_knows_its_conversation_in_the_list(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    rows = [
+        {"conversations": []},
+        *({"conversations": [{"value": f"{i} of some words"}] * 2} for i in range(5)),
+    ]
+    file.write_text(json.dumps(rows), "utf-8")
+    requests = made(file, num_prompts=8).requests
+    assert isinstance(requests, FileTexts)
+    assert [requests.where(i) for i in range(8)] == [
+        f"{file} row {int(requests.prompt(i)[0]) + 2}" for i in range(8)
+    ]

@@ -192,10 +192,3 @@ def test_a_plan_has_the_lengths_of_its_distributions() -> None:
     assert [note for note in made.notes if note.startswith("--output-dist")] == [
         "--output-dist normal:mean=100,sd=200: its mean is about 202, not 100, within min and max"
     ]
-
-
-def test_two_ways_to_vary_the_lengths_are_refused() -> None:
-    for key in ("input", "output"):
-        keys = {f"{key}_dist": "fixed", "range_ratio": "0.5"}
-        with pytest.raises(UsageError, match=f"--{key}-dist and --random-range-ratio 0.5 both vary"):
-            plan.make(profile.build(keys), ModelTarget(UNKNOWN, "m"), Seed(7))

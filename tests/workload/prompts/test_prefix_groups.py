@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loadgen.errors import UsageError
 from loadgen.protocol.engines import UNKNOWN
 from loadgen.workload import plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
@@ -80,8 +79,3 @@ def test_the_expected_reuse_is_a_fact_where_the_number_of_prompts_is() -> None:
     assert (facts.reusable_tokens, facts.reuse) == (96 * 48, 96 * 48 / (100 * 64))
     assert built(num_prompts=100).facts.reusable_tokens == 0
     assert built(duration=5.0, max_concurrency=2, **keys).facts.reusable_tokens is None
-
-
-def test_groups_without_prefixes_are_refused() -> None:
-    with pytest.raises(UsageError, match="--prefix-groups needs prefixes: pass --random-prefix-len N"):
-        built(prefix_groups=4)

@@ -106,6 +106,17 @@ def test_a_seed_names_the_same_prompts_in_every_version() -> None:
     assert len({made().digest(), made(prefix_len=9).digest(), made(WordCounts(overhead=12)).digest()}) == 3
 
 
+@pytest.mark.parametrize("per_word", [1.0, 1.328, 4.7])
+@pytest.mark.parametrize("keys", [{"input_len": 33}, {"input_dist": "uniform:min=30,max=90"}])
+def test_rounding_in_one_prompt_is_made_good_in_the_next(per_word: float, keys: dict[str, Any]) -> None:
+    counts = WordCounts(overhead=10.4, per_word=per_word, how="x")
+    of = made(counts, num_prompts=50, **keys)
+    asked = of.requests.input_lens.cumsum().tolist()
+    reached = [counts.tokens(len(text.split())) for text in texts(of)]
+    behind = [sum(reached[: i + 1]) - asked[i] for i in range(50)]
+    assert max(map(abs, behind)) <= per_word / 2 + 1e-6
+
+
 def test_a_whole_plan_has_each_word_as_often() -> None:
     """So that the mean is what was asked for, though some of a server's words are several tokens."""
     of = made(WordCounts(), num_prompts=64, input_len=33)
