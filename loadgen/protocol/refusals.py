@@ -47,7 +47,7 @@ FIELDS: dict[str, Field] = {
     "max_tokens": Field("lower --random-output-len", instead="max_completion_tokens"),
     "chat_template_kwargs": Field("leave out --chat-template-kwargs"),
     "stream": Field("pass --disable-stream"),
-    "prompt": Field("check --prompt-format (corpus and text-vllm send text) and --random-input-len"),
+    "prompt": Field("check --prompt-format (words, corpus and text-vllm send text) and --random-input-len"),
     "messages": Field("check --random-input-len"),
     "model": Field("check --model"),
 }
@@ -90,8 +90,8 @@ FEATURES = (
         "token ids",
         rb'"(?:prompt|input_ids)":\[\d',
         r"prompt.{0,80}(?:string|\bstr\b)|token ?ids.{0,40}not (?:supported|allowed)|string_type",
-        "pass --prompt-format corpus or text-vllm, which send text; of a file, give rows of text to "
-        "--dataset-path",
+        "pass --prompt-format words, which sends text (of what is not a trace, corpus and text-vllm do too); "
+        "of a file of ids, give rows of text to --dataset-path",
     ),
 )
 

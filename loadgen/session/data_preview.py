@@ -13,6 +13,7 @@ from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import printable
 from loadgen.workload.data_facts import LengthFacts
 from loadgen.workload.plan import Plan
+from loadgen.workload.sources import TRACES
 
 _LABEL = 14  # columns
 _EXAMPLE_LETTERS = 300
@@ -48,7 +49,9 @@ class PlanPreview(msgspec.Struct, frozen=True):
         yield "kind", f"{facts.kind}, {sent} to {made.path}"
         if facts.file:
             yield "file", f"{facts.file} ({facts.file_digest[:12]}), {_many(facts.rows, 'row')}"
-        again = f"; {facts.repeated:,} of them repeat an earlier one" if facts.repeated else ""
+        trace = facts.kind in TRACES
+        same = "with the prompt of an earlier one" if trace else "whose row an earlier one sends"
+        again = f"; {facts.repeated:,} of them {same}" if facts.repeated else ""
         yield "requests", f"{len(made):,}{again}"
         for why, count in facts.skipped.items():
             yield "left out", f"{_many(count, 'row')}: {why}"

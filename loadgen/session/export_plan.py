@@ -42,8 +42,9 @@ def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     except OSError as error:
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
     return [
-        f"requests: {path}, {len(made)} rows of {form}; plan {made.digest()}",
+        f"requests: {path}, {len(made)} row{'s' * (len(made) > 1)} of {form}; plan {made.digest()}",
         *_readers(made, path, form),
+        *(() if decode is None or tokenizer is None else _recounted(made, tokenizer, decode)),
     ]
 
 
@@ -72,7 +73,10 @@ def _recounted(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
     texts = [(ids, decode(ids)) for ids in prompts if not isinstance(ids, str)]
     other = sum(len(encode(text, add_special_tokens=False)) != len(ids) for ids, text in texts)
     if other:
-        yield f"{other} of the first {len(texts)} texts have more or fewer tokens than the ids they are of"
+        yield (
+            f"{other} of the first {len(texts)} texts have more or fewer tokens than the ids they are of: "
+            "--prompt-format corpus makes texts that keep their lengths"
+        )
 
 
 def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:

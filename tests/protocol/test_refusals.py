@@ -361,3 +361,8 @@ def test_what_rows_ask_for_and_a_server_has_not_is_known_by_its_words(
 
 def test_the_advice_on_each_feature_names_a_flag() -> None:
     assert all("--" in each.advice for each in FEATURES)
+
+
+def test_the_advice_on_token_ids_holds_of_traces_too() -> None:
+    advice = {each.name: each.advice for each in FEATURES}["token ids"]
+    assert advice.startswith("pass --prompt-format words, which sends text")

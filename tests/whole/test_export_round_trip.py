@@ -97,3 +97,13 @@ def test_a_file_and_its_export_have_one_digest_each_time(capsys: pytest.CaptureF
     digests = {line.split()[1].strip(",") for line in shown.splitlines() if line.startswith("plan ")}
     (digest,) = digests
     assert shown.count(f"requests: {OUT}, 6 rows of texts; plan {digest}") == 2
+
+
+@pytest.mark.parametrize(("prompt_format", "changed"), [("ids", True), ("corpus", False)])
+def test_texts_that_became_other_tokens_are_counted(prompt_format: str, changed: bool) -> None:
+    pytest.importorskip("transformers")
+    lines = export_plan.export(made(TOKENIZER, prompt_format=prompt_format, **RANDOM), OUT, TOKENIZER)
+    counted = [
+        line for line in lines if "of the first 5 texts have more or fewer tokens than the ids" in line
+    ]
+    assert bool(counted) == changed

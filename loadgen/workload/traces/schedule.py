@@ -109,7 +109,7 @@ def _none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[s
     if inside.start >= inside.stop:
         span_s = rows.at_ns[-1] / NS_PER_S
         return (
-            f"--trace-window {profile.trace_window}: no request of {rows.file} is in it: its last comes "
+            f"--trace-window {profile.trace_window!r}: no request of {rows.file} is in it: its last comes "
             f"{span_s:.6g} s after the first"
         )
     why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
