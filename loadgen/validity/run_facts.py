@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Self
@@ -78,8 +77,7 @@ class Facts(StartFacts, frozen=True):
     @property
     def planned_rate_per_s(self) -> float:
         """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
-        schedule = self.data.schedule
-        return self.profile.request_rate if schedule is None else schedule.rate_per_s or math.inf
+        return self.data.rate_per_s(self.profile.request_rate)
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import numpy as np
@@ -79,6 +80,10 @@ class DataFacts(BaseModel, extra="forbid", frozen=True):
     # order of the plan; None where that is not known before the run.
     reusable_tokens: int | None = None
     schedule: ScheduleFacts | None = None  # of a trace that is sent at its own times
+
+    def rate_per_s(self, request_rate_per_s: float) -> float:
+        """Requests per second: the mean of a trace at its own times, else the rate that was asked for."""
+        return request_rate_per_s if self.schedule is None else self.schedule.rate_per_s or math.inf
 
     @property
     def reuse(self) -> float | None:

@@ -62,8 +62,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def rate_per_s(self) -> float:
         """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
-        schedule = self.facts.schedule
-        return self.profile.request_rate if schedule is None else schedule.rate_per_s or math.inf
+        return self.facts.rate_per_s(self.profile.request_rate)
 
     @property
     def streams(self) -> int:
@@ -141,9 +140,11 @@ def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
 
 def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     """Whether the server is to be asked how it counts words before the plan is made."""
-    needs = {sources.RANDOM: random_prompts.needs_counts, sources.TRACE: prompt_form.needs_counts}
-    asked = needs.get(sources.of(profile))
-    return asked is not None and asked(profile, subject, chosen_dialect(profile, subject)[0])
+    forms = {sources.RANDOM: random_prompts.form_of, sources.TRACE: prompt_form.form_of}
+    form_of = forms.get(sources.of(profile))
+    if form_of is None or subject.word_counts is not None:
+        return False
+    return form_of(profile, subject, chosen_dialect(profile, subject)[0]) == prompt_form.WORDS
 
 
 def repeated_prompts(plan: Plan) -> int:

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.arrays import Int64
 from loadgen.protocol.engines import Engine
-from loadgen.protocol.openai import Dialect
+from loadgen.protocol.openai import Chat, Dialect
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.profile import Profile
 from loadgen.workload.requests import Requests
@@ -48,6 +48,10 @@ class ModelTarget(msgspec.Struct, frozen=True):
     query: str = ""  # after it, or after the endpoint
     word_counts: WordCounts | None = None  # where prompts are made of words and the server was asked
     placeholder: bool = False  # `model` is a word for one: no server is asked, and none was named
+
+    def takes_ids(self, dialect: Dialect) -> bool:
+        """Whether prompts may be token ids in this API of the engine."""
+        return self.engine.takes_ids and not isinstance(dialect, Chat)
 
     @property
     def no_tokenizer(self) -> str:

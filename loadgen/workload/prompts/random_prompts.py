@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 
 from msgspec.structs import replace
 
@@ -14,6 +13,7 @@ from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, SourcedRequest
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import lengths
 from loadgen.workload.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
+from loadgen.workload.prompts.tokenizers import optional_tokenizer
 from loadgen.workload.prompts.vllm_random import text_prompts
 from loadgen.workload.vocabulary import find_tokenizer, find_vocabulary
 
@@ -48,10 +48,6 @@ def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
     return replace(shape, input_dist=dists[0], output_dist=dists[1], **groups), notes
 
 
-def _takes_ids(subject: ModelTarget, dialect: Dialect) -> bool:
-    return subject.engine.takes_ids and not isinstance(dialect, Chat)
-
-
 def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     """The form of the prompts: ids where the API takes them, unless the profile names one or a text.
 
@@ -60,7 +56,7 @@ def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     wanted, text = profile.prompt_format, profile.prompt_corpus
     if text and wanted not in ("auto", "corpus"):
         raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
-    takes_ids = _takes_ids(subject, dialect)
+    takes_ids = subject.takes_ids(dialect)
     if wanted == "ids" and not takes_ids:
         who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
         raise UsageError(f"{who} takes text, not token ids: use --prompt-format words or corpus")
@@ -70,20 +66,7 @@ def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
         return "corpus"
     if takes_ids:
         return "ids"
-    return "text-vllm" if _has_tokenizer(subject) else "words"
-
-
-def needs_counts(profile: Profile, subject: ModelTarget, dialect: Dialect) -> bool:
-    """Whether the prompts are made of words whose tokens the server has not been asked to count yet."""
-    return subject.word_counts is None and form_of(profile, subject, dialect) == "words"
-
-
-def _has_tokenizer(subject: ModelTarget) -> bool:
-    """Whether texts can be made by a tokenizer; one that was named is to be used, or to be refused."""
-    if subject.tokenizer is not None:
-        return True
-    found = find_tokenizer(subject.model_root, subject.model)
-    return found is not None and find_spec("transformers") is not None
+    return "words" if optional_tokenizer(subject) is None else "text-vllm"
 
 
 def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
@@ -141,7 +124,7 @@ def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequest
         text=text.name,
         reusable_tokens=cut.reusable_tokens,
     )
-    if _takes_ids(subject, inputs.dialect):
+    if subject.takes_ids(inputs.dialect):
         return SourcedRequests(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
     check_count(form, shape, profile)
     return SourcedRequests(corpus.CorpusTexts(cut, tokens, encoder), facts, tokenizer=tokenizer)

@@ -12,7 +12,7 @@ IDS, WORDS = "ids", "words"
 
 def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     """IDS where the API takes them, unless words are asked for; raises UsageError of any other form."""
-    takes_ids = subject.engine.takes_ids and not isinstance(dialect, Chat)
+    takes_ids = subject.takes_ids(dialect)
     wanted = profile.prompt_format
     if wanted == IDS and not takes_ids:
         who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
@@ -26,8 +26,3 @@ def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
             "text: leave it out"
         )
     return WORDS if wanted == WORDS or not takes_ids else IDS
-
-
-def needs_counts(profile: Profile, subject: ModelTarget, dialect: Dialect) -> bool:
-    """Whether the prompts are words whose tokens the server has not been asked to count yet."""
-    return subject.word_counts is None and form_of(profile, subject, dialect) == WORDS
