@@ -25,7 +25,7 @@ _OFFLINE = {
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of equal length in a closed loop of streams, and the server's timing."""
+    """Requests of equal length, and the server's timing; a closed loop of streams unless a rate is given."""
 
     name: str
     streams: int
@@ -35,6 +35,7 @@ class Load:
     ttft_ms: float
     input_tokens: int = 64
     busy_core: bool = False  # next to it, a loop that never rests on one of the cores
+    requests_per_s: float | None = None  # evenly spaced: the floor alone has such a load
 
     @property
     def words(self) -> str:
@@ -75,8 +76,9 @@ class Floor:
 
     def command(self, load: Load, base_url: str, out: Path) -> Command:
         port = base_url.rpartition(":")[2]
-        sizes = (load.streams, load.requests, load.input_tokens, load.output_tokens)
-        return Command([str(self.binary), port, *map(str, sizes)], {})
+        words = [load.streams, load.requests, load.input_tokens, load.output_tokens]
+        rate = [] if load.requests_per_s is None else [load.requests_per_s]
+        return Command([str(self.binary), port, *map(str, [*words, *rate])], {})
 
     def reported(self, out: Path) -> Reported | None:
         return None

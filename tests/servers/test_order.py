@@ -26,7 +26,8 @@ ORDER = {
     BENCHMARKS: [
         "harness/process", "harness/page", "harness/truth", "harness/made_files",
         "clients/adapters",
-        "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/install",
+        "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
+        "bars/install",
         "simulated/populations",
         "comparing", "kills", "memory", "pictures", "planned", "run",
     ],
