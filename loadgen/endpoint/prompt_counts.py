@@ -56,7 +56,7 @@ class PromptCounter:
         self._asked, self._output_tokens = 0, _FEWEST
 
     def learned(self, tokens: int) -> WordCounts:
-        """How the server counts words, checked with a prompt of about so many tokens.
+        """How the server counts words, checked with a prompt of about `tokens` tokens.
 
         Raises MeasureError where it denies or refuses a request, or counts nothing.
         """

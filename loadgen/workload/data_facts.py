@@ -27,7 +27,7 @@ class LengthFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
     def of(cls, lens: Int64) -> Self | None:
         """Of int64[requests], UNKNOWN_LEN and 0 left out; None where none is left.
 
-        A percentile is the smallest length that at least so many percent do not exceed.
+        A percentile is the smallest length that at least this share of the requests does not exceed.
         """
         known = lens[lens > 0]
         if not len(known):

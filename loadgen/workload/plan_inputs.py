@@ -27,11 +27,11 @@ class WordCounts(msgspec.Struct, frozen=True):
     how: str = ""  # the count was learned; "": one token a word is assumed
 
     def tokens(self, words: int) -> float:
-        """Tokens of a prompt of so many words."""
+        """The tokens of a prompt of `words` words."""
         return self.overhead + self.per_word * words
 
     def words_of(self, tokens: float) -> int:
-        """How many words make so many tokens, without the overhead; half a word is one."""
+        """How many words make `tokens` tokens, without the overhead; half a word is one."""
         return math.floor(round(tokens / self.per_word, 6) + 0.5)
 
 

@@ -74,7 +74,7 @@ def _with_image() -> list[dict[str, Any]]:
 
 
 def png(side: int) -> bytes:
-    """A grey square of so many pixels a side, as PNG (ISO/IEC 15948)."""
+    """A grey square, `side` pixels wide and high, as PNG (ISO/IEC 15948)."""
     rows = (b"\0" + b"\x80" * side) * side
     chunks = {
         b"IHDR": struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0),

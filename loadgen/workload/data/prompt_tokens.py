@@ -9,7 +9,7 @@ from loadgen.arrays import Int64
 from loadgen.protocol.openai import Chat
 from loadgen.workload.plan_inputs import PlanInputs
 
-_BATCH_PROMPTS = 1024  # counted at once, as long as they are no more than so many letters
+_BATCH_PROMPTS = 1024  # counted at once, or fewer: up to this many letters
 _BATCH_LETTERS = 4 << 20
 _UNCOUNTED = "the prompts are not counted before the run: {}"
 _NO_TRANSFORMERS = "--tokenizer needs transformers for it, .venv/bin/pip install '.[tokenizer]' in the clone"

@@ -13,7 +13,7 @@ MOST_NAMES = 10_000  # of different models, held with the first row of each
 
 
 def name_first(found: dict[str, int], name: str | None, i: int) -> None:
-    """Keep the first place where a name is, of the first so many different names."""
+    """Keep the first place where a name is, of the first MOST_NAMES different names."""
     if name is not None and len(found) < MOST_NAMES:
         found.setdefault(name, i)
 

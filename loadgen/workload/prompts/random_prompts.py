@@ -13,9 +13,9 @@ from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, SourcedRequest
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import lengths
 from loadgen.workload.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
-from loadgen.workload.prompts.tokenizers import optional_tokenizer
+from loadgen.workload.prompts.tokenizers import needed_tokenizer, optional_tokenizer
 from loadgen.workload.prompts.vllm_random import text_prompts
-from loadgen.workload.vocabulary import find_tokenizer, find_vocabulary
+from loadgen.workload.vocabulary import find_vocabulary
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
@@ -69,12 +69,8 @@ def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     return "words" if optional_tokenizer(subject) is None else "text-vllm"
 
 
-def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
-    """The tokenizer that makes the texts: the one that was named, else the model's; raises UsageError."""
-    if subject.tokenizer is not None:
-        return subject.tokenizer
-    if (found := find_tokenizer(subject.model_root, subject.model)) is not None:
-        return str(found)
+def _tokenizer(profile: Profile, subject: ModelTarget) -> str:
+    """The tokenizer that makes the texts; raises UsageError where there is none."""
     what, instead = "the data set is text", ""
     if profile.dataset_name not in (None, "random"):
         what = f"--dataset-name {profile.dataset_name} is text"
@@ -82,11 +78,7 @@ def model_tokenizer(profile: Profile, subject: ModelTarget) -> str:
         given = f"--prompt-format {profile.prompt_format}"
         what = f"{'--prompt-corpus' if profile.prompt_format == 'auto' else given} sends text"
         instead = "; --prompt-format words needs none"
-    raise UsageError(
-        f"{what}, which needs a tokenizer, and {subject.no_tokenizer}: pass --tokenizer "
-        "with a directory or a name of the Hugging Face Hub (the model's own, or one like it: usage then has "
-        f"the server's count){instead}"
-    )
+    return needed_tokenizer(subject, what, instead)
 
 
 def _ids(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
@@ -100,7 +92,7 @@ def _ids(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
 
 def _texts(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
     """Texts as other clients make them, all beforehand."""
-    tokenizer = model_tokenizer(inputs.profile, inputs.subject)
+    tokenizer = _tokenizer(inputs.profile, inputs.subject)
     check_count(form, shape, inputs.profile)
     texts = text_prompts(form, shape, tokenizer, inputs.shared_seed)
     reusable = shape.prefix_len * max(0, shape.num_prompts - 1)
@@ -114,7 +106,7 @@ def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequest
 
     profile, subject = inputs.profile, inputs.subject
     text = corpus.load(profile.prompt_corpus)
-    tokenizer = model_tokenizer(profile, subject)
+    tokenizer = _tokenizer(profile, subject)
     tokens, encoder = corpus.encoded(text, tokenizer)
     cut = corpus.CorpusIds(shape, text, tokens, inputs.stream)
     facts = DataFacts(

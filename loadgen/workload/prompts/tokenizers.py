@@ -89,13 +89,14 @@ def optional_tokenizer(subject: ModelTarget) -> str | None:
     return None if found is None or importlib.util.find_spec("transformers") is None else str(found)
 
 
-def needed_tokenizer(subject: ModelTarget, what: str) -> str:
+def needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") -> str:
     """The tokenizer that was named, else the model's own; raises UsageError of what needs one."""
     found = subject.tokenizer or find_tokenizer(subject.model_root, subject.model)
     if found is None:
         raise UsageError(
-            f"{what}, which needs a tokenizer, and {subject.no_tokenizer}: pass "
-            "--tokenizer with a directory or a name of the Hugging Face Hub"
+            f"{what}, which needs a tokenizer, and {subject.no_tokenizer}: pass --tokenizer "
+            "with a directory or a name of the Hugging Face Hub (the model's own, or one like it: usage then "
+            f"has the server's count){instead}"
         )
     return str(found)
 

@@ -60,7 +60,7 @@ def of_lines(
 
 
 def covers(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
-    """Whether rows have exactly the hashes that blocks of so many tokens need, and some more than one."""
+    """Whether rows have exactly the hashes that blocks of `block` tokens need, and some more than one."""
     return bool((hash_counts == -(-input_lens // block)).all() and (hash_counts > 1).any())
 
 
