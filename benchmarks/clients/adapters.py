@@ -155,6 +155,7 @@ class Installed:
     wire: Ours
     ring: Ours
     floor: Floor | None = None
+    slow_moments: Path | None = None  # the program that finds them
     rust: tuple[Rust, ...] = ()  # the first as its users run it: the bars compare with this one
     vllm: Vllm | None = None
     missing: tuple[str, ...] = field(default=())
@@ -174,8 +175,8 @@ class Paths:
 def find(paths: Paths, scratch: Path) -> Installed:
     """The clients that can run here; the floor is compiled and a tokenizer created in `scratch`."""
     missing = []
-    binary = _compile(scratch)
-    if binary is None:
+    floor, slow_moments = _compile("floor", scratch), _compile("slow_moments", scratch)
+    if floor is None:
         missing.append("floor: no C compiler (`cc`), or it failed")
     vllm_python = Path(paths.vllm).with_name("python") if paths.vllm else None
     tokenizer = _tokenizer(paths, vllm_python, scratch)
@@ -194,7 +195,8 @@ def find(paths: Paths, scratch: Path) -> Installed:
         portable=Ours("loadgen --transport httpx", "httpx"),
         wire=Ours("loadgen --transport wire", "wire"),
         ring=Ours("loadgen --transport ring", "ring"),
-        floor=Floor(binary) if binary is not None else None,
+        floor=Floor(floor) if floor is not None else None,
+        slow_moments=slow_moments,
         rust=rust,
         vllm=vllm,
         missing=tuple(missing),
@@ -237,8 +239,8 @@ def _read(path: Path) -> dict[str, Any]:
     return result
 
 
-def _compile(scratch: Path) -> Path | None:
-    source, binary = Path(__file__).with_name("floor.c"), scratch / "floor"
+def _compile(name: str, scratch: Path) -> Path | None:
+    source, binary = Path(__file__).with_name(f"{name}.c"), scratch / name
     try:
         subprocess.run(["cc", "-O2", "-o", str(binary), str(source)], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
