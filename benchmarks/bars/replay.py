@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import psutil
 
@@ -49,7 +48,7 @@ class Seen:
     """What the server and the machine show of one run."""
 
     received_ns: Int64  # when the server's kernel received each request, sorted
-    slow_ns: Int64  # when the machine was found to compute at a third of its speed or less, sorted
+    slow_ns: Int64 | None  # when it computed at less than a third of its speed, sorted; None: not watched
     stolen: float  # share of the machine's time that its host gave to others
 
 
@@ -68,12 +67,14 @@ class Lateness:
     @classmethod
     def of(cls, due_ns: Int64, seen: Seen, late_bodies: int = 0, verdict: str = "") -> Lateness:
         """From when each request was due; raises CouldNotRun where some were not received."""
-        due_ns, received_ns, slow_ns = np.sort(due_ns), seen.received_ns, seen.slow_ns
+        due_ns, received_ns = np.sort(due_ns), seen.received_ns
         if len(received_ns) != len(due_ns):
             raise CouldNotRun(f"the server answered {len(received_ns)} requests of {len(due_ns)}")
         late_ms = (received_ns - due_ns) / 1e6
-        before = np.searchsorted(slow_ns, due_ns - _RECOVERED_NS)
-        away = np.searchsorted(slow_ns, received_ns, "right") == before
+        away = np.zeros(len(due_ns), bool)
+        if seen.slow_ns is not None:
+            before = np.searchsorted(seen.slow_ns, due_ns - _RECOVERED_NS)
+            away = np.searchsorted(seen.slow_ns, received_ns, "right") == before
         p50_ms, p99_ms = np.percentile(late_ms, (50, 99)).tolist()
         away_p99_ms = float(np.percentile(late_ms[away], 99)) if away.any() else float("nan")
         return cls(p50_ms, p99_ms, away_p99_ms, float(away.mean()), seen.stolen, late_bodies, verdict)
@@ -132,8 +133,7 @@ def _server() -> Iterator[tuple[str, list[int]]]:
         log, received_ns = Path(name) / "truth.jsonl", list[int]()
         with truth.null_server(log, _TTFT_MS, _INTERVAL_MS) as server:
             yield server.base_url, received_ns
-        rows = (msgspec.json.decode(line, type=truth.Row) for line in log.read_bytes().splitlines())
-        received_ns += sorted(row.received_ns for row in rows)
+        received_ns += sorted(row.received_ns for row in truth.rows_of(log))
 
 
 def _ours(words: list[str], slow_moments: Path | None) -> Lateness:
@@ -162,7 +162,8 @@ def _run(command: Callable[[str], Command], slow_moments: Path | None) -> tuple[
         cost = run(command(url))
         after = psutil.cpu_times()
     stolen = (_stolen_s(after) - _stolen_s(before)) / max(1e-9, sum(after) - sum(before))
-    return cost, Seen(np.array(received_ns, np.int64), np.array(slow_ns, np.int64), stolen)
+    slow = None if slow_moments is None else np.array(slow_ns, np.int64)
+    return cost, Seen(np.array(received_ns, np.int64), slow, stolen)
 
 
 @contextmanager
@@ -173,8 +174,10 @@ def _watched(slow_moments: Path | None) -> Iterator[list[int]]:
         yield slow_ns
         return
     with subprocess.Popen([str(slow_moments), str(_LONGEST_S)], stdout=subprocess.PIPE) as watch:
-        yield slow_ns
-        watch.terminate()
+        try:
+            yield slow_ns
+        finally:
+            watch.terminate()  # also where the run failed: leaving the context waits for it
         assert watch.stdout is not None
         slow_ns += map(int, watch.stdout.read().split())
 

@@ -1,4 +1,4 @@
-/* Slow moments: when this machine computes at a third of its speed or less, whatever runs on it.
+/* Slow moments: when this machine computes at less than a third of its speed, whatever runs on it.
  *
  * Every millisecond a short loop of arithmetic that touches no memory; a shared machine's clock may be
  * lowered, or its time be given to others, for milliseconds at a time.

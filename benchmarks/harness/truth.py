@@ -74,9 +74,14 @@ def null_server(log: Path, ttft_ms: float, interval_ms: float) -> Iterator[NullS
         server.wait()
 
 
+def rows_of(log: Path) -> list[Row]:
+    """The requests of a log."""
+    return [msgspec.json.decode(line, type=Row) for line in log.read_bytes().splitlines()]
+
+
 def read(log: Path) -> Truth:
     """The figures from a log; raises CouldNotRun when no request got its last token."""
-    rows = [msgspec.json.decode(line, type=Row) for line in log.read_bytes().splitlines()]
+    rows = rows_of(log)
     if not rows:
         raise CouldNotRun("the null server finished no request")
     received = np.array([row.received_ns for row in rows], np.int64)

@@ -80,7 +80,8 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "--dataset-name sharegpt --dataset-path s.json",
             "--dataset-name sharegpt counts and filters its rows by tokens, which needs a tokenizer, and "
-            "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub (the",
+            "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub (the model's "
+            "own, or one like it: usage then has the server's count)\n",
         ),
         (
             "--dataset-name custom --dataset-path c.jsonl --backend openai",
