@@ -26,6 +26,8 @@ from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.stop_rules import StopRules
 from loadgen.transport.capture_process import CaptureRun, start
 from loadgen.transport.job import Health, Job, Limits, Target
+from loadgen.transport.share import WHOLE, Listed, Order, Share
+from loadgen.transport.start import AtOnce, RunStart
 from loadgen.workload.plan import Plan
 from loadgen.workload.requests import UNKNOWN_LEN
 
@@ -35,6 +37,14 @@ _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
 _NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
+
+
+class PlanPart(msgspec.Struct, frozen=True):
+    """Which part of a plan a process sends, and from when."""
+
+    share: Share = WHOLE
+    order: Order | None = None  # None: the requests of the share, by plan index
+    start: RunStart = AtOnce()
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
@@ -48,6 +58,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     keep_text: bool = False
     hide: Hide = as_is  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
+    part: PlanPart = PlanPart()
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -205,13 +216,15 @@ def _revision(watch: Watch, decoder: Decoder) -> tuple[Callable[[Records], Recor
 
 
 def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
-    profile = plan.profile
+    profile, part = plan.profile, options.part
+    indices = part.share.indices(len(plan))
+    most = profile.max_concurrency
     return Job(
         target=options.target,
-        count=len(plan),
+        order=part.order or Listed(indices),
         body=plan.body,
-        offsets_ns=plan.offsets_ns,
-        max_concurrency=profile.max_concurrency,
+        offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
+        max_concurrency=None if most is None else part.share.slots(most),
         limits=Limits(
             request_timeout_ns=int(profile.request_timeout * 1e9),
             # A whole answer has no token to wait for: only --request-timeout ends it.
@@ -220,9 +233,11 @@ def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         ),
         token_seen=plan.dialect.token_seen,
         request_id_prefix=options.request_id_prefix,
-        rate_per_s=plan.rate_per_s,
+        rate_per_s=plan.rate_per_s / part.share.of,
         duration_ns=rules.duration_ns(profile.duration_ns),
         http2=options.http2,
+        share=part.share,
+        start=part.start,
     )
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
 from loadgen import clock
@@ -21,6 +21,7 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
+from loadgen.transport.share import Order
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
@@ -48,7 +49,8 @@ class CaptureRun:
     pid: int
     inbox: Inbox
     counters: Counters
-    delivered: bytearray  # of each request, whether it came back
+    order: Order  # whose requests it sends
+    delivered: bytearray = field(default_factory=bytearray)  # by plan index, whether each came back
     health: Health | None = None  # reported at its end
     died: str = ""  # how it ended where there was none
     lost: int = 0  # requests that were sent and never came back, because it died
@@ -71,7 +73,7 @@ class CaptureRun:
                 elif isinstance(message, CaptureFault):
                     fault = f": {message.reason}"
                 else:
-                    self.delivered[message.index] = True
+                    self._note(message.index)
                     yield message
             yield None
         self.inbox.sock.close()
@@ -81,11 +83,16 @@ class CaptureRun:
             self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){fault}"
             yield from self._lost()
 
+    def _note(self, index: int) -> None:
+        if index >= len(self.delivered):
+            self.delivered.extend(bytes(index + 1))
+        self.delivered[index] = True
+
     def _lost(self) -> Iterator[Capture]:
         """Of each request that died with the process what is known: that it was sent, though not when."""
         now_ns = clock.now_ns()
-        for index in range(self.counters.sent):
-            if self.delivered[index]:
+        for index in self.order.taken(self.counters.sent):
+            if index < len(self.delivered) and self.delivered[index]:
                 continue
             self.lost += 1
             yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
@@ -117,7 +124,7 @@ def start(job: Job, transport: str) -> CaptureRun:
             outbox.sock.close()
     if pid:
         _schedule("SCHED_BATCH")  # a server on this machine and the child run first where cores are short
-        return CaptureRun(pid, inbox, counters, bytearray(job.count))
+        return CaptureRun(pid, inbox, counters, job.order)
     code = 1
     try:
         signal.set_wakeup_fd(-1)  # of the program's event loop

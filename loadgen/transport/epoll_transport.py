@@ -22,6 +22,7 @@ from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
 from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
+from loadgen.transport.start import started_ns
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
@@ -41,7 +42,7 @@ class EpollTransport:
         self.network = network or SystemNetwork()
         self.now_ns = self.network.now_ns
         self.out = Outgoing(job)
-        self.pool = Pool(job.target, self.network, self._opened)
+        self.pool = Pool(job, self.network, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
         self.begin_ns, self.swept_ns = 0, self.now_ns()
@@ -94,7 +95,7 @@ class EpollTransport:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = time.process_time_ns()
         self._open_first()
-        self.begin_ns = self.now_ns()
+        self.begin_ns = started_ns(self.job.start, self.now_ns, self._turn)
         self._launch()
         poll = self.pool.poll.poll
         while self.ended < self.out.count and not self.stopping:
@@ -325,15 +326,16 @@ class EpollTransport:
             self.pool.open()
         while self.out.built < self.job.first_slots and self.out.build_ahead():
             pass
-        while self.pool.dialing and not self.stopping:
-            self._dispatch(self.pool.poll.poll(0.1, _MOST_EVENTS))
+        while self.pool.dialing and not self._turn(0.1):
             self._sweep(self.now_ns())
 
+    def _turn(self, timeout_s: float) -> bool:
+        """Deal with what comes within that time; whether to stop."""
+        self._dispatch(self.pool.poll.poll(timeout_s, _MOST_EVENTS))
+        return self.stopping
+
     def _opened(self, slot: Slot) -> None:
-        if slot.index >= 0:  # a request is waiting to be sent again
-            self._send(slot)
-        else:
-            self._make_free(slot)
+        (self._send if slot.index >= 0 else self._make_free)(slot)  # a request may wait to be sent again
 
     def _make_free(self, slot: Slot) -> None:
         slot.intake.state = State.IDLE
@@ -373,10 +375,8 @@ class EpollTransport:
             self.pool.dial(slot)
             return
         slot.keep_alive = False
-        if not came:
-            self._end(slot, unanswered(slot, now_ns, error))
-        else:
-            self._end(slot, Failure(FailureKind.TRUNCATED, str(error)) if error else None)
+        cut = Failure(FailureKind.TRUNCATED, str(error)) if error else None
+        self._end(slot, cut if came else unanswered(slot, now_ns, error))
 
     def _refused(self, slot: Slot, error: Exception) -> None:
         """A connection could not be made: the request that was due on it fails."""

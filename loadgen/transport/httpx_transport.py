@@ -25,6 +25,7 @@ from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
+from loadgen.transport.share import Share
 from loadgen.transport.stalls import Stream
 
 _HOUSEKEEP_S = 0.02
@@ -32,6 +33,7 @@ _JUDGE_S = 0.1
 _SHOWN_BYTES = 40  # of what is no HTTP
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
+_START_S = 0.001
 
 
 @dataclass
@@ -127,10 +129,10 @@ class _Exchange(Stream):
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)
 
-    def capture(self, failure: Failure | None) -> Capture:
+    def capture(self, failure: Failure | None, share: Share) -> Capture:
         """What is known of the exchange, but for what it got."""
         return self.captured(
-            self.slot,
+            share.slot(self.slot),
             self.now_ns(),
             connect_ns=self.connect_ns,
             framed=False,
@@ -180,7 +182,7 @@ class HttpxTransport:
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
             self._add_client()
-        self.begin_ns = self.now_ns()
+        self.begin_ns = await self._started_ns(stop)
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
         firing = asyncio.create_task(self._fire())
         stopping = asyncio.create_task(stop.wait())
@@ -194,6 +196,14 @@ class HttpxTransport:
         asyncio.get_running_loop().remove_reader(self.outbox.sock)
         await asyncio.gather(*(client.aclose() for client in self.clients))
         self.counters.publish(self.sent, self.ended, self.reads)
+
+    async def _started_ns(self, stop: asyncio.Event) -> int:
+        """When the start was, once it has come: this and other processes wait for it."""
+        while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
+            await asyncio.sleep(_START_S)  # an instant of another process's clock
+            if stop.is_set():
+                return self.now_ns()
+        return begin_ns
 
     def _add_client(self) -> None:
         target = self.job.target
@@ -212,8 +222,8 @@ class HttpxTransport:
         """Start each request when it is due and a slot is free."""
         offsets_ns = self.job.offsets_ns
         async with asyncio.TaskGroup() as group:
-            for index in range(self.job.count):
-                due_ns = self.begin_ns + int(offsets_ns[index]) if offsets_ns is not None else 0
+            for position, index in enumerate(self.job.order):
+                due_ns = self.begin_ns + int(offsets_ns[position]) if offsets_ns is not None else 0
                 while (left_ns := due_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
                     await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) < self.job.most_slots:
@@ -255,7 +265,7 @@ class HttpxTransport:
         self.freed.set()
 
     def _deliver(self, exchange: _Exchange, failure: Failure | None) -> None:
-        capture = exchange.capture(failure)
+        capture = exchange.capture(failure, self.job.share)
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
     async def _answer(self, exchange: _Exchange) -> Failure | None:

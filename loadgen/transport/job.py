@@ -13,6 +13,8 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.share import WHOLE, Order, Share
+from loadgen.transport.start import AtOnce, RunStart
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Requests 0…count−1 against one target.
+    """Requests of a plan against one target, sent by one process.
 
     `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
     one of the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the
@@ -81,8 +83,8 @@ class Job(msgspec.Struct, frozen=True):
     """
 
     target: Target
-    count: int
-    body: Callable[[int], bytes]
+    order: Order  # which requests, by plan index
+    body: Callable[[int], bytes]  # of a plan index
     offsets_ns: Int64 | None
     max_concurrency: int | None
     limits: Limits = Limits()
@@ -91,6 +93,8 @@ class Job(msgspec.Struct, frozen=True):
     rate_per_s: float = float("inf")
     duration_ns: int = 0
     http2: bool = False  # only the httpx transport speaks it
+    share: Share = WHOLE  # whose slots these are
+    start: RunStart = AtOnce()
 
     def __post_init__(self) -> None:
         """Raises UsageError where the prefix cannot be sent."""
@@ -100,6 +104,11 @@ class Job(msgspec.Struct, frozen=True):
         """The whole HTTP request of `index`, head and body."""
         body = self.body(index)
         return self.target.request_head(len(body), f"{self.request_id_prefix}{index}") + body
+
+    @property
+    def count(self) -> int:
+        """How many requests there are at most."""
+        return len(self.order)
 
     @property
     def most_slots(self) -> int:

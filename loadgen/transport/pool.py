@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from loadgen.transport.connection import READ_BYTES, ReadBuffer, Slot, State, Tls
-from loadgen.transport.job import Target
+from loadgen.transport.job import Job
 from loadgen.transport.network import Network
 
 RECV, SEND = select.EPOLLIN, select.EPOLLOUT
@@ -24,11 +24,11 @@ class Pool:
     requests to decide what that means, and from there a slot may be dialed again without recursion.
     """
 
-    def __init__(self, target: Target, network: Network, on_open: Callable[[Slot], None]) -> None:
-        self.target, self.network, self.on_open = target, network, on_open
+    def __init__(self, job: Job, network: Network, on_open: Callable[[Slot], None]) -> None:
+        self.target, self.share, self.network, self.on_open = job.target, job.share, network, on_open
         # Reporting each arrival once, the kernel need not check every stream again that was just read. TLS
         # reads hide how much was there, so those are reported for as long as something is.
-        self.arrivals = _EDGE if target.tls is None else RECV
+        self.arrivals = _EDGE if job.target.tls is None else RECV
         self.poll = network.poller()
         self.slots: list[Slot] = []
         self.by_fd: list[ReadBuffer | None] = []  # None: not a slot's
@@ -38,7 +38,7 @@ class Pool:
 
     def open(self) -> None:
         """Add a slot and dial for it."""
-        slot = Slot(len(self.slots))
+        slot = Slot(self.share.slot(len(self.slots)))
         self.slots.append(slot)
         self.dial(slot)
 

@@ -19,6 +19,7 @@ from loadgen.telemetry.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import StartFacts, asked, shown
+from loadgen.validity.shard_facts import MergedShard
 
 # Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
 _PARALLEL = re.compile(r"--(data|pipeline|prefill-context)-parallel-size|--(dp|pp)(-size)?\b|-(dp|pp)\b")
@@ -36,6 +37,7 @@ class Facts(StartFacts, frozen=True):
     cell: Cell | None = None  # its place in a campaign
     fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
     ceiling: Ceiling | None = None  # what the machine could do at best
+    shards: tuple[MergedShard, ...] = ()  # of which this run was merged
 
     @classmethod
     def of(cls, start: StartFacts) -> Self:

@@ -15,6 +15,7 @@ from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, par
 from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.protocol.refusals import AdaptedField
+from loadgen.validity.shard_facts import MergedShard, ShardFacts
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.server_settings import ServerSettings
@@ -69,6 +70,7 @@ class Client(BaseModel, extra="forbid", frozen=True):
     segments: int = 0  # TCP segments that a packet ring timed
     dropped_segments: int = 0  # that the ring had no room for
     fallen_back: int = 0  # requests timed by their sockets' reads although there was a ring
+    workers: int = 1  # capturing processes, each with a decoding one
 
 
 class LateFacts(TypedDict, total=False):
@@ -90,6 +92,9 @@ class LateFacts(TypedDict, total=False):
     journal_error: str
     throttled: tuple[str, ...]
     traced: str
+    shard: ShardFacts | None
+    shards: tuple[MergedShard, ...]
+    lost: tuple[str, ...]
     window: ServerWindow | None
     sensed: SensorSummary | None
     as_run: EngineConfig | None
@@ -145,6 +150,9 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
     repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
+    targets: tuple[str, ...] = ()  # base URLs, where there were several: slot s is of number s mod as many
+    shard: ShardFacts | None = None  # which part of the plan this is; None: all of it
+    lost: tuple[str, ...] = ()  # workers or shards that were lost, and why, in words
     throttled: tuple[str, ...] = ()  # what throttled this machine during the run, in words
     window: Any = None
     launched: Launched | None = None  # None: it was running before

@@ -25,6 +25,7 @@ from loadgen.transport.failure import FailureKind
 from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Health, Job, Target, Transport
 from loadgen.transport.ring_transport import RingTransport
+from loadgen.transport.share import Listed
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
@@ -222,7 +223,13 @@ def closed_port() -> int:
 def job_of(target: Target, count: int, concurrency: int | None = None, **changes: Any) -> Job:
     """A closed-loop job of small requests, with whatever else is asked."""
     body = b'{"stream":true,"prompt":"hello"}'
-    job = Job(target=target, count=count, body=lambda _: body, offsets_ns=None, max_concurrency=concurrency)
+    job = Job(
+        target=target,
+        order=Listed(range(count)),
+        body=lambda _: body,
+        offsets_ns=None,
+        max_concurrency=concurrency,
+    )
     return replace(job, **changes)
 
 

@@ -1,0 +1,37 @@
+"""Shard facts: which part of a plan a run sent, by which clock, and of which runs a merged one was made."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class ClockReading(BaseModel, extra="forbid", frozen=True):
+    """How a machine's CLOCK_MONOTONIC stood to a reference, and how sure that is."""
+
+    boot: str  # of the machine: runs of the same boot have the same clock
+    offset_ns: int  # the reference − CLOCK_MONOTONIC
+    error_ns: int = -1  # it is off by no more; -1: unknown
+    reference: str = "wall clock"  # or that of the driver, measured by round trips
+
+
+class ShardFacts(BaseModel, extra="forbid", frozen=True):
+    """Which part of a plan a run sent."""
+
+    number: int = Field(ge=0)  # counted from 0
+    of: int = Field(ge=1)
+    version: str  # loadgen's
+    start_at_ns: int = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
+    before: ClockReading
+    after: ClockReading | None = None  # None: the run was killed
+
+
+class MergedShard(BaseModel, extra="forbid", frozen=True):
+    """One of the runs that a merged one was made of."""
+
+    number: int
+    of: int
+    requests: int
+    lost: str = ""  # why it left nothing
+    offset_ns: int = 0  # added to its times; those of the first shard stay
+    error_ns: int = 0  # half the uncertainty of that; -1: unknown
+    reference: str = ""
