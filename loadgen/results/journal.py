@@ -11,7 +11,8 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,7 +52,8 @@ class Journal:
     """Takes decoded requests while a run goes on, and gives them back as Records when it is over.
 
     Without a `path` it is kept in memory. A path that can no longer be written costs nothing that was
-    measured: `error` has the reason, what follows is kept in memory, and `close` tries once more.
+    measured: `error` has the reason, what follows is kept in memory, and `close` tries once more. Where
+    several processes decode, each has a file of its own: a `part` of this journal.
     """
 
     def __init__(self, path: Path | None = None, warn: Callable[[str], None] = lambda _: None) -> None:
@@ -66,6 +68,27 @@ class Journal:
         self._file = -1
         self._over = threading.Event()
         self._syncing: threading.Thread | None = None
+        self._files: list[Journal] = []  # of other processes
+
+    def part(self, number: int) -> Journal:
+        """The part of this journal that another process writes: make it before the fork.
+
+        What that could not write is for it to send, and for `take` to keep.
+        """
+        part = Journal(None if self.path is None else part_of(self.path, number))
+        part._attempt(part._open)
+        self._files.append(part)
+        return part
+
+    def take(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
+        """Keep frames that another process had in memory alone: kind and payload of each."""
+        for kind, payload in frames:
+            self._put(kind, payload)
+
+    @property
+    def unwritten(self) -> list[tuple[bytes, bytes]]:
+        """The frames that are in memory alone: kind and payload of each."""
+        return self._unwritten
 
     def facts(self, text: bytes) -> None:
         """Keep what is known of the run, as JSON; what was kept before is superseded."""
@@ -102,8 +125,9 @@ class Journal:
             again, self._unwritten, self.error = self._unwritten, [], ""
             for kind, payload in again:
                 self._put(kind, payload)
-        if self._file >= 0 and not self.error:
-            self._attempt(lambda: os.fsync(self._file))
+        for journal in (self, *self._files):
+            if journal._file >= 0 and not journal.error:
+                self._attempt(partial(os.fsync, journal._file))
 
     def records(
         self, spill: Path | None = None, revise: Callable[[Records], Records] = lambda part: part
@@ -126,8 +150,9 @@ class Journal:
     def remove(self) -> None:
         """Take the file away: all of it is kept elsewhere by now."""
         self.close()
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        for journal in (self, *self._files):
+            if journal.path is not None:
+                journal.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file; what was written stays."""
@@ -135,6 +160,8 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        for part in self._files:
+            part.close()
 
     def _kept(self) -> Iterator[Records]:
         if self._file >= 0:  # not by its name: that may be gone
@@ -143,6 +170,8 @@ class Journal:
         for kind, payload in self._unwritten:
             if kind == REQUESTS:
                 yield Records.unpack(payload)
+        for part in self._files:
+            yield from part._kept()
 
     def _flush(self) -> None:
         self._written_ns = clock.now_ns()
@@ -151,13 +180,20 @@ class Journal:
             self._put(REQUESTS, Records.of(rows).pack())
 
     def _put(self, kind: bytes, payload: bytes) -> None:
-        if self.path is None or self.error or not self._attempt(lambda: self._append(kind, payload)):
+        nowhere = self.path is None and self._file < 0
+        if nowhere or self.error or not self._attempt(lambda: self._append(kind, payload)):
             self._unwritten.append((kind, payload))
 
-    def _append(self, kind: bytes, payload: bytes) -> None:
-        assert self.path is not None
-        if self._file < 0:
+    def _open(self) -> None:
+        """Open the file, or one without a name where there is no path."""
+        if self.path is not None:
             self._file = os.open(self.path, _FLAGS, 0o600)
+        else:
+            self._file = os.memfd_create("loadgen-journal", os.MFD_CLOEXEC)
+
+    def _append(self, kind: bytes, payload: bytes) -> None:
+        if self._file < 0:
+            self._open()
         frame = _FRAME.pack(kind, zlib.crc32(payload), len(payload)) + payload
         data = frame if self._end else MAGIC + frame
         view = memoryview(data)
@@ -173,7 +209,7 @@ class Journal:
         try:
             write()
         except OSError as error:
-            self.error = f"{self.path}: {error.strerror or error}"
+            self.error = f"{self.path or 'memory'}: {error.strerror or error}"
             self.warn(f"cannot write the journal, measuring continues in memory: {self.error}")
             return False
         return True
@@ -186,24 +222,39 @@ class Journal:
                 return  # `finish` syncs again, and reports why it cannot
 
 
-def read(path: Path) -> JournalContents:
-    """How far a journal can be read, and the facts in it.
+def part_of(path: Path, number: int) -> Path:
+    """The file of a journal's part: journal-0.bin of journal.bin."""
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
 
-    Raises OSError where the file cannot be read and ValueError where it is no journal.
+
+def files(path: Path) -> list[Path]:
+    """A journal's file and those of its parts, as many as there are."""
+    parts = path.parent.glob(f"{path.stem}-*{path.suffix}")
+    return [path, *sorted(part for part in parts if part.stem.rpartition("-")[2].isdecimal())]
+
+
+def read(path: Path) -> JournalContents:
+    """How far a journal can be read, all its files together, and the facts in it.
+
+    Raises OSError where a file cannot be read and ValueError where it is no journal.
     """
-    facts, last = b"", 0
-    with path.open("rb") as file:
-        for kind, payload, end in _frames(file):
-            facts, last = payload if kind == FACTS else facts, end
-        return JournalContents(facts, last, os.fstat(file.fileno()).st_size)
+    facts, whole, size = b"", 0, 0
+    for part in files(path):
+        with part.open("rb") as file:
+            last = 0
+            for kind, payload, end in _frames(file):
+                facts, last = payload if kind == FACTS else facts, end
+            whole, size = whole + last, size + os.fstat(file.fileno()).st_size
+    return JournalContents(facts, whole, size)
 
 
 def parts(path: Path) -> Parts:
-    """The requests of a journal's file; going through them raises as `read`, and where a frame is damaged."""
+    """The requests of a journal's files; going through them raises as `read`, or if a frame is damaged."""
 
     def begin() -> Iterator[Records]:
-        with path.open("rb") as file:
-            yield from _requests(file)
+        for part in files(path):
+            with part.open("rb") as file:
+                yield from _requests(file)
 
     return Parts(begin)
 

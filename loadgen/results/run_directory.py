@@ -94,7 +94,8 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     if not errors[0] and stored:
         errors.append(write_text(directory / RESULT, stored))
         if not errors[-1]:
-            (directory / JOURNAL).unlink(missing_ok=True)
+            for path in journal.files(directory / JOURNAL):
+                path.unlink(missing_ok=True)
     return [error for error in errors if error]
 
 
@@ -122,7 +123,7 @@ def load(directory: Path) -> Result:
     A run whose result was never written, since the client was killed, is read from its journal.
     """
     try:
-        for path in (directory / name for name in (RESULT, ARRIVALS, JOURNAL)):
+        for path in (directory / RESULT, directory / ARRIVALS, *journal.files(directory / JOURNAL)):
             if path.exists() and not path.is_file():  # a pipe or a device: it could keep us waiting
                 raise ValueError(f"{path.name} is no regular file")
         if not (directory / RESULT).exists() and (directory / JOURNAL).exists():

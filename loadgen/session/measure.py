@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.errors import UsageError
@@ -20,11 +19,12 @@ from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
-from loadgen.session import signals
+from loadgen.session.firing import Ending, Firing, OneProcess, no_collector
+from loadgen.session.live_totals import LiveTotals
 from loadgen.session.progress import Display, Progress
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.stop_rules import StopRules
-from loadgen.transport.capture_process import CaptureRun, start
+from loadgen.transport.capture_process import start
 from loadgen.transport.job import Health, Job, Limits, Target
 from loadgen.transport.share import WHOLE, Listed, Order, Share
 from loadgen.transport.start import AtOnce, RunStart
@@ -36,7 +36,6 @@ _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
-_NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 class PlanPart(msgspec.Struct, frozen=True):
@@ -59,6 +58,13 @@ class TransportOptions(msgspec.Struct, frozen=True):
     hide: Hide = as_is  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
     part: PlanPart = PlanPart()
+    workers: int = 1  # processes that send and decode, each with a capturing process of its own
+    cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
+    begin: Callable[[Plan, TransportOptions, Watch], Firing] | None = None  # in which processes; None: one
+
+    def alone(self) -> TransportOptions:
+        """These options for one process that sends a whole plan, as a warm-up's is."""
+        return replace(self, part=PlanPart(), workers=1, cpus=(), begin=None)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -72,6 +78,8 @@ class Outcome(msgspec.Struct, frozen=True):
     uncounted: str = ""  # why the tokens of answers without usage could not be counted
     reasoned: int = 0  # answers whose first token was of reasoning
     hidden: int = 0  # answers whose reasoning was counted, and not streamed
+    workers: int = 1
+    lost: tuple[str, ...] = ()  # workers that were lost, and why, in words
 
     @property
     def interrupted(self) -> bool:
@@ -89,133 +97,84 @@ class Watch(msgspec.Struct, frozen=True):
     rules: StopRules = msgspec.field(default_factory=StopRules)
     interrupts: Interrupts = SIGNALS
     tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
-
-
-@dataclass
-class _Ending:
-    """Why a run is to end before its plan; the second signal ends the command."""
-
-    run: CaptureRun
-    signal: int = 0
-    gone: bool = False
-    stopped_by: str = ""  # the rule, in words
-
-    def by_signal(self, number: int) -> None:
-        if self.signal:
-            self.run.kill()
-            signals.stop(number)
-        self.signal = number
-        self.run.stop()
-
-    def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
-        """Ask the run to stop, once, where the server has ended or a rule requires it."""
-        if self.gone or rules.fired:
-            return
-        counters = self.run.counters
-        self.gone = gone()
-        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
-        if self.gone or self.stopped_by:
-            self.run.stop()
-
-    @property
-    def why(self) -> str:
-        """Why it is about to end; "" while it goes on."""
-        if self.signal:
-            return f"{signals.reason(self.signal)}; what is under way is cut (again: at once)"
-        return "the server has ended" if self.gone else self.stopped_by
-
-    @property
-    def cut_short(self) -> str:
-        """Why the plan was not carried to its end, no rule having ended it; "" where it was."""
-        if self.run.died:
-            return self.run.died
-        if self.signal:
-            return signals.reason(self.signal)
-        return "the server has ended" if self.gone else ""
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Disable the garbage collector: decoding allocates many objects but no cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.unfreeze()
-            gc.enable()
+    totals: LiveTotals | None = None  # where the run's totals are published
 
 
 def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     """Fire a plan and decode what comes back; raises UsageError when it needs too much.
 
-    `watch.during` is entered once the capturing process has been forked: what it starts may be a thread.
+    `watch.during` is entered once every process has been forked: what it starts may be a thread.
     On return every decoded request is in the journal's file, and that is on the disk.
     """
-    rules, journal = watch.rules, watch.journal
-    job = _job(plan, options, rules)
-    _allow_files(job, options.transport)
-    planned = (plan.requests.input_lens, plan.requests.output_lens)
-    counts = watch.tokenizer is not None
-    decoder = Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
-    run = start(job, options.transport)
-    duration_s = job.duration_ns / 1e9 or None
+    rules, journal, part = watch.rules, watch.journal, options.part
+    total = None if plan.total is None else len(part.share.indices(len(plan)))
+    most = plan.profile.max_concurrency
+    firing = (options.begin or _in_one_process)(plan, options, watch)
+    began_ns = part.start.begin_ns(clock.now_ns())
     progress = Progress(
         watch.title,
-        plan.total,
-        run.counters,
-        duration_s,
+        total,
+        firing.counters,
+        rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
         rules.cut_after_s,
-        max_concurrency=plan.profile.max_concurrency,
+        max_concurrency=None if most is None else part.share.slots(most),
         schedule_s=None if plan.facts.schedule is None else plan.facts.schedule.span_s,
     )
-    began_ns, ending = clock.now_ns(), _Ending(run)
+    ending = Ending(firing)
     try:
-        with watch.interrupts.caught(ending.by_signal), _no_collector(), watch.during:
-            journal.start_syncing()
-            for capture in run.captures():
-                if capture is None:
-                    journal.write()
-                    progress.ending = ending.why
-                    watch.display.show(progress)
-                    watch.interrupts.poll()
-                    ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
-                    continue
-                record = decoder.decode(capture)
-                journal.add(record)
-                rules.note(record.failure)
-                progress.note(record)
-            journal.finish()
+        with watch.interrupts.caught(ending.by_signal), no_collector(), watch.during:
+            for _ in firing.turns(progress):
+                progress.ending = ending.why
+                watch.display.show(progress)
+                if watch.totals is not None:
+                    watch.totals.publish(progress.totals)
+                watch.interrupts.poll()
+                ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
     finally:
-        run.kill()
+        firing.kill()
+    if watch.totals is not None:
+        watch.totals.publish(progress.totals)
     spill = journal.path.parent if journal.path is not None else None
-    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, run.counters.sent
-    rule = "" if ending.cut_short else rules.summary(elapsed_s, (plan.total or sent) - sent)
-    health = run.health or _NO_HEALTH
-    revise, uncounted = _revision(watch, decoder)
+    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
+    rule = "" if ending.cut_short else rules.summary(elapsed_s, (total or sent) - sent)
+    revise, uncounted = _revision(watch, firing.tally.uncounted, options.keep_text)
     return Outcome(
         journal.records(spill, revise),
-        health,
+        firing.health,
         cut_short=ending.cut_short,
         signal=ending.signal,
         rule=rule,
         uncounted=uncounted,
-        reasoned=decoder.reasoning.shown,
-        hidden=decoder.reasoning.hidden,
+        reasoned=firing.tally.reasoned,
+        hidden=firing.tally.hidden,
+        workers=firing.workers,
+        lost=firing.lost,
     )
 
 
-def _revision(watch: Watch, decoder: Decoder) -> tuple[Callable[[Records], Records], str]:
+def _in_one_process(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
+    job = job_of(plan, options, watch.rules)
+    allow_files(job, options.transport)
+    decoder = decoder_of(plan, options, watch.tokenizer is not None)
+    return OneProcess(decoder, start(job, options.transport), watch.journal, watch.rules)
+
+
+def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
+    """What decodes the answers to a plan; `counts`: text is kept where nothing else shows its tokens."""
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
+    return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
+
+
+def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
     """What counts the answers without usage in each part of the journal, and why it cannot."""
-    if not decoder.uncounted:
-        return text_tokens.revision((), None, decoder.keep_text)
-    with watch.display.waiting(f"counting the tokens of {decoder.uncounted} responses without usage"):
-        return text_tokens.revision(watch.journal.parts(), watch.tokenizer, decoder.keep_text)
+    if not uncounted:
+        return text_tokens.revision((), None, keep_text)
+    with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
+        return text_tokens.revision(watch.journal.parts(), watch.tokenizer, keep_text)
 
 
-def _job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
+def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
+    """What one process is to send of a plan."""
     profile, part = plan.profile, options.part
     indices = part.share.indices(len(plan))
     most = profile.max_concurrency
@@ -249,7 +208,7 @@ def _answer_bytes(plan: Plan) -> int:
     return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
 
 
-def _allow_files(job: Job, transport: str) -> None:
+def allow_files(job: Job, transport: str) -> None:
     """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES

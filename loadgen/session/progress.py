@@ -16,7 +16,7 @@ from loadgen import clock
 from loadgen.metrics.record import Record
 from loadgen.protocol import layout
 from loadgen.results.printing import printed
-from loadgen.transport.job import Counters
+from loadgen.session.live_totals import Totals
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -28,13 +28,26 @@ _MOMENT_S = 0.1  # no time has passed
 _BAR_WIDTH = 60
 
 
+class SentCounters(Protocol):
+    """What is counted while requests are sent, in one process or several."""
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def ended(self) -> int: ...
+
+    @property
+    def reads(self) -> int: ...
+
+
 @dataclass
 class Progress:
     """A run so far: requests from the counters, tokens and TTFT from what has been decoded."""
 
     title: str
     total: int | None  # None: only the sending time is limited
-    counters: Counters
+    counters: SentCounters
     duration_s: float | None = None  # for which requests are sent
     cut_after_s: float | None = None  # when those still under way are cut; None: never
     ending: str = ""  # why it is about to end before its plan
@@ -58,6 +71,28 @@ class Progress:
         if len(record.arrival_ns):
             self.ttft_sum_ns += int(record.arrival_ns[0]) - record.sent_ns
             self.ttft_count += 1
+
+    @property
+    def totals(self) -> Totals:
+        """All that is counted."""
+        counters = self.counters
+        return Totals(
+            sent=counters.sent,
+            ended=counters.ended,
+            reads=counters.reads,
+            decoded=self.ended,
+            failed=self.failed,
+            tokens=self.tokens,
+            decoded_reads=self.reads,
+            ttft_sum_ns=self.ttft_sum_ns,
+            ttft_count=self.ttft_count,
+        )
+
+    def decoded(self, totals: Totals) -> None:
+        """Count what other processes have decoded so far, instead of noting each request."""
+        self.ended, self.failed, self.tokens = totals.decoded, totals.failed, totals.tokens
+        self.reads = totals.decoded_reads
+        self.ttft_sum_ns, self.ttft_count = totals.ttft_sum_ns, totals.ttft_count
 
     @property
     def elapsed_s(self) -> float:

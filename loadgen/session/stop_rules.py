@@ -14,6 +14,7 @@ JUDGED_FROM = 20  # requests that have ended before a share of them is judged
 DRAIN_S = 30.0  # for those under way once --max-duration has passed
 _LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
 _SECOND_NS = 1_000_000_000
+_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST)
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -44,8 +45,8 @@ class Tolerance(msgspec.Struct, frozen=True):
 class StopRules:
     """The rules of one run, and what they have seen of it.
 
-    Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request is
-    no evidence about the server, and is not counted.
+    Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request, or
+    one lost with the process that sent it, is no evidence about the server, and is not counted.
     """
 
     max_failures: Tolerance | None = None
@@ -70,13 +71,13 @@ class StopRules:
         most_ns = int(self.max_duration_s * _SECOND_NS)
         return min(planned_ns, most_ns) if planned_ns else most_ns
 
-    def note(self, failure: Failure | None) -> None:
-        """Count a request that has ended; None: it succeeded."""
-        if failure is not None and failure.kind is FailureKind.CANCELLED:
+    def note(self, failure: Failure | None, count: int = 1) -> None:
+        """Count a request that has ended, or several in a row; None: it succeeded."""
+        if failure is not None and failure.kind in _NO_EVIDENCE:
             return
-        self.ended += 1
-        self.failed += failure is not None
-        self.in_a_row = self.in_a_row + 1 if failure is not None else 0
+        self.ended += count
+        self.failed += count * (failure is not None)
+        self.in_a_row = self.in_a_row + count if failure is not None else 0
         self.last = failure or self.last
 
     def reason(self, elapsed_s: float, under_way: int = 0) -> str:

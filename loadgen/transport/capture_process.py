@@ -39,7 +39,9 @@ _LOST = Failure(FailureKind.LOST, "the capturing process died while this request
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
 _PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
 # Of two runs in one program no child may get the other one's end of a pipe: its end would not be noticed.
-_FORKING = threading.Lock()
+# A process that was forked while it is held forks again: the thread is the same.
+FORKING = threading.RLock()
+_PDEATHSIG = 1  # of prctl
 
 
 @dataclass
@@ -55,16 +57,19 @@ class CaptureRun:
     died: str = ""  # how it ended where there was none
     lost: int = 0  # requests that were sent and never came back, because it died
 
-    def captures(self) -> Iterator[Capture | None]:
+    def captures(self, also: int = -1) -> Iterator[Capture | None]:
         """Captures as they finish, and None a few times a second; ends when the run has.
 
-        What a process that died had sent and not delivered comes last, each as lost.
+        What a process that died had sent and not delivered comes last, each as lost. None comes at once where
+        the file `also` can be read.
         """
         fault = ""
         poll = select.poll()
         poll.register(self.inbox.sock, select.POLLIN)
+        if also >= 0:
+            poll.register(also, select.POLLIN)
         while not self.inbox.closed:
-            if not poll.poll(_LOOK_S * 1000):
+            if self.inbox.sock.fileno() not in (fd for fd, _ in poll.poll(_LOOK_S * 1000)):
                 yield None
                 continue
             for message in self.inbox.messages():
@@ -111,29 +116,35 @@ class CaptureRun:
         self.inbox.sock.close()
 
 
-def start(job: Job, transport: str) -> CaptureRun:
-    """Begin to send a job's requests from a process of their own; any thread may."""
+def start(
+    job: Job, transport: str, counters: Counters | None = None, with_parent: bool = False
+) -> CaptureRun:
+    """Begin to send a job's requests from a process of their own; any thread may.
+
+    `with_parent`: the kernel ends that process with this one, even where it is stopped.
+    """
     # Here, as a child that imports would wait for whatever other threads import.
     build: Build = resolve_name(f"loadgen.transport.{TRANSPORTS[transport]}")
-    counters = Counters()
-    _flush_standard_streams()
-    with _FORKING:
+    counters = counters or Counters()
+    flush_standard_streams()
+    parent = os.getpid()
+    with FORKING:
         outbox, inbox = pair()
         pid = os.fork()
         if pid:
             outbox.sock.close()
     if pid:
-        _schedule("SCHED_BATCH")  # a server on this machine and the child run first where cores are short
+        schedule("SCHED_BATCH")  # a server on this machine and the child run first where cores are short
         return CaptureRun(pid, inbox, counters, job.order)
     code = 1
     try:
-        signal.set_wakeup_fd(-1)  # of the program's event loop
-        for name in _PARENTS:
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        unattended()
+        if with_parent:
+            end_with(parent)
         inbox.sock.close()
         gc.freeze()
         gc.disable()
-        _schedule("SCHED_OTHER")  # an earlier run left the parent another one
+        schedule("SCHED_OTHER")  # an earlier run left the parent another one
         ready = build(job, outbox, counters)
         if transport in _PRIVILEGED:
             drop_privileges()
@@ -146,6 +157,20 @@ def start(job: Job, transport: str) -> CaptureRun:
         _report_fault(outbox, error)
     finally:
         os._exit(code)
+
+
+def unattended() -> None:
+    """Leave signals to the process that forked this one."""
+    signal.set_wakeup_fd(-1)  # of the program's event loop
+    for name in _PARENTS:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process once the one that forked it has ended (Linux)."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended by now
+        os._exit(1)
 
 
 def _report_fault(outbox: Outbox, error: BaseException) -> None:
@@ -163,7 +188,7 @@ def _report_fault(outbox: Outbox, error: BaseException) -> None:
     outbox.finish(CaptureFault(message[:_LONGEST_MESSAGE]))
 
 
-def _flush_standard_streams() -> None:
+def flush_standard_streams() -> None:
     """Or the child would write what is buffered once more; a stream may be closed (`>&-`) or broken."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -178,7 +203,7 @@ def drop_privileges() -> None:
         ctypes.CDLL(None).capset(header, bytes(6 * 4))
 
 
-def _schedule(policy: str) -> None:
+def schedule(policy: str) -> None:
     """Take one of the kernel's scheduling policies, where there is one of that name."""
     if hasattr(os, policy):
         with contextlib.suppress(OSError):

@@ -137,6 +137,7 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     dropped_segments: int = 0  # that the ring had no room for
     fallen_back: int = 0  # requests that have their sockets' timestamps although there is a ring
     instead: str = ""  # why there is none, and what is used instead, where one was asked for
+    busiest_cpu_ns: int = 0  # of the busiest process where there were several; `cpu_ns` is the sum then
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
@@ -146,7 +147,7 @@ class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
 
 
 class Counters:
-    """Three int64 shared by the capturing process (which writes) and the live display (which reads)."""
+    """Four int64 shared by the capturing process (which writes) and the live display (which reads)."""
 
     def __init__(self) -> None:
         self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
@@ -155,6 +156,7 @@ class Counters:
         """Publish how many requests were sent and ended, and how many reads there were."""
         view = self._view
         view[0], view[1], view[2] = sent, ended, reads
+        view[3] += 1
 
     def publish_sent(self, sent: int) -> None:
         """Publish how many requests were sent: at once, so that it holds of a process that was killed."""
@@ -171,6 +173,11 @@ class Counters:
     @property
     def reads(self) -> int:
         return self._view[2]
+
+    @property
+    def beats(self) -> int:
+        """How often they were published: a process that is not stopped does so ten times a second."""
+        return self._view[3]
 
 
 class Transport(Protocol):

@@ -64,6 +64,10 @@ class Order(Protocol):
         """The first `count` that were given out, in any process that shares this order."""
         ...
 
+    def claimed(self) -> Sequence[int]:
+        """All that are for this process to send, and for no other: given out, or chosen beforehand."""
+        ...
+
 
 class Listed:
     """Requests that were chosen beforehand: int64[requests], or a range."""
@@ -81,6 +85,9 @@ class Listed:
 
     def taken(self, count: int) -> list[int]:
         return [int(index) for index in self.indices[:count]]
+
+    def claimed(self) -> list[int]:
+        return self.taken(len(self.indices))
 
 
 class Queue:
@@ -128,12 +135,16 @@ class Shared:
     def __iter__(self) -> Iterator[int]:
         at, log = 0, self._log
         while (index := self.queue.next()) >= 0:
-            log[at] = index
+            log[at] = index + 1  # 0: nothing was taken
             at += 1
             yield index
 
     def taken(self, count: int) -> list[int]:
-        return self._log[:count].tolist()
+        return [index - 1 for index in self._log[:count].tolist()]
+
+    def claimed(self) -> list[int]:
+        """All that it took."""
+        return self.taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
 
 
 def _write_all(file: int, data: bytes) -> None:
