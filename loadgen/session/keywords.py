@@ -123,6 +123,7 @@ class BenchOptions(WorkloadOptions, total=False):
     seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
     transport: Literal["auto", "wire", "ring", "httpx"]
     http2: bool
+    source_address: list[str]  # addresses of this machine that connections come from, in turn
     request_id_prefix: str
     observe: bool
     reset_cache: bool
@@ -178,6 +179,7 @@ def parsed(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
+    values["source_address"] = tuple(values.get("source_address", ()))
     values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide(values["label"])

@@ -53,6 +53,7 @@ class Options(msgspec.Struct, frozen=True):
     request_id_prefix: str | None = None
     transport: str | None = None
     http2: bool = False
+    source_address: tuple[str, ...] = ()  # that connections come from; (): the kernel's choice, or loopback's
     preset: str | None = None
     print_request: bool = False
     export_requests: str | None = None
@@ -274,6 +275,9 @@ def _run_flags(group: Group) -> None:
         help="ring: a kernel timestamp for each TCP segment; wire: for each read; httpx: proxies, HTTP/2; "
         "auto (default): ring where it is allowed and tokens may be read late, else wire")
     add("--http2", action="store_true", help="with --transport httpx")
+    add("--source-address", type=_addresses, metavar="A[,B…]",
+        help="addresses of this machine that connections come from, in turn, where one has too few ports "
+        "(28,232 for each server; on loopback they are chosen)")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
     add("--repeat", type=whole(1, _MOST_REPEATS), metavar="N",
@@ -335,6 +339,10 @@ def _output_flags(group: Group) -> None:
     add("--metadata", nargs="+", action="extend", type=hide, metavar="KEY=VALUE")  # as in every result
     add("--label", type=hide)
 # fmt: on
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _warmups(text: str) -> int | str:

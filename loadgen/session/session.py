@@ -321,6 +321,9 @@ class Session(msgspec.Struct, frozen=True):
         """How the requests of a plan are sent to this server."""
         options, target = self.options, self._target(made)
         chosen = transport_choice.choose(options.transport, target, made.streams)
+        doubtful = _LOG.warning if made.profile.open_loop else None
+        given = options.source_address
+        chosen, target = transport_choice.sourced(chosen, target, made.streams, given, doubtful=doubtful)
         return TransportOptions(
             target=target,
             transport=chosen.name,

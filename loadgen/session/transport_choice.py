@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.address import is_loopback
+from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.job import Target
 from loadgen.transport.packet_ring import local_address, refusal
@@ -67,6 +71,47 @@ def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
     return TransportChoice("wire", "few streams, and a server on another machine")
 
 
+def sourced(
+    choice: TransportChoice,
+    target: Target,
+    connections: int,
+    given: Sequence[str] = (),
+    processes: int = 1,
+    doubtful: Callable[[str], None] | None = None,
+) -> tuple[TransportChoice, Target]:
+    """The target with the addresses that its connections come from, and a transport that can use them.
+
+    `connections` is how many there are at once, over all `processes`; with `doubtful`, of an open loop, that
+    is an estimate: too few ports for it are a warning. Raises UsageError where they are too few, or an
+    address that was given is not ours.
+    """
+    family, address = target.address
+    if choice.name == "httpx" and (proxy := _proxy_variable(target)):
+        if given:
+            raise UsageError(f"--source-address: {proxy} applies to {target.host}: add it to NO_PROXY")
+        return choice, target
+    source_addresses.check(given, family)
+    # On loopback each ring has ports of its own: where 127.0.0.1 has none left, another address's.
+    alone = choice.name == "ring" and not given and str(address[0]).startswith("127.")
+    if alone and math.ceil(connections / processes) <= source_addresses.PortRange.here().count // 2:
+        return choice, target
+    try:
+        plan = source_addresses.chosen(target.address, connections, given)
+    except UsageError as error:
+        if doubtful is None:
+            raise
+        doubtful(f"about {error}")
+        return choice, replace(target, sources=tuple(given))
+    if not plan.addresses:
+        return choice, target
+    why = plan.why or "a ring has the ports of one address, and --source-address was given"
+    if choice.name == "ring":
+        choice = TransportChoice("wire", f"not ring: {why}")
+    elif plan.why:
+        choice = replace(choice, why="; ".join(filter(None, (choice.why, plan.why))))
+    return choice, replace(target, sources=plan.addresses)
+
+
 def _shares_machine(target: Target) -> bool:
     """Whether the server's address is one of this machine's: then a route to it begins with the same one."""
     family, address = target.address
@@ -78,6 +123,12 @@ def _shares_machine(target: Target) -> bool:
 
 def _proxy(target: Target) -> str:
     """Which proxy of the environment applies to the target, in words; "" where none does."""
+    variable = _proxy_variable(target)
+    return variable and f"{variable} applies to {target.host}, and a ring sees the server's own packets"
+
+
+def _proxy_variable(target: Target) -> str:
+    """The environment's variable whose proxy applies to the target; "" where none does."""
     named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
     if not named or is_loopback(target.host):
         return ""
@@ -86,5 +137,5 @@ def _proxy(target: Target) -> str:
     proxies = getproxies()
     for scheme in (target.scheme, "all"):
         if scheme in proxies and not proxy_bypass(target.host):
-            return f"{scheme}_proxy applies to {target.host}, and a ring sees the server's own packets"
+            return f"{scheme}_proxy"
     return ""

@@ -32,7 +32,7 @@ from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
 from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
-from loadgen.transport.network import Network, Received, Socket
+from loadgen.transport.network import Network, Received, Socket, bind_source
 from loadgen.transport.stalls import Stream
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
@@ -154,6 +154,7 @@ class Slot(_Exchange):
     """A connection, what is to be written to it, and the response under way."""
 
     number: int
+    source: str = ""  # our address; "": the kernel chooses it
     sock: Socket | None = None
     fd: int = -1
     tls: Tls | None = None
@@ -184,6 +185,8 @@ class Slot(_Exchange):
         self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
         self.connect_begin_ns, self.served, self.tls = network.now_ns(), 0, None
         self.intake.state = State.CONNECTING
+        if self.source:
+            bind_source(sock, family, self.source)
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, errno.errorcode.get(code, "connect"))

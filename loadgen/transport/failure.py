@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 
 import msgspec
@@ -36,6 +37,8 @@ def unconnected(error: Exception) -> Failure:
     """The failure of a request for which no connection could be made."""
     from loadgen.protocol.certificates import why_untrusted  # its ssl is not for every command to import
 
+    if getattr(error, "errno", 0) == errno.EADDRNOTAVAIL:
+        return Failure(FailureKind.CONNECT, "no source port is free: pass more with --source-address")
     untrusted = why_untrusted(error)
     return Failure(
         FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__

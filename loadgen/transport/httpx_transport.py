@@ -206,15 +206,23 @@ class HttpxTransport:
         return begin_ns
 
     def _add_client(self) -> None:
-        target = self.job.target
+        target, position = self.job.target, len(self.clients)
+        source = target.source(position + self.job.share.number)
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        verify = target.tls if target.tls is not None else False
         client = httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
-            verify=target.tls if target.tls is not None else False,
+            verify=verify,
             http2=self.job.http2,
             trust_env=not is_loopback(target.host),
             timeout=httpx.Timeout(None, connect=self.job.limits.connect_timeout_ns / 1e9),
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+            limits=limits,
+            transport=httpx.AsyncHTTPTransport(
+                verify=verify, http2=self.job.http2, trust_env=False, limits=limits, local_address=source
+            )
+            if source
+            else None,
         )
-        self.idle.append((len(self.clients), self.begin_ns))
+        self.idle.append((position, self.begin_ns))
         self.clients.append(client)
         self.links.append(_Link())
 

@@ -28,6 +28,7 @@ class Target(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
     tls: ssl.SSLContext | None = None
     delay_acks: bool = False  # it sends without waiting for them: every other message is soon enough
+    sources: tuple[str, ...] = ()  # addresses that the connections come from, in turn; (): the kernel chooses
 
     def __post_init__(self) -> None:
         """Raises UsageError where a part could alter the request beyond its own place."""
@@ -39,6 +40,10 @@ class Target(msgspec.Struct, frozen=True):
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+    def source(self, position: int) -> str:
+        """The address that the connection at a position comes from; "": the kernel chooses."""
+        return self.sources[position % len(self.sources)] if self.sources else ""
 
     @property
     def url(self) -> str:

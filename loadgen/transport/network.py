@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from loadgen.clock import Clock, SystemClock
 
+_BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux: the port is chosen by connect, for each server
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.recvmsg returns it
 
 
@@ -58,3 +59,9 @@ class SystemNetwork(SystemClock):
     def poller(self) -> Poller:
         """An epoll."""
         return select.epoll()
+
+
+def bind_source(sock: Socket, family: int, address: str) -> None:
+    """Have a socket connect from an address, its port chosen then; raises OSError."""
+    sock.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
+    sock.bind((address, 0) if family == socket.AF_INET else (address, 0, 0, 0))

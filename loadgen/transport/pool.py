@@ -38,7 +38,8 @@ class Pool:
 
     def open(self) -> None:
         """Add a slot and dial for it."""
-        slot = Slot(self.share.slot(len(self.slots)))
+        position = len(self.slots)
+        slot = Slot(self.share.slot(position), self.target.source(position + self.share.number))
         self.slots.append(slot)
         self.dial(slot)
 

@@ -114,7 +114,7 @@ class SourcePorts:
 
     def _bound(self, count: int) -> list[tuple[Socket, int]] | None:
         """Free ports, each bound, from a random one on; None where there are too few, or too scattered."""
-        low, high = _ports()
+        low, high = local_ports()
         size = high - low + 1
         first, found = random.randrange(size), []  # nosec B311
         with contextlib.suppress(OSError):  # as many files are open as may be
@@ -157,7 +157,7 @@ def _ranges(ports: list[int]) -> Iterator[range]:
             begin = i
 
 
-def _ports() -> tuple[int, int]:
+def local_ports() -> tuple[int, int]:
     """The first and last port that this machine gives to connections."""
     try:
         low, high = map(int, _RANGE.read_text("ascii").split())

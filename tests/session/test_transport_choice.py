@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from fakes.scripted_server import target_of
 from loadgen.errors import UsageError
 from loadgen.session import transport_choice
-from loadgen.session.transport_choice import TransportChoice, check, choose, runnable
+from loadgen.session.transport_choice import TransportChoice, check, choose, runnable, sourced
+from loadgen.transport import source_addresses
 from loadgen.transport.job import Target
 
 HERE, AWAY = target_of("127.0.0.1", 8000), target_of("192.0.2.1", 8000)
@@ -78,3 +79,59 @@ def test_a_server_at_an_address_of_this_machine_shares_it() -> None:
     assert shares == [True, False]
     unroutable = replace(AWAY, address=(HERE.address[0], ("255.255.255.255", 80)))
     assert not transport_choice._shares_machine(unroutable)
+
+
+RING, WIRE = TransportChoice("ring", SHARED), TransportChoice("wire")
+SPREAD = (
+    "40000 connections come from 2 addresses, 127.0.0.1 to 127.0.0.2: one has 28232 ports for each server"
+)
+GIVEN = "not ring: a ring has the ports of one address, and --source-address was given"
+PAIR = ("127.0.0.1", "127.0.0.2")
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_addresses, "local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_addresses, "ports_to", lambda *_: ())
+
+
+@pytest.mark.usefixtures("ports")
+@pytest.mark.parametrize(
+    ("choice", "connections", "processes", "given", "chosen", "sources"),
+    [
+        (WIRE, 1000, 1, (), WIRE, ()),
+        (WIRE, 40_000, 1, (), TransportChoice("wire", SPREAD), PAIR),
+        (WIRE, 1, 1, PAIR, WIRE, PAIR),
+        (RING, 1000, 1, (), RING, ()),
+        (RING, 40_000, 4, (), RING, ()),  # each ring has ports of its own
+        (RING, 40_000, 1, (), TransportChoice("wire", f"not ring: {SPREAD}"), PAIR),
+        (RING, 1, 1, PAIR, TransportChoice("wire", GIVEN), PAIR),
+    ],
+)
+def test_connections_get_addresses_and_a_transport_that_can_use_them(
+    choice: TransportChoice,
+    connections: int,
+    processes: int,
+    given: tuple[str, ...],
+    chosen: TransportChoice,
+    sources: tuple[str, ...],
+) -> None:
+    assert sourced(choice, HERE, connections, given, processes) == (chosen, replace(HERE, sources=sources))
+
+
+@pytest.mark.usefixtures("ports")
+def test_too_few_ports_refuse_a_closed_loop_and_warn_of_an_open_one() -> None:
+    warnings: list[str] = []
+    with pytest.raises(UsageError, match=r"40000 connections to 127\.0\.0\.1 port 8000 need"):
+        sourced(WIRE, HERE, 40_000, PAIR[:1])
+    target = sourced(WIRE, HERE, 40_000, PAIR[:1], doubtful=warnings.append)[1]
+    assert (target.sources, len(warnings)) == (PAIR[:1], 1)
+    assert warnings[0].startswith("about 40000 connections to 127.0.0.1 port 8000 need")
+
+
+def test_a_proxy_in_between_has_no_use_for_our_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    httpx = TransportChoice("httpx")
+    assert sourced(httpx, AWAY, 40_000) == (httpx, AWAY)
+    with pytest.raises(UsageError, match=r"--source-address: http_proxy applies to 192\.0\.2\.1"):
+        sourced(httpx, AWAY, 1, PAIR)

@@ -43,8 +43,9 @@ SILENT = [
     "trace_window", "speed_up", "trace_max_input_len", "trace_max_output_len", "trace_too_long",
     "trace_idle_cap", "trace_jitter",
     # the run
-    "transport", "http2", "request_timeout", "stall_timeout", "repeat", "selftest", "fingerprint", "observe",
-    "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures", "max_duration_s", "drain_timeout_s",
+    "transport", "http2", "source_address", "request_timeout", "stall_timeout", "repeat", "selftest",
+    "fingerprint", "observe", "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures",
+    "max_duration_s", "drain_timeout_s",
     # the output
     "layout", "formula", "percentile_metrics", "metric_percentiles", "goodput", "warmup", "cooldown",
     "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests", "result_dir",

@@ -1,0 +1,174 @@
+"""Source addresses: those that connections come from, as one has so many ports for each server and no more.
+
+A connection is its two addresses and its two ports. To one port of one server an address of ours has as many
+as the kernel gives to connections: 28,232 by default. More connections come from several addresses.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.transport.packet_ring import Address, local_address
+from loadgen.transport.source_ports import local_ports
+
+_RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
+_TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
+_LISTENS = "0A"
+_WIDEST = 65535 - 1024 + 1
+_MOST_LOOPBACK = 254
+_SPARE = 64  # ports of an address: others connect as well
+
+
+class PortRange(msgspec.Struct, frozen=True):
+    """The ports that this machine gives to connections."""
+
+    low: int
+    high: int
+    reserved: frozenset[int] = frozenset()
+
+    @classmethod
+    def here(cls) -> PortRange:
+        """This machine's."""
+        low, high = local_ports()
+        return cls(low, high, frozenset(port for port in _reserved() if low <= port <= high))
+
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1 - len(self.reserved)
+
+
+class SourcePlan(msgspec.Struct, frozen=True):
+    """Which addresses of ours the connections to one server come from; none: the kernel chooses."""
+
+    addresses: tuple[str, ...] = ()
+    why: str = ""  # in words; "" where there are none, or they were given
+
+
+def check(addresses: Sequence[str], family: int) -> None:
+    """Raises UsageError for an address that is not one of this machine's, or not of the server's family."""
+    kind = "an IPv4 address" if family == socket.AF_INET else "an IPv6 address"
+    for address in addresses:
+        try:
+            socket.inet_pton(family, address)
+        except (OSError, ValueError):
+            raise UsageError(
+                f"--source-address {address}: the server has {kind}: give one of those"
+            ) from None
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            try:
+                sock.bind((address, 0))
+            except OSError as error:
+                raise UsageError(
+                    f"--source-address {address} is not one of this machine's: {error.strerror}; "
+                    "`ip address` lists them"
+                ) from None
+
+
+def chosen(
+    server: tuple[int, Address],
+    connections: int,
+    given: Sequence[str] = (),
+    ports: PortRange | None = None,
+    occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
+) -> SourcePlan:
+    """From which addresses so many connections to a server come, each with ports for its part.
+
+    Raises UsageError where they have too few ports, with what to do.
+    """
+    ports, occupied = ports or PortRange.here(), occupied or ports_to
+    family, address = server
+    if not given and connections <= ports.count // 2:
+        return SourcePlan()  # not looked at closely: looking takes time where there are many connections
+    loopback = family == socket.AF_INET and str(address[0]).startswith("127.")
+    names = given or (_loopback() if loopback else [str(local_address(family, address)[0])])
+    free, used = 0, []
+    for name in names:
+        taken = len({port for port in occupied(family, name, address) if _gives(ports, port)})
+        free += max(ports.count - taken - _SPARE, 0)
+        used.append(name)
+        if not given and free >= connections:
+            break
+    if free < connections:
+        raise UsageError(_too_few(connections, free, used, ports, address))
+    if given or len(used) == 1:
+        return SourcePlan(tuple(given))
+    return SourcePlan(
+        tuple(used),
+        f"{connections} connections come from {len(used)} addresses, {used[0]} to {used[-1]}: "
+        f"one has {ports.count} ports for each server",
+    )
+
+
+def ports_to(family: int, source: str, server: Address) -> Iterable[int]:
+    """The local ports of an address that cannot connect to a server now: connected, closing, or listened on.
+
+    As /proc/net/tcp has them; none where it cannot be read.
+    """
+    packed = _packed(family, source)
+    anywhere = "0" * len(packed)
+    peer = f"{_packed(family, str(server[0]))}:{int(server[1]):04X}"
+    try:
+        with _TABLES[socket.AddressFamily(family)].open("r", encoding="ascii") as lines:
+            next(lines, "")
+            for line in lines:
+                _, local, remote, state, *_ = line.split(maxsplit=4)
+                host, _, port = local.partition(":")
+                if (host == packed and remote == peer) or (state == _LISTENS and host in (packed, anywhere)):
+                    yield int(port, 16)
+    except (OSError, KeyError):
+        return
+
+
+def _packed(family: int, address: str) -> str:
+    """An address as /proc/net/tcp writes it: words of 32 bits, each in this machine's order of bytes."""
+    data = socket.inet_pton(family, address.partition("%")[0])
+    return "".join(
+        f"{int.from_bytes(struct.pack('4B', *data[at : at + 4]), sys.byteorder):08X}"
+        for at in range(0, len(data), 4)
+    )
+
+
+def _loopback() -> list[str]:
+    return [f"127.0.0.{last}" for last in range(1, _MOST_LOOPBACK + 1)]
+
+
+def _gives(ports: PortRange, port: int) -> bool:
+    return ports.low <= port <= ports.high and port not in ports.reserved
+
+
+def _too_few(connections: int, free: int, addresses: Sequence[str], ports: PortRange, server: Address) -> str:
+    """Why connections cannot be made, and what to do."""
+    named = addresses[0] if len(addresses) == 1 else f"{len(addresses)} addresses"
+    need = math.ceil(connections / max(ports.count - _SPARE, 1))
+    wider = ""
+    if connections <= len(addresses) * (_WIDEST - _SPARE):
+        wider = ", or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'"
+    busy = len(addresses) * (ports.count - _SPARE) - free
+    waits = (
+        f", {busy} are in use (those of closed connections for a minute)" if busy > ports.count // 50 else ""
+    )
+    return (
+        f"{connections} connections to {server[0]} port {server[1]} need as many source ports, and {named} "
+        f"{'has' if len(addresses) == 1 else 'have'} {free} free (net.ipv4.ip_local_port_range is "
+        f"{ports.low} to {ports.high}{waits}): pass {need} addresses of this machine with "
+        f"--source-address A,B,…{wider}, or lower --max-concurrency"
+    )
+
+
+def _reserved() -> Iterable[int]:
+    """The ports that are kept out of that range, written as 8080,9000-9010."""
+    try:
+        parts = _RESERVED.read_text("ascii").strip().split(",")
+        for part in filter(None, parts):
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+    except (OSError, ValueError):
+        return
