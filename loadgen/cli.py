@@ -95,7 +95,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "audit": _main_of("loadgen.analysis.audit.command"),
     "export": _main_of("loadgen.results.request_rows"),
     "campaign": _main_of("loadgen.campaign.command"),
-    "selftest": _main_of("loadgen.session.selftest"),
+    "selftest": _main_of("loadgen.session.selftest.command"),
     "engine": _main_of("loadgen_servers.engine.cli"),
 }
 

@@ -24,7 +24,7 @@ from loadgen.session.data_command import data_parser
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.launch_options import joined
 from loadgen.session.options import bench_parser
-from loadgen.session.selftest import _parser as selftest_parser
+from loadgen.session.selftest.command import _parser as selftest_parser
 from loadgen.validity import rule
 from loadgen.workload import profile
 from loadgen_servers.engine.cli import _parser as engine_parser

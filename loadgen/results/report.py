@@ -227,7 +227,8 @@ def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:
     line = f"client error P99: {errors} (self-test of {when})"
     if rate_per_s:
         least = "" if selftest.capacity_bounded else "at least "
-        line += f"; headroom {least}{selftest.headroom(rate_per_s):.3g}×"
+        room = selftest.headroom(rate_per_s, result.facts.client.workers)
+        line += f"; headroom {least}{room:.3g}×"
     yield line
 
 

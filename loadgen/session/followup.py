@@ -91,7 +91,8 @@ def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | No
 def calibrated(facts: Facts) -> LateFacts:
     """How true this client was when it last measured itself on this machine."""
     digest = calibration.environment_digest(facts.environment)
-    return {"calibration": calibration.remembered(facts.client.transport, digest)}
+    client = facts.client
+    return {"calibration": calibration.remembered(client.transport, digest, client.workers)}
 
 
 def bounded(facts: Facts, flags: Flags) -> LateFacts:

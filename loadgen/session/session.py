@@ -194,10 +194,10 @@ class Session(msgspec.Struct, frozen=True):
         sensing = self._sensing(display)
         made, warmed = self.adapter.warmed_up(made, options, display)
         if self.options.selftest:
-            from loadgen.session import selftest  # no other run pays for it
+            from loadgen.session.selftest import capacity  # no other run pays for it
 
             with display.waiting("self-test of this client, against a null server", forks=True):
-                selftest.at_the_pace_of(made.profile, options.transport, warmed)
+                capacity.at_the_pace_of(made.profile, options.transport, warmed)
         tokenizer = self._text_tokenizer()
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.dumped())

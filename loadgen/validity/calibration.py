@@ -135,7 +135,8 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
     measured: datetime
     environment: str  # a digest of machine and software: valid for this one only
     transport: str
-    streams: int = Field(ge=1)
+    workers: int = Field(default=1, ge=1)  # that shared the load
+    streams: int = Field(ge=1)  # of all of them, as every figure here
     interval_ms: Positive  # between messages of a stream
     tokens_per_message: int = Field(default=1, ge=1)
     ttft: Error
@@ -145,20 +146,24 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
     capacity_tokens_per_s: NotNegative  # most with P99 gap error under 5 %; 0: no load was held
     capacity_streams: int = Field(ge=0)  # most held at `interval_ms` so
     capacity_bounded: bool = True  # a higher load failed; False: none was tried, there may be more
-    cpu_us_per_token: NotNegative  # of the capturing process
+    cpu_us_per_token: NotNegative  # of the capturing processes
 
     @property
     def capacity_messages_per_s(self) -> float:
         """The capacity in what costs the client: messages, however many tokens they hold."""
         return self.capacity_tokens_per_s / self.tokens_per_message
 
-    def headroom(self, messages_per_s: float) -> float:
-        """The capacity as a multiple of a run's rate; 0 if no load was held."""
-        return self.capacity_messages_per_s / messages_per_s if messages_per_s > 0 else float("inf")
+    def capacity_of(self, workers: int) -> float:
+        """Messages per second of so many workers, each with two cores: in proportion to those measured."""
+        return self.capacity_messages_per_s * workers / self.workers
+
+    def headroom(self, messages_per_s: float, workers: int = 1) -> float:
+        """The capacity of so many workers as a multiple of a run's rate; 0 if no load was held."""
+        return self.capacity_of(workers) / messages_per_s if messages_per_s > 0 else float("inf")
 
 
 class _Cache(BaseModel, extra="forbid"):
-    """The cache file: the latest of each transport and environment."""
+    """The cache file: the latest of each transport, environment and number of workers."""
 
     format: Literal[1] = 1
     calibrations: tuple[Calibration, ...] = ()
@@ -176,15 +181,19 @@ def cache_path() -> Path:
     return Path(base) / "loadgen" / "selftest.json"
 
 
-def remembered(transport: str, environment: str) -> Calibration | None:
-    """The last self-test of a transport in this environment; None if it cannot be read."""
-    return _read().get((transport, environment))
+def remembered(transport: str, environment: str, workers: int = 1) -> Calibration | None:
+    """The last self-test of a transport in this environment; None if it cannot be read.
+
+    That of so many workers, or else of one.
+    """
+    kept = _read()
+    return kept.get((transport, environment, workers)) or kept.get((transport, environment, 1))
 
 
 def remember(measured: Iterable[Calibration]) -> bool:
     """Store these in place of older ones of their kind; False, and a line of why, if that fails."""
     path = cache_path()
-    latest = _read() | {(each.transport, each.environment): each for each in measured}
+    latest = _read() | {_key(each): each for each in measured}
     cache = _Cache(calibrations=tuple(latest.values()))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,12 +204,16 @@ def remember(measured: Iterable[Calibration]) -> bool:
     return True
 
 
-def _read() -> dict[tuple[str, str], Calibration]:
-    """The cache by transport and environment; empty, and a line of why, if the file is damaged."""
+def _key(each: Calibration) -> tuple[str, str, int]:
+    return each.transport, each.environment, each.workers
+
+
+def _read() -> dict[tuple[str, str, int], Calibration]:
+    """The cache by transport, environment and workers; empty, and a line of why, if the file is damaged."""
     path = cache_path()
     try:
         cache = _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
-        return {(each.transport, each.environment): each for each in cache.calibrations}
+        return {_key(each): each for each in cache.calibrations}
     except FileNotFoundError:
         return {}
     except OSError as error:

@@ -159,12 +159,14 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
 
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where no load of the self-test was too high, nothing is known beyond its highest."""
-    measured, rate_per_s = run.calibration, run.metrics.messages_per_s
-    room = measured.headroom(rate_per_s) if measured else math.inf
+    measured, rate_per_s, workers = run.calibration, run.metrics.messages_per_s, run.facts.client.workers
+    room = measured.headroom(rate_per_s, workers) if measured else math.inf
     if measured is None or not 1 / most <= room < 1 / above or (room < 1 and not measured.capacity_bounded):
         return None
     error = f"P99 gap error under {HELD_PERCENT:g} %"
-    held = f"the self-test kept the {error} up to {measured.capacity_messages_per_s:.0f}"
+    held = f"the self-test kept the {error} up to {measured.capacity_of(workers):.0f}"
+    if workers != measured.workers:
+        held += f" ({workers} times what one worker held)"
     none = f"no load of the self-test had a {error}"
     return f"{rate_per_s:.0f} messages/s; {held if measured.capacity_tokens_per_s else none}"
 
@@ -172,7 +174,7 @@ def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
 beyond_capacity = suspect(
     "beyond-capacity",
     "more messages per second than the self-test could measure with a P99 gap error under 5 %",
-    "use --transport wire, a machine with more cores, or several clients",
+    "use --transport wire, more --workers where there are cores for them, or several machines (--shard)",
     Source.SELFTEST,
 )(partial(_load, above=1.0, most=math.inf))
 headroom = note(

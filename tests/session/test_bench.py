@@ -32,8 +32,9 @@ from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import RESULT
 from loadgen.results.run_place import JOURNAL
-from loadgen.session import adapting, progress, selftest, session
+from loadgen.session import adapting, progress, session
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.session.selftest import capacity
 from loadgen.validity.run_metadata import asked
 from loadgen.workload.plan import Plan
 from loadgen.workload.profile import Profile
@@ -355,8 +356,8 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
         paces.append(compute(warmed, asked(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed)
 
-    measure_client = selftest.at_the_pace_of
-    monkeypatch.setattr(selftest, "at_the_pace_of", seen)
+    measure_client = capacity.at_the_pace_of
+    monkeypatch.setattr(capacity, "at_the_pace_of", seen)
     words = ["--profile", "smoke", "--preset", "bench/1024x50", "--selftest", "--quiet"]
     assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
     (pace_ms,) = paces

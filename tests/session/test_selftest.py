@@ -13,8 +13,11 @@ import pytest
 
 from loadgen import cli
 from loadgen.errors import MeasureError
-from loadgen.session import selftest
-from loadgen.session.selftest import MODES, Capacity, SelftestLoad, fault, search, table
+from loadgen.session.selftest import capacity, modes
+from loadgen.session.selftest.capacity import Capacity, search
+from loadgen.session.selftest.load import SelftestLoad
+from loadgen.session.selftest.modes import MODES, fault
+from loadgen.session.selftest.tables import table
 from loadgen.session.transport_choice import runnable
 from loadgen.telemetry.environment import describe
 from loadgen.validity import calibration
@@ -231,7 +234,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.realtime
 def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> None:
     load = SelftestLoad(streams=2, interval_ms=5.0, tokens_per_message=3, chat=True)
-    found = selftest.measure_client(load, ["wire"], budget_s=0.5)
+    found = capacity.measure_client(load, ["wire"], budget_s=0.5)
     assert found.keys() == {"wire"}
     assert found["wire"].events_per_read >= 1.0
     assert calibration.remembered("wire", found["wire"].environment) is None  # keeping is the caller's
@@ -241,8 +244,8 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
 def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(selftest, "MODES", (MODES[0],))
-    monkeypatch.setattr(selftest, "fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!")
+    monkeypatch.setattr(modes, "MODES", (MODES[0],))
+    monkeypatch.setattr(modes, "fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!")
     flags = "--streams 1 --interval-ms 5 --seconds 0.1 --transport wire --no-save"
     assert cli.main(["selftest", *flags.split()]) == MeasureError.exit_code
     printed = capsys.readouterr().out

@@ -183,6 +183,32 @@ def test_what_is_kept_is_found_again_by_transport_and_environment(cache: Path) -
     assert calibration.remembered("wire", "elsewhere") is None
 
 
+def test_a_run_of_several_workers_has_their_self_test_or_one_worker_s() -> None:
+    one, two = calibrated(), calibrated(workers=2, capacity_tokens_per_s=150_000.0)
+    calibration.remember([one])
+    assert calibration.remembered("wire", "here", 2) == one
+    calibration.remember([two])
+    found = [calibration.remembered("wire", "here", workers) for workers in (1, 2, 3)]
+    assert found == [one, two, one]
+
+
+def test_a_self_test_from_before_there_were_workers_is_of_one(cache: Path) -> None:
+    calibration.remember([calibrated()])
+    old = cache.read_text("utf-8").replace('   "workers": 1,\n', "")
+    assert "workers" not in old
+    cache.write_text(old, "utf-8")
+    assert calibration.remembered("wire", "here") == calibrated()
+
+
+@pytest.mark.parametrize(
+    ("measured", "workers", "headroom"), [(1, 1, 2.0), (1, 3, 6.0), (2, 2, 2.0), (2, 4, 4.0)]
+)
+def test_workers_hold_in_proportion_to_those_that_were_measured(
+    measured: int, workers: int, headroom: float
+) -> None:
+    assert calibrated(workers=measured).headroom(50_000.0, workers) == headroom
+
+
 def test_a_later_one_replaces_its_own_kind_only() -> None:
     calibration.remember([calibrated("wire"), calibrated("httpx"), calibrated("wire", "elsewhere")])
     fresh = calibrated("wire", capacity_streams=1)

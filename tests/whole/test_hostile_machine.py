@@ -14,7 +14,7 @@ import pytest
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.protocol import untrusted
-from loadgen.session import selftest
+from loadgen.session.selftest import tables
 from loadgen.telemetry import discovery, environment, throttling
 from loadgen.telemetry.jetson import Board
 from loadgen.telemetry.nvml import Gpus
@@ -280,4 +280,4 @@ def test_a_client_that_held_no_load_is_beyond_its_capacity() -> None:
     assert said.endswith("messages/s; no load of the self-test had a P99 gap error under 5 %")
     assert headroom.find(case) is None
     assert (known.headroom(100.0), known.headroom(0.0)) == (0.0, float("inf"))
-    assert "  capacity          no load that was tried was held" in selftest.table(known)
+    assert "  capacity          no load that was tried was held" in tables.table(known)
