@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loadgen.analysis.api import Audit, Comparison, audit, compare
     from loadgen.errors import LoadgenError
     from loadgen.metrics.metrics import Metrics
+    from loadgen.results.merge import merge
     from loadgen.results.run import Run, Verdict
     from loadgen.session.api import Interrupted, bench, bench_async, load
     from loadgen.workload.profile import Profile
@@ -22,13 +23,14 @@ _MODULES = {
     "analysis.api": ("Audit", "Comparison", "audit", "compare"),
     "errors": ("LoadgenError",),
     "metrics.metrics": ("Metrics",),
+    "results.merge": ("merge",),
     "results.run": ("Run", "Verdict"),
     "session.api": ("Interrupted", "bench", "bench_async", "load"),
     "workload.profile": ("Profile",),
 }
 __all__ = [
     "Audit", "Comparison", "Interrupted", "LoadgenError", "Metrics", "Profile", "Run", "Verdict",
-    "audit", "bench", "bench_async", "compare", "load",
+    "audit", "bench", "bench_async", "compare", "load", "merge",
 ]  # fmt: skip
 
 

@@ -14,11 +14,11 @@ _OWN = 0o700  # a run may hold a user's prompts and answers
 JOURNAL = "journal.bin"  # while a run goes on, and for good where its result could not be written
 
 
-def create_directory(base: Path, name: str, started: datetime) -> Path:
-    """A new directory for a run under `base`; raises UsageError when it cannot be written."""
+def create_directory(base: Path, name: str, started: datetime, flag: str = "--run-dir") -> Path:
+    """A new directory for a run under `base`; raises UsageError with the flag when it cannot be written."""
     plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
-    create_place(base, "--run-dir")
+    create_place(base, flag)
     for attempt in range(1, 1000):
         path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
         try:
@@ -26,9 +26,9 @@ def create_directory(base: Path, name: str, started: datetime) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}; choose another --run-dir") from None
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another {flag}") from None
         return path
-    raise UsageError(f"{base} has too many runs of this second; choose another --run-dir")
+    raise UsageError(f"{base} has too many runs of this second; choose another {flag}")
 
 
 def create_place(directory: Path, flag: str) -> None:

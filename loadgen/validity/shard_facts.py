@@ -21,8 +21,15 @@ class ShardFacts(BaseModel, extra="forbid", frozen=True):
     of: int = Field(ge=1)
     version: str  # loadgen's
     start_at_ns: int = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
+    requests: int | None = Field(default=None, ge=0)  # of the plan, its own; None: as many as it sent
+    sessions: bool = False  # of the plan stay whole; else request i is of shard i mod `of`
     before: ClockReading
     after: ClockReading | None = None  # None: the run was killed
+
+    @property
+    def name(self) -> str:
+        """As --shard has it."""
+        return f"{self.number}/{self.of}"
 
 
 class MergedShard(BaseModel, extra="forbid", frozen=True):
@@ -30,8 +37,15 @@ class MergedShard(BaseModel, extra="forbid", frozen=True):
 
     number: int
     of: int
-    requests: int
-    lost: str = ""  # why it left nothing
+    requests: int  # that it sent, or planned and lost
+    lost: str = ""  # why it left nothing, or not all
     offset_ns: int = 0  # added to its times; those of the first shard stay
-    error_ns: int = 0  # half the uncertainty of that; -1: unknown
-    reference: str = ""
+    error_ns: int = 0  # by how much that may be off at most; -1: unknown
+    reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
+    cores: float = 0.0  # that each of its capturing processes kept busy, on average
+    request_id_prefix: str | None = None  # of its requests' ids; None: not stored
+
+    @property
+    def name(self) -> str:
+        """As --shard has it."""
+        return f"{self.number}/{self.of}"

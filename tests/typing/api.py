@@ -60,3 +60,8 @@ def stored() -> str:
 loadgen.bench(num_prompts="many")  # type: ignore[arg-type]
 loadgen.bench(number_of_prompts=3)  # type: ignore[call-arg]
 asyncio.run(awaited())
+
+
+def shards(directories: list[str], last: loadgen.Run) -> float:
+    whole: loadgen.Run = loadgen.merge([*directories, last])
+    return whole.metrics.output_throughput_per_s

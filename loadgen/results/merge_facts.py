@@ -1,0 +1,264 @@
+"""Merge facts: how each fact of several shards becomes one of the whole run, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.validity.calibration import Calibration, Error
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client
+from loadgen.validity.shard_facts import ShardFacts
+
+_MOST_NAMED = 4  # different values of one fact that are listed
+_PATHS = {"dataset_path", "trace", "prompt_corpus"}  # each machine's own; the plan's digest holds the content
+Join = Callable[["NamedValues"], Any]
+
+
+class ShardRun(msgspec.Struct, frozen=True):
+    """The facts of one shard, and where they were read, as messages name it."""
+
+    place: str
+    facts: Facts
+    shard: ShardFacts
+
+    @property
+    def name(self) -> str:
+        """As messages have it."""
+        return f"shard {self.shard.name}"
+
+
+def planned(facts: Facts) -> bool:
+    """Whether the plan has a number of requests, and not only a time for sending them."""
+    return facts.profile.duration is None or facts.profile.held_concurrency is None
+
+
+class NamedValues(msgspec.Struct, frozen=True):
+    """One fact of every shard, in their order."""
+
+    values: tuple[Any, ...]
+    runs: tuple[ShardRun, ...]
+
+
+def first(of: NamedValues) -> Any:
+    """That of the first shard: they are alike, or it alone is asked."""
+    return of.values[0]
+
+
+def first_known(of: NamedValues) -> Any:
+    """That of the first shard that has one."""
+    return next((value for value in of.values if value), of.values[0])
+
+
+def common(of: NamedValues) -> Any:
+    """What all have; None where they differ."""
+    return of.values[0] if _alike(of.values) else None
+
+
+def united(of: NamedValues) -> tuple[str, ...]:
+    """Lines in all shards as they are, the others with the shard that has them; each once, in order."""
+    by_line: dict[str, list[str]] = {}
+    for run, lines in zip(of.runs, of.values, strict=True):
+        for line in dict.fromkeys(lines):
+            by_line.setdefault(line, []).append(run.name)
+    whole = len(of.runs)
+    return tuple(
+        line if len(names) == whole else f"{_named(names)}: {line}" for line, names in by_line.items()
+    )
+
+
+def in_words(of: NamedValues) -> str:
+    """A line that a shard has or lacks: that of all of them, else each with its shard."""
+    lines = united(NamedValues(tuple((value,) if value else () for value in of.values), of.runs))
+    return "; ".join(lines)
+
+
+def listed(of: NamedValues) -> tuple[str, ...]:
+    """Every value of any shard, once."""
+    return tuple(dict.fromkeys(value for values in of.values for value in values))
+
+
+def environment(of: NamedValues) -> dict[str, str]:
+    """By name what all machines have, or the different ones."""
+    names = dict.fromkeys(name for values in of.values for name in values)
+    return {name: _different([values.get(name, "") for values in of.values]) for name in names}
+
+
+def window(of: NamedValues) -> Any:
+    """The server's counters of the first shard that could read them: they count every shard's requests."""
+    known = [value for value in of.values if value is not None]
+    return next((value for value in known if not value.error), known[0] if known else None)
+
+
+def client(of: NamedValues) -> Client:
+    """What all capturing processes report together: their work summed, of each fault the worst."""
+    clients: tuple[Client, ...] = of.values
+    return Client(
+        transport=_different([each.transport for each in clients]),
+        why=_different([each.why for each in clients]),
+        cpu_s=sum(each.cpu_s for each in clients),
+        wall_s=max(each.wall_s for each in clients),
+        clock_step_ms=max((each.clock_step_ms for each in clients), key=abs),
+        late_bodies=sum(each.late_bodies for each in clients),
+        backlog_bytes=max(each.backlog_bytes for each in clients),
+        stopped_s=max(each.stopped_s for each in clients),
+        segments=sum(each.segments for each in clients),
+        dropped_segments=sum(each.dropped_segments for each in clients),
+        fallen_back=sum(each.fallen_back for each in clients),
+        workers=sum(each.workers for each in clients),
+    )
+
+
+def calibration(of: NamedValues) -> Calibration | None:
+    """What the clients could do together: capacities of machines add up, of errors the worst counts.
+
+    None where one was not measured, or they used different transports. On one machine no more is known than
+    the self-test found for it.
+    """
+    measured: list[Calibration] = [value for value in of.values if value is not None]
+    if len(measured) < len(of.values) or len({each.transport for each in measured}) > 1:
+        return None
+    by_machine = dict(zip((run.shard.before.boot for run in of.runs), measured, strict=True))
+    worst = measured[0]
+    if len(by_machine) == 1 and _alike(measured):
+        return worst
+    machines = list(by_machine.values())
+    return worst.model_copy(
+        update={
+            "measured": min(each.measured for each in measured),
+            **{name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")},
+            "events_per_read": max(each.events_per_read for each in measured),
+            "capacity_tokens_per_s": sum(each.capacity_tokens_per_s for each in machines),
+            "capacity_streams": sum(each.capacity_streams for each in machines),
+            "capacity_bounded": all(each.capacity_bounded for each in machines),
+            "cpu_us_per_token": max(each.cpu_us_per_token for each in measured),
+        }
+    )
+
+
+def _worst(errors: Sequence[Error]) -> Error:
+    return max(errors, key=lambda error: error.p99_us)
+
+
+def _sum(of: NamedValues) -> Any:
+    return sum(of.values)
+
+
+def _max(of: NamedValues) -> Any:
+    return max(of.values)
+
+
+def _any(of: NamedValues) -> bool:
+    return any(of.values)
+
+
+# Every field of Facts but those that the merge itself decides.
+JOINS: dict[str, Join] = {
+    **dict.fromkeys(
+        (
+            "format", "command", "profile", "seed", "seed_chosen", "repeat", "runs", "plan_digest",
+            "prompt_format", "ids_source", "data", "server", "ignore_eos_refused", "adapted",
+            "repeated_prompts", "targets", "cell",
+        ),
+        first,
+    ),
+    **dict.fromkeys(
+        (
+            "tokenizer", "text_tokenizer", "launched", "checkpoint", "as_run", "sensed", "cache_reset",
+            "fingerprint", "ceiling", "no_ceiling",
+        ),
+        first_known,
+    ),
+    **dict.fromkeys(("notes", "unknown", "throttled"), united),
+    **dict.fromkeys(("cut_short", "stop_rule", "journal_error", "traced"), in_words),
+    **dict.fromkeys(("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished"), _sum),
+    **dict.fromkeys(("finished", "signal", "gpus"), _max),
+    **dict.fromkeys(("interrupted", "under_way"), _any),
+    **dict.fromkeys(("label", "request_id_prefix"), common),
+    "started": lambda of: min(of.values),
+    "metadata": listed,
+    "environment": environment,
+    "client": client,
+    "window": window,
+    "calibration": calibration,
+}  # fmt: skip
+DECIDED = ("requests", "recovered", "shard", "shards", "lost")  # by the merge
+
+# What all shards must have alike, in the order in which it is compared: what explains others comes first.
+ALIKE: dict[str, Callable[[ShardRun], Any]] = {
+    "loadgen version": lambda run: run.shard.version,
+    "format": lambda run: run.facts.format,
+    "number of shards": lambda run: run.shard.of,
+    "profile": lambda run: run.facts.profile.model_dump(mode="json", exclude=_PATHS),
+    "seed": lambda run: run.facts.seed,
+    "repeat": lambda run: run.facts.repeat,
+    "engine": lambda run: f"{run.facts.server.engine} {run.facts.server.version}".strip(),
+    "model": lambda run: run.facts.server.model,
+    "timing of the embedded engine": lambda run: run.facts.server.simulated,
+    "base URLs": lambda run: ", ".join(run.facts.targets),
+    "fields left out for the server": lambda run: "; ".join(map(str, run.facts.adapted)),
+    "ignore_eos": lambda run: "not sent" if run.facts.ignore_eos_refused else "sent",
+    "plan digest": lambda run: run.facts.plan_digest,
+    "planned requests": lambda run: run.facts.requests if planned(run.facts) else 0,
+}
+
+
+def check_alike(runs: Sequence[ShardRun]) -> None:
+    """Raises UsageError that names the first two shards that are of different runs, and what differs."""
+    for run in runs[1:]:
+        for what, value_of in ALIKE.items():
+            one, other = value_of(runs[0]), value_of(run)
+            if one != other:
+                raise UsageError(
+                    f"{runs[0].place} and {run.place} differ in {_difference(what, one, other)}: merge the "
+                    "shards of one command, run by the same loadgen"
+                )
+
+
+def joined(runs: Sequence[ShardRun]) -> dict[str, Any]:
+    """The facts of the whole run, by field, but those in DECIDED."""
+    every = tuple(runs)
+    facts: dict[str, Any] = {
+        name: join(NamedValues(tuple(getattr(run.facts, name) for run in every), every))
+        for name, join in JOINS.items()
+    }
+    if facts["ceiling"] is not None:
+        facts["no_ceiling"] = ""
+    facts["notes"] = (*facts["notes"], *_addresses(every))
+    return facts
+
+
+def _addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
+    """That shards reached the server by different addresses."""
+    by_url: dict[str, list[str]] = {}
+    for run in runs:
+        by_url.setdefault(run.facts.server.url, []).append(run.name)
+    if len(by_url) > 1 and not runs[0].facts.targets:
+        yield "requests went to " + ", ".join(f"{url} ({_named(names)})" for url, names in by_url.items())
+
+
+def _difference(what: str, one: Any, other: Any) -> str:
+    if isinstance(one, dict):
+        keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+        return f"{what}: " + ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
+    return f"{what}: {one} and {other}"
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _different(values: Sequence[str]) -> str:
+    every = [value for value in dict.fromkeys(values) if value]
+    more = len(every) - _MOST_NAMED
+    return "; ".join(every[:_MOST_NAMED]) + f" and {more} more" * (more > 0)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Shards in words, not all of many."""
+    if len(names) <= _MOST_NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"

@@ -1,0 +1,73 @@
+"""Shard runs: a run divided into those that as many shards of its plan would have left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadgen import __version__
+from loadgen.arrays import Int64
+from loadgen.metrics.record import Record, Records
+from loadgen.results.run_directory import Result
+from loadgen.results.sample_file import NO_SAMPLES
+from loadgen.validity.run_facts import Facts
+from loadgen.validity.shard_facts import ClockReading, ShardFacts
+
+HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
+_FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint", "cache_reset")
+_SUMMED = ("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished")
+_CLIENT_SUMMED = ("cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back")
+
+
+def shard(number: int, of: int, **changes: Any) -> ShardFacts:
+    """The facts of one shard, on this machine."""
+    return ShardFacts(
+        **{"number": number, "of": of, "version": __version__, "before": HERE, "after": HERE, **changes}
+    )
+
+
+def selected(records: Records, which: Int64) -> Records:
+    """The records at these positions."""
+    rows = []
+    for at in which.tolist():
+        begin, end = records.start[at], records.start[at + 1]
+        scalars: dict[str, Any] = {name: int(column[at]) for name, column in records.columns.items()}
+        rows.append(
+            Record(
+                **{**scalars, "usage": bool(scalars["usage"]), "exact_tokens": bool(scalars["exact_tokens"])},
+                arrival_ns=records.arrival_ns[begin:end],
+                tokens=records.tokens[begin:end],
+                failure=records.failures[at],
+                finish_reason=records.finish_reasons[at],
+                text=records.texts[at],
+            )
+        )
+    return Records.of(rows)
+
+
+def part(run: Result, number: int, of: int, **changes: Any) -> Result:
+    """What shard `number` of so many would have left of a run; the first one samples the server."""
+    facts, mine = run.facts, np.flatnonzero(run.records.index % of == number)
+    fields: dict[str, Any] = {"shard": shard(number, of)}
+    if number:
+        fields |= {name: Facts.model_fields[name].get_default() for name in _FIRST_ALONE}
+        fields |= dict.fromkeys(_SUMMED, 0)
+        fields["client"] = facts.client.model_copy(update=dict.fromkeys(_CLIENT_SUMMED, 0))
+    if facts.profile.duration is not None and facts.profile.held_concurrency is not None:
+        fields["requests"] = max(len(mine), 1)
+    changed = facts.model_copy(update={**fields, **changes})
+    return Result(changed, selected(run.records, mine), run.samples if number == 0 else NO_SAMPLES)
+
+
+def divided(run: Result, of: int) -> list[Result]:
+    """What every shard would have left."""
+    return [part(run, number, of) for number in range(of)]
+
+
+def named(
+    results: Sequence[Result], name: Callable[[int], str] = "runs/{}".format
+) -> list[tuple[str, Result]]:
+    """Results with the places that they would have been read from."""
+    return [(name(number), result) for number, result in enumerate(results)]

@@ -1,0 +1,145 @@
+"""Merge: shards of any number and order are, byte for byte, the one run that they are together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import made_cases, made_runs, shard_runs
+from builders.made_cases import changed, client, closed, failed, open_loop, rate
+from builders.shard_runs import divided, named, selected, shard
+from loadgen.endpoint.answer_check import Fingerprint
+from loadgen.metrics.record import Records
+from loadgen.results import merge, merge_facts, report, run_directory, sample_file
+from loadgen.results.run import Run
+from loadgen.results.run_directory import Result
+from loadgen.telemetry.sensor_summary import SensorSummary
+from loadgen.transport.failure import FailureKind
+from loadgen.validity.run_facts import Facts
+from loadgen.workload import profile
+
+# What names the merge itself: its rows, and how many processes there were.
+MERGE_ITSELF = ("shards", "client")
+SENSED = SensorSummary(
+    duration_s=3.2, period_s=0.1, samples=32, cpu_ms_per_sample=0.1, missing=("no sensor",)
+)
+
+
+def case(*arguments: Any, **facts: Any) -> Result:
+    """A run of tests/builders/made_cases as a result."""
+    made = made_cases.run(*arguments, **facts)
+    return Result(made.facts, made.records)
+
+
+def made(**keys: Any) -> Result:
+    """A run of tests/builders/made_runs whose profile has these keys too."""
+    run = made_runs.run(failed=1)
+    table = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
+    return Result(
+        run.facts.learned({}).model_copy(update={"profile": profile.build({**table, **keys})}), run.records
+    )
+
+
+RUNS = {
+    "a closed loop": case(),
+    "a closed loop for a time": case(closed(), {"duration": 5.0, "num_prompts": None}),
+    "a rate": case(open_loop(), rate(100)),
+    "a rate that is not reached": case(open_loop(stretch=1.2), rate(100, 16)),
+    "requests that fail": case(failed(5)),
+    "requests that are cut off": case(
+        failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True, signal=2
+    ),
+    "more was planned": case(closed(), stop_rule="--max-duration 60 s", requests=400),
+    "whole answers": made(stream=False),
+    "many figures": made(
+        percentile_metrics="ttft,tpot,itl,e2el,prefill_speed,user_tps,token_time,ttfvt",
+        metric_percentiles="50,90,99.9",
+        goodput=("ttft:50", "e2el:900"),
+        warmup="2",
+        cooldown="0.05s",
+    ),
+    "without usage": case(changed(closed(), usage=False, exact_tokens=False), window=None),
+    "a busy client": case(made_cases.shared(0.4), client=client(cpu_s=9.0, late_bodies=40, segments=9)),
+    "sensors, fingerprint, samples": Result(
+        made_runs.run().facts.learned({"sensed": SENSED, "fingerprint": Fingerprint.none("not asked")}),
+        made_runs.run().records,
+        sample_file.kept((), made_runs.run().facts.window, 10**12),
+    ),
+    "notes": case(
+        notes=("one", "two"), unknown=("three",), warmups=9, warmup_failures=1, reasoned=3, throttled=("hot",)
+    ),
+}  # fmt: skip
+
+
+def texts(run: Result) -> dict[str, str]:
+    """All that is made of a run but what names the merge."""
+    stored = run.json(detailed=True)
+    ours = stored["loadgen"]
+    workers = {**ours.pop("client"), "workers": 1}
+    return {
+        "report": report.render(run),
+        "explained": report.render(run, explain=True),
+        "short": report.short(run, "runs/1"),
+        "client": json.dumps(workers),
+        "shards": str(bool(ours.pop("shards"))) and "",
+        "stored": json.dumps(stored, allow_nan=False),
+    }
+
+
+@pytest.mark.parametrize("of", [1, 2, 7])
+@pytest.mark.parametrize("name", RUNS)
+def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
+    shards = named(divided(RUNS[name], of))
+    merged = merge.merge_results([*shards[1::2], *shards[::2]])
+    assert texts(merged) == texts(RUNS[name])
+    assert [row.requests for row in merged.facts.shards] == [len(run.records) for _, run in shards]
+
+
+def test_shards_without_a_request_are_merged() -> None:
+    run = made_runs.run(requests=3, concurrency=3)
+    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(run)
+
+
+@pytest.mark.parametrize("name", ["a rate", "requests that fail"])
+def test_directories_of_shards_are_merged_as_they_were(name: str, tmp_path: Path) -> None:
+    places = [Run(run).save(tmp_path / f"{number}") for number, run in enumerate(divided(RUNS[name], 3))]
+    merged = merge.merge([places[2], str(places[0]), places[1]]).save(tmp_path / "merged")
+    assert texts(run_directory.load(merged)) == texts(RUNS[name])
+
+
+@given(st.lists(st.integers(0, 3), min_size=24, max_size=24))
+def test_sessions_may_divide_a_plan_in_any_way(owners: list[int]) -> None:
+    run, of = made_runs.run(), 4
+    shards = [
+        Result(
+            shard_runs.part(run, number, of).facts.learned({"shard": shard(number, of, sessions=True)}),
+            selected(run.records, np.flatnonzero(np.array(owners) == number)),
+        )
+        for number in range(of)
+    ]
+    assert texts(merge.merge_results(named(shards))) == texts(run)
+
+
+def test_every_fact_has_a_rule_by_which_it_is_joined() -> None:
+    assert {*merge_facts.JOINS, *merge_facts.DECIDED} == set(Facts.model_fields)
+    assert not {*merge_facts.JOINS} & {*merge_facts.DECIDED}
+
+
+def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadgen.metrics import record
+    from loadgen.results.merge_records import Shifted
+
+    records = made_runs.run(failed=2).records
+    whole = [*Shifted(records, 5).parts()]
+    monkeypatch.setattr(record, "BLOCK", 40)
+    many = [*Shifted(records, 5).parts()]
+    assert (len(whole), len(many)) == (1, 12)
+    assert Records.joined(many).pack() == whole[0].pack()
+    assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)
+    assert (whole[0].connect_ns == records.connect_ns).all()
