@@ -73,17 +73,17 @@ class Journal:
     def part(self, number: int) -> Journal:
         """The part of this journal that another process writes: make it before the fork.
 
-        What that could not write is for it to send, and for `take` to keep.
+        What that could not write is for it to send, and for the part's `take` to keep.
         """
         part = Journal(None if self.path is None else part_of(self.path, number))
-        part._attempt(part._open)
+        if not part._attempt(part._open):
+            part.path = None
         self._files.append(part)
         return part
 
     def take(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
-        """Keep frames that another process had in memory alone: kind and payload of each."""
-        for kind, payload in frames:
-            self._put(kind, payload)
+        """Keep in memory what another process could not write of this part: kind and payload of each."""
+        self._unwritten += frames
 
     @property
     def unwritten(self) -> list[tuple[bytes, bytes]]:
@@ -121,8 +121,11 @@ class Journal:
             self._over.set()
             self._syncing.join()
             self._syncing = None
-        if self._unwritten and self.path is not None:
-            again, self._unwritten, self.error = self._unwritten, [], ""
+        again = [frame for journal in (self, *self._files) for frame in journal._unwritten]
+        if again and self.path is not None:
+            self.error = ""
+            for journal in (self, *self._files):
+                journal._unwritten = []
             for kind, payload in again:
                 self._put(kind, payload)
         for journal in (self, *self._files):

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from loadgen.endpoint.scraper import MetricsScraper
+from loadgen.protocol.engines import Engine
 from loadgen.session.importing import importing
+from loadgen.session.local_server import Local
 from loadgen.session.progress import Display
 from loadgen.telemetry.sampler import Sampler
 from loadgen.validity.run_metadata import LateFacts
+
+_IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
 def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
@@ -31,6 +35,18 @@ def _import_results() -> None:
     with importing():
         import loadgen.results.report
         import loadgen.session.followup  # noqa: F401
+
+
+def sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> Sampler | None:
+    """The sensors of this machine, where the server is on it, and its idle power."""
+    if local is None or not observe or engine.simulated:
+        return None
+    from loadgen.telemetry import discovery
+
+    sensing = Sampler(discovery.sensors(), local.pids, before_bytes=local.device_before_bytes)
+    with display.waiting("measuring idle power", _IDLE_S):
+        sensing.sample_idle(_IDLE_S)
+    return sensing
 
 
 def devices(sensing: Sampler) -> dict[str, str]:

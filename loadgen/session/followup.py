@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
+from loadgen.endpoint import control, engine_config, server_log
+from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.protocol import engines
 from loadgen.results import run_place, sample_file
@@ -14,8 +17,11 @@ from loadgen.results.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags
 from loadgen.session import signals
+from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome
+from loadgen.session.options import Options
 from loadgen.telemetry.sampler import Sampler
+from loadgen.transport.job import Target
 from loadgen.validity import calibration, run_roofline
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
@@ -46,6 +52,9 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
         segments=health.segments,
         dropped_segments=health.dropped_segments,
         fallen_back=health.fallen_back,
+        workers=outcome.workers,
+        busiest_cpu_s=health.busiest_cpu_ns / 1e9,
+        cpus=known.client.cpus,
     )
     return Facts.of(known).learned(
         {
@@ -56,6 +65,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "interrupted": outcome.interrupted,
             "signal": outcome.signal,
             "stop_rule": outcome.rule,
+            "lost": (*known.lost, *outcome.lost),
             "reasoned": outcome.reasoned,
             "hidden_reasoning": outcome.hidden,
             "requests": max(1, len(outcome.records) if planned is None else planned),
@@ -104,3 +114,32 @@ def bounded(facts: Facts, flags: Flags) -> LateFacts:
     named = 0 if flags.hardware is None else machines.machine(flags.hardware).devices
     late["gpus"] = facts.gpus or named or facts.gpu_count
     return late
+
+
+class ObservedServer(Protocol):
+    """A server as a session knows it."""
+
+    @property
+    def access(self) -> ServerAddress: ...
+
+    @property
+    def root(self) -> Target: ...
+
+    @property
+    def served(self) -> ServerInfo: ...
+
+    @property
+    def options(self) -> Options: ...
+
+    @property
+    def local(self) -> Local | None: ...
+
+
+def configured(server: ObservedServer) -> LateFacts:
+    """The engine's own account of its configuration."""
+    observe, local = server.options.observe, server.local
+    info = control.server_info(server.access, server.root.tls, server.served.engine) if observe else {}
+    parts = [engine_config.from_server_info(info)] if info else []
+    if local is not None and local.log is not None:
+        parts.append(engine_config.parse(server_log.beginning(local.log)))
+    return {"as_run": engine_config.merged(*parts)} if parts else {}

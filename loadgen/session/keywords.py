@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path
 from loadgen.session import which_server
 from loadgen.session.credentials import NO_KEY, checked_key
-from loadgen.session.options import Options
+from loadgen.session.options import AUTO, MOST_WORKERS, Options
 from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
@@ -124,6 +124,7 @@ class BenchOptions(WorkloadOptions, total=False):
     transport: Literal["auto", "wire", "ring", "httpx"]
     http2: bool
     source_address: list[str]  # addresses of this machine that connections come from, in turn
+    workers: Annotated[int, Meta(ge=1, le=MOST_WORKERS)] | Literal["auto"]
     request_id_prefix: str
     observe: bool
     reset_cache: bool
@@ -167,6 +168,8 @@ def parsed(
     overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
     if "output_len" in overrides and {"dataset_name", "dataset_path"} & overrides.keys():  # as --output-len
         overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
+    if values.get("workers") == "auto":
+        values["workers"] = AUTO
     if "max_failures" in values:
         try:
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))

@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import astuple
 
+from loadgen.errors import UsageError
+
 _BYTES = 4096
 _BEATS = 0  # its place; the totals follow
 
@@ -54,6 +56,15 @@ class LiveTotals:
             self._map = mmap.mmap(file, _BYTES)
         finally:
             os.close(file)
+
+    @classmethod
+    def at(cls, path: str) -> LiveTotals:
+        """Those in the file of --live-totals; raises UsageError where it cannot be written."""
+        try:
+            return cls(Path(path))
+        except OSError as error:
+            why = f"cannot write {path}: {error.strerror or error}"
+            raise UsageError(f"--live-totals: {why}; choose another file") from None
 
     def publish(self, totals: Totals) -> None:
         """Publish the totals as they are now."""

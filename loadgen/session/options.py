@@ -22,7 +22,8 @@ from loadgen.spelling import Parser, arguments
 from loadgen.workload import backends, bounds
 from loadgen.workload.bounds import parsed_by, real, shown, whole
 
-_MOST_REPEATS = 10_000
+_MOST_REPEATS, MOST_WORKERS = 10_000, 4096
+AUTO = 0  # workers: as many as the load needs
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 
@@ -86,6 +87,8 @@ class Options(msgspec.Struct, frozen=True):
     max_consecutive_failures: int | None = None  # None: the default rule, see stop_rules
     max_duration_s: float | None = None
     drain_timeout_s: float = DRAIN_S
+    workers: int = 1  # AUTO: as many as the load needs
+    live_totals: str | None = None  # the file that running totals are published in
 
     @property
     def saves(self) -> bool:
@@ -278,6 +281,9 @@ def _run_flags(group: Group) -> None:
     add("--source-address", type=_addresses, metavar="A[,B…]",
         help="addresses of this machine that connections come from, in turn, where one has too few ports "
         "(28,232 for each server; on loopback they are chosen)")
+    add("--workers", type=_workers, metavar="N|auto",
+        help="processes that share the load, each with a capturing process (default 1; auto: as needed)")
+    add("--live-totals", metavar="FILE", help="publish running totals in FILE, for another program to read")
     add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
     add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
     add("--repeat", type=whole(1, _MOST_REPEATS), metavar="N",
@@ -343,6 +349,14 @@ def _output_flags(group: Group) -> None:
 
 def _addresses(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _workers(text: str) -> int:
+    if text == "auto":
+        return AUTO
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `auto`")
+    return whole(1, MOST_WORKERS)(text)
 
 
 def _warmups(text: str) -> int | str:

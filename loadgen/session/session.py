@@ -30,9 +30,10 @@ from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import counting, export_plan, progress, shown_request, signals, transport_choice
 from loadgen.session.adapting import Adapter
-from loadgen.session.alongside import counted, devices, sampled, settled
+from loadgen.session.alongside import counted, devices, sampled, sensors, settled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
+from loadgen.session.live_totals import LiveTotals
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.options import Options
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=StartFacts)
 _LOG = logging.getLogger("loadgen")
-_IDLE_S = 1.0  # of idle power, where there is a sensor
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
 
@@ -191,7 +191,7 @@ class Session(msgspec.Struct, frozen=True):
         options = self.transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
-        sensing = self._sensing(display)
+        sensing = sensors(self.local, self.served.engine, self.options.observe, display)
         made, warmed = self.adapter.warmed_up(made, options, display)
         if self.options.selftest:
             from loadgen.session.selftest import capacity  # no other run pays for it
@@ -210,7 +210,8 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            watch = Watch(display, self._title(made), during, journal, rules, self.interrupts, tokenizer)
+            title, totals = self._title(made), self._live_totals()
+            watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
             outcome = measure(made, options, watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.later(self.interrupts), importing():
@@ -238,7 +239,7 @@ class Session(msgspec.Struct, frozen=True):
                 "the sensors",
                 lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
             ),
-            ("the engine's configuration", lambda _: self._server_side()),
+            ("the engine's configuration", lambda _: followup.configured(self)),
             ("the last self-test", followup.calibrated),
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
             ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
@@ -250,6 +251,9 @@ class Session(msgspec.Struct, frozen=True):
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         return f"{self._simulated}{cell}{plan_title(made)}"
+
+    def _live_totals(self) -> LiveTotals | None:
+        return LiveTotals.at(self.options.live_totals) if self.options.live_totals is not None else None
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""
@@ -293,17 +297,6 @@ class Session(msgspec.Struct, frozen=True):
             self.local.pids()  # searching for them is cheaper while there are few connections
         return observer
 
-    def _sensing(self, display: Display) -> Sampler | None:
-        """The sensors of this machine, where the server is on it, and its idle power."""
-        if self.local is None or not self.options.observe or self.served.engine.simulated:
-            return None
-        from loadgen.telemetry import discovery
-
-        sensing = Sampler(discovery.sensors(), self.local.pids, before_bytes=self.local.device_before_bytes)
-        with display.waiting("measuring idle power", _IDLE_S):
-            sensing.sample_idle(_IDLE_S)
-        return sensing
-
     def _text_tokenizer(self) -> TextTokenizer | None:
         """The model's tokenizer, where it is on this machine: it counts what the server does not."""
         names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
@@ -324,7 +317,7 @@ class Session(msgspec.Struct, frozen=True):
         doubtful = _LOG.warning if made.profile.open_loop else None
         given = options.source_address
         chosen, target = transport_choice.sourced(chosen, target, made.streams, given, doubtful=doubtful)
-        return TransportOptions(
+        sent = TransportOptions(
             target=target,
             transport=chosen.name,
             why_transport=chosen.why,
@@ -334,6 +327,11 @@ class Session(msgspec.Struct, frozen=True):
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,
         )
+        if options.workers == 1:
+            return sent
+        from loadgen.session.workers import worker_count  # few runs have several
+
+        return worker_count.spread(sent, made, options.workers)
 
     def _facts(
         self,
@@ -360,7 +358,7 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=Client(transport=options.transport, why=options.why_transport),
+            client=Client(transport=options.transport, why=options.why_transport, workers=options.workers),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
             under_way=True,
@@ -374,17 +372,6 @@ class Session(msgspec.Struct, frozen=True):
             cache_reset=reset,
             gpus=self.options.gpus,
         )
-
-    def _server_side(self) -> LateFacts:
-        """The engine's own account of its configuration."""
-        from loadgen.endpoint import engine_config
-
-        local, engine = self.local, self.served.engine
-        info = control.server_info(self.access, self.root.tls, engine) if self.options.observe else {}
-        parts = [engine_config.from_server_info(info)] if info else []
-        if local is not None and local.log is not None:
-            parts.append(engine_config.parse(server_log.beginning(local.log)))
-        return {"as_run": engine_config.merged(*parts)} if parts else {}
 
     def _server(self, made: Plan) -> Server:
         served = self.served

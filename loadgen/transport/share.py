@@ -100,10 +100,7 @@ class Queue:
 
     def __init__(self, indices: Int64) -> None:
         self._length = len(indices)
-        self._file = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC) if indices.size else -1
-        if indices.size:
-            _write_all(self._file, indices.astype(np.int64).tobytes())
-            os.lseek(self._file, 0, os.SEEK_SET)
+        self._file = _shared_file(indices.astype(np.int64).tobytes()) if indices.size else -1
 
     def __len__(self) -> int:
         return self._length
@@ -145,6 +142,17 @@ class Shared:
     def claimed(self) -> list[int]:
         """All that it took."""
         return self.taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
+
+
+def _shared_file(data: bytes) -> int:
+    """A file without a name that holds this, whose position only one process moves at a time."""
+    file = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC)
+    try:
+        _write_all(file, data)
+        # The kernel locks the position of a file that was opened, and not of one that was made like this.
+        return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(file)
 
 
 def _write_all(file: int, data: bytes) -> None:

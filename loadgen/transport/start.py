@@ -51,6 +51,10 @@ class Together:
         """The start as one of the processes, counted from 0, sees it."""
         return TogetherStart(self._view, process)
 
+    def ready(self, process: int) -> bool:
+        """Whether one of the processes is ready."""
+        return bool(self._view[1 + process])
+
     def release(self, now_ns: int, ended: set[int]) -> bool:
         """Set the instant once every process is ready or has ended; whether it is set."""
         if not self._view[0] and all(

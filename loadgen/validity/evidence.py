@@ -286,7 +286,8 @@ class RunEvidence:
     def client_cores(self) -> float:
         """Cores that the capturing process kept busy."""
         client = self.facts.client
-        return client.cpu_s / client.wall_s if client.wall_s > 0 else 0.0
+        busiest_s = client.busiest_cpu_s or client.cpu_s  # one loop is one core, whatever the others do
+        return busiest_s / client.wall_s if client.wall_s > 0 else 0.0
 
     @property
     def stamped(self) -> bool:

@@ -51,19 +51,24 @@ def progress(now: Clock, total: int = 10) -> Progress:
     return Progress("smoke", total, Counters(), begin_ns=now())
 
 
+def publish(shown: Progress, sent: int, ended: int, reads: int) -> None:
+    assert isinstance(shown.counters, Counters)
+    shown.counters.publish(sent, ended, reads)
+
+
 def test_nothing_yet_is_said_without_guesses(now: Clock) -> None:
     assert progress(now).line() == "smoke: 0/10 done · 0 running"
 
 
 def test_every_figure_has_its_place(now: Clock) -> None:
     shown = progress(now)
-    shown.counters.publish(6, 3, 30)
+    publish(shown, 6, 3, 30)
     shown.note(record(0, 20, 10))
     shown.note(record(1, 40, 10))
     shown.note(record(2, 0, 0, failed=True))
     now.at_ns += 2 * SECOND
     shown.line()
-    shown.counters.publish(6, 3, 130)
+    publish(shown, 6, 3, 130)
     now.at_ns += SECOND
     assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 7 s left · 100 tok/s · TTFT 30.0 ms")
 
@@ -133,7 +138,7 @@ def test_what_is_left_is_time_or_the_last_answers(
     duration_s: float | None, cut_after_s: float | None, ending: str, rest: str, now: Clock
 ) -> None:
     shown = Progress("smoke", 4, Counters(), duration_s, cut_after_s, ending, begin_ns=now())
-    shown.counters.publish(2, 1, 30)
+    publish(shown, 2, 1, 30)
     now.at_ns += 10 * SECOND
     assert shown.line() == f"smoke: 0/4 done · 1 running · {rest}"
 
@@ -228,7 +233,7 @@ def test_only_a_terminal_that_can_erase_has_a_bar(
 def test_no_more_requests_run_than_may(now: Clock) -> None:
     shown = progress(now)
     shown.max_concurrency = 2
-    shown.counters.publish(9, 3, 0)
+    publish(shown, 9, 3, 0)
     assert shown.line() == "smoke: 0/10 done · 2 running · 0 s left"
     shown.max_concurrency = None
     shown.ended = 5
@@ -238,6 +243,6 @@ def test_no_more_requests_run_than_may(now: Clock) -> None:
 @pytest.mark.parametrize(("at_s", "rest"), [(10, "1:30 left"), (99, "1 s left"), (110, "5:30 left")])
 def test_a_trace_goes_on_until_its_last_request_is_due(at_s: int, rest: str, now: Clock) -> None:
     shown = Progress("trace", 4, Counters(), schedule_s=100.0, begin_ns=now())
-    shown.counters.publish(2, 1, 30)
+    publish(shown, 2, 1, 30)
     now.at_ns += at_s * SECOND
     assert shown.line() == f"trace: 0/4 done · 1 running · {rest}"

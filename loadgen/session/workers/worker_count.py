@@ -1,0 +1,41 @@
+"""Worker count: how many processes send a plan, and on which CPUs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from msgspec.structs import replace
+
+from loadgen.errors import UsageError
+from loadgen.session.measure import TransportOptions
+from loadgen.session.workers.workers import Workers
+from loadgen.workload.plan import Plan
+
+_LOG = logging.getLogger("loadgen")
+
+
+def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
+    """The options for `asked` workers, or for as many as the plan has slots and requests for, if fewer.
+
+    Raises UsageError where the platform has no workers.
+    """
+    asked = asked or automatic(options, plan)
+    if asked > 1 and sys.platform != "linux":
+        raise UsageError("--workers needs Linux: leave it out here")
+    count = min(asked, most_workers(options, plan))
+    if count < asked:
+        _LOG.warning("--workers %d: the load has room for %d (--max-concurrency, requests)", asked, count)
+    return replace(options, workers=count, begin=Workers) if count > 1 else options
+
+
+def automatic(options: TransportOptions, plan: Plan) -> int:
+    """How many workers `--workers auto` stands for."""
+    return 1  # not yet: what the self-test found is to decide
+
+
+def most_workers(options: TransportOptions, plan: Plan) -> int:
+    """How many workers a plan has slots and requests for."""
+    share, most = options.part.share, plan.profile.max_concurrency
+    requests = len(share.indices(len(plan)))
+    return max(1, requests if most is None else min(share.slots(most), requests))

@@ -1,0 +1,114 @@
+"""Worker process: sends and decodes one part of a plan, and journals it in a file of its own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import traceback
+from contextlib import suppress
+
+import msgspec
+
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Record
+from loadgen.results.journal import Journal
+from loadgen.session.firing import DecodedTally, OneProcess
+from loadgen.session.live_totals import LiveTotals
+from loadgen.session.progress import Progress
+from loadgen.session.stop_rules import StopRules
+from loadgen.session.workers.worker_pipe import EndedRequests, WorkerEnd, WorkerResult
+from loadgen.transport.capture_process import CaptureRun, end_with, start, unattended
+from loadgen.transport.failure import Failure
+from loadgen.transport.job import Counters, Job
+
+_LONGEST_FAULT = 300  # characters
+
+
+class WorkerTask(msgspec.Struct, frozen=True):
+    """What a worker is to do, and where it leaves what comes of it: all of it is shared with its parent."""
+
+    job: Job
+    transport: str
+    decoder: Decoder
+    counters: Counters
+    totals: LiveTotals
+    journal: Journal
+    cpus: tuple[int, ...] = ()  # that it may run on; (): any
+
+
+class _Rows:
+    """How requests ended since this was last taken."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Failure | None]] = []
+
+    def note(self, failure: Failure | None) -> None:
+        if self.rows and (self.rows[-1][1] is None) is (failure is None):
+            self.rows[-1] = (self.rows[-1][0] + 1, failure)
+        else:
+            self.rows.append((1, failure))
+
+    def taken(self) -> list[tuple[int, Failure | None]]:
+        rows, self.rows = self.rows, []
+        return rows
+
+
+def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
+    """Do a worker's task in a process that was just forked, and end it; this never returns."""
+    code = 1
+    try:
+        unattended()
+        end_with(parent)
+        gc.freeze()
+        gc.disable()
+        if task.cpus:
+            with suppress(OSError):  # they were taken away meanwhile
+                os.sched_setaffinity(0, task.cpus)
+        pipe.send(_result(task, pipe))
+        code = 0
+    except (BrokenPipeError, ConnectionError):
+        pass  # the parent is gone, and no one reads this; what was forked here ends with this process
+    except BaseException as error:
+        _report(pipe, error)
+    finally:
+        os._exit(code)
+
+
+def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
+    """Send, decode and journal; what is left to say at the end."""
+    run = start(task.job, task.transport, task.counters, with_parent=True)
+    process = OneProcess(task.decoder, run, task.journal, StopRules())
+    progress, rows = Progress("", None, task.counters), _Rows()
+
+    def note(record: Record) -> None:
+        progress.note(record)
+        rows.note(record.failure)
+
+    def publish() -> None:
+        task.totals.publish(progress.totals)
+        if rows.rows:
+            pipe.send(EndedRequests(rows.taken(), task.journal.error))
+
+    for _ in process.decoded(note, pipe.sock.fileno()):
+        publish()
+        _obey(pipe, run)
+    publish()
+    tally: DecodedTally = process.tally
+    return WorkerResult(run.health, run.died, tally, task.journal.unwritten)
+
+
+def _obey(pipe: WorkerEnd, run: CaptureRun) -> None:
+    if pipe.stop_asked():
+        run.stop()
+
+
+def _report(pipe: WorkerEnd, error: BaseException) -> None:
+    """Give the parent the fault; the whole of it goes to standard error."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            traceback.print_exception(error)
+            sys.stderr.flush()
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    with suppress(OSError):
+        pipe.send(WorkerResult(None, message[:_LONGEST_FAULT]))
