@@ -53,7 +53,7 @@ def _no_pause_that_spares_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
-    from loadgen.session import launched_server, session  # of few tests
+    from loadgen.session import alongside, launched_server  # of few tests
     from loadgen_servers.process import running
 
     given: list[int] = []
@@ -66,7 +66,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
     monkeypatch.setenv(MARK, str(tmp_path))
     monkeypatch.setattr(launched_server, "free_port", free_port)
     monkeypatch.setattr(launched_server, "_POLL_S", 0.02)
-    monkeypatch.setattr(session, "_IDLE_S", 0.0)
+    monkeypatch.setattr(alongside, "_IDLE_S", 0.0)
     yield given
     monkeypatch.delenv(MARK)
     left = marked(str(tmp_path))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
+from loadgen.endpoint import server_log
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.session.importing import importing
+from loadgen.session.local_server import Local
 from loadgen.session.progress import Display
 from loadgen.telemetry.sampler import Sampler
 from loadgen.validity.run_metadata import LateFacts
+
+_IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
 def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
@@ -31,6 +36,27 @@ def _import_results() -> None:
     with importing():
         import loadgen.results.report
         import loadgen.session.followup  # noqa: F401
+
+
+def idle_sensed(local: Local, display: Display) -> Sampler:
+    """The sensors of the machine that the server is on too, with its idle power."""
+    from loadgen.telemetry import discovery
+
+    sensing = Sampler(discovery.sensors(), local.pids, before_bytes=local.device_before_bytes)
+    with display.waiting("measuring idle power", _IDLE_S):
+        sensing.sample_idle(_IDLE_S)
+    return sensing
+
+
+def as_run(server_info: Callable[[], dict[str, Any]], local: Local | None) -> LateFacts:
+    """The engine's own account of its configuration: what it answers, and what its log begins with."""
+    from loadgen.endpoint import engine_config
+
+    info = server_info()
+    parts = [engine_config.from_server_info(info)] if info else []
+    if local is not None and local.log is not None:
+        parts.append(engine_config.parse(server_log.beginning(local.log)))
+    return {"as_run": engine_config.merged(*parts)} if parts else {}
 
 
 def devices(sensing: Sampler) -> dict[str, str]:
