@@ -91,7 +91,7 @@ def of_warm_up(options: TransportOptions, warmups: int) -> TransportOptions:
     """The options of the warm-up: its part, at least one request, and no instant to wait for."""
     share = options.part.share
     of = min(share.of, warmups) or 1
-    return replace(options, part=PlanPart(Share(share.number % of, of)))
+    return replace(options.alone(), part=PlanPart(Share(share.number % of, of)))
 
 
 def facts(made: Plan, options: Options) -> ShardFacts | None:

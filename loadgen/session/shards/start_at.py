@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import time
 from collections.abc import Callable
@@ -78,23 +79,25 @@ def read(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
 class Punctual(At):
     """At a given instant, in a process that is ready by then; else never: `late_ns` says how late it was.
 
-    Make it before the fork: the process that forked reads `late_ns` too, and asks the late one to stop.
+    Make it before the fork, in the process that is to read `late_ns`: it sends nothing itself, and is not
+    judged. Of several processes the latest counts.
     """
 
     def __init__(self, instant_ns: int) -> None:
         super().__init__(instant_ns)
         self._late = memoryview(mmap.mmap(-1, 8)).cast("q")
-        self._ready = False
+        self._maker, self._ready = os.getpid(), False
 
     @property
     def late_ns(self) -> int:
-        """How long after the instant the process was ready; 0: in time, or not yet ready."""
+        """How long after the instant a process was ready; 0: in time, or not yet ready."""
         return int(self._late[0])
 
     def begin_ns(self, now_ns: int) -> int:
-        if not self._ready:
+        if not self._ready and os.getpid() != self._maker:
             self._ready = True
-            self._late[0] = max(now_ns - self.instant_ns, 0)
+            if now_ns > self.instant_ns:
+                self._late[0] = max(self._late[0], now_ns - self.instant_ns)
         return 0 if self._late[0] else self.instant_ns
 
 

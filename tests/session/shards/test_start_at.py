@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -81,6 +82,19 @@ def test_many_connections_are_opened_sooner(connections: int, seconds: float) ->
     assert lead_s(connections) == seconds
 
 
+def in_a_child(do: Callable[[], list[int]]) -> list[int]:
+    """What a forked process returns."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(write, " ".join(map(str, do())).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        return [int(word) for word in pipe.read().split()]
+
+
 def wait(start_s: float, clocks: Clocks, interrupts: StopRequest | None = None) -> StartWait:
     return StartWait(
         PlannedStart(round((NOW_S + start_s) * S)), Display(), interrupts or SIGNALS, clocks, clocks.sleep
@@ -131,8 +145,10 @@ def test_an_instant_that_has_passed_is_an_error() -> None:
 def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, late: bool) -> None:
     begun = wait(60, Clocks()).begun(replace(TransportOptions(TARGET), gone=lambda: True), 0)
     assert begun.gone()  # as before
-    begin_ns = begun.part.start.begin_ns(int(ready_s * S))
-    assert begun.part.start.begin_ns(int(ready_s * S) + 9 * S) == begin_ns == (0 if late else 65 * S)
+    start = begun.part.start
+    assert start.begin_ns(99 * S) == 65 * S  # of the parent, which sends nothing
+    asked_ns = (int(ready_s * S), int(ready_s * S) + 9 * S)
+    assert in_a_child(lambda: [start.begin_ns(ns) for ns in asked_ns]) == [0 if late else 65 * S] * 2
     if late:
         with pytest.raises(MeasureError, match=r"not ready until 1\.5 s after"):
             begun.gone()
@@ -142,9 +158,6 @@ def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, la
 
 def test_the_parent_learns_that_its_child_is_late() -> None:
     start = Punctual(10)
-    pid = os.fork()
-    if not pid:
-        start.begin_ns(25)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert start.late_ns == 15
+    for ready_ns, late_ns in ((9, 0), (10, 0), (25, 15), (12, 15), (9, 15), (30, 20)):
+        assert in_a_child(partial(lambda ns: [start.begin_ns(ns)], ready_ns)) == [0 if late_ns else 10]
+        assert start.late_ns == late_ns
