@@ -230,11 +230,11 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
     profile, completed = facts.profile, figures["completed"]
     return Load(
         name=profile.name,
-        requests=facts.requests,
+        requests=facts.own_requests,
         input_len=figures["total_input_tokens"] / completed if completed else None,
         output_len=figures["total_output_tokens"] / completed if completed else None,
         asked_output_len=data_identity.asked_output(facts),
-        max_concurrency=profile.max_concurrency,
+        max_concurrency=facts.max_concurrency,
         request_rate_per_s=facts.planned_rate_per_s,
         asked_input_len=data_identity.asked_input(facts),
         seed=facts.seed,

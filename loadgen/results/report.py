@@ -73,6 +73,11 @@ def _heading(result: Result, options: ReportOptions) -> Iterator[str]:
     if facts.server.simulated:
         timing = f"with the timing of {facts.server.simulated}"
         yield f"SIMULATED: the embedded engine answered, {timing}; no model ran"
+    if (shard := facts.shard) is not None:
+        yield (
+            f"shard {shard.number}/{shard.of} of plan {facts.plan_digest}: its part of the load alone "
+            "(`loadgen merge` shows all of it)"
+        )
 
 
 def _server(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -157,13 +162,13 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _missing(result: Result) -> Iterator[str]:
     facts, metrics = result.facts, result.metrics
-    missing = facts.requests - metrics.requests
+    missing = facts.own_requests - metrics.requests
     lost = min(facts.unfinished, max(missing, 0))
     if lost:
-        yield f"lost: {lost} of {facts.requests} requests were under way when the client was killed"
+        yield f"lost: {lost} of {facts.own_requests} requests were under way when the client was killed"
     if missing - lost > 0:
         what = "not sent, or not in the journal yet" if facts.recovered else "not sent"
-        yield f"{what}: {missing - lost} of {facts.requests} requests"
+        yield f"{what}: {missing - lost} of {facts.own_requests} requests"
     resent = int((result.records.resends > 0).sum())
     if resent:
         yield f"sent again: {resent} requests, after the server closed their idle connection"
@@ -186,13 +191,13 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
-    metrics, profile = result.metrics, result.facts.profile
+    metrics, held = result.metrics, result.facts.held_concurrency
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if not metrics.queue_time.n:
         yield line
-    elif profile.held_concurrency is not None:
+    elif held is not None:
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
-        yield f"{line} of {profile.held_concurrency}; {turnaround}"
+        yield f"{line} of {held}; {turnaround}"
     else:
         yield f"{line}; send delay {short_lines.send_delay(result)} (due → sent)"
 
@@ -241,7 +246,7 @@ def _notes(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     window = result.facts.window
-    if window is None:
+    if window is None or not result.facts.whole_load:
         return
     if window.error:
         yield from wrapped(f"server-reported figures: none: {window.error}", width=options.screen.width)
@@ -251,7 +256,7 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:
-    if result.facts.sensed is not None:
+    if result.facts.sensed is not None and result.facts.whole_load:
         yield from sensor_summary.render(result.facts.sensed, result.metrics.total_output_tokens)
 
 

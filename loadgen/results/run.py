@@ -74,9 +74,10 @@ class Run:
 
     def __repr__(self) -> str:
         facts, metrics = self.result.facts, self.metrics
+        tokens = f"{metrics.output_throughput_per_s:.4g} tok/s"
         return (
             f"<loadgen.Run {facts.profile.name or 'bench'} on {facts.server.model}: {metrics.completed} of "
-            f"{facts.requests} requests, {metrics.output_throughput_per_s:.4g} tok/s, {self.verdict.status}>"
+            f"{facts.own_requests} requests, {tokens}, {self.verdict.status}>"
         )
 
     @cached_property

@@ -57,13 +57,17 @@ class Result:
         """The part of the run in which the load asked for was held."""
         profile = self.facts.profile
         trim = Trim.parse(profile.warmup, profile.cooldown)
-        return steady_state.steady(self.records, profile.held_concurrency, trim, self.facts.ask())
+        return steady_state.steady(self.records, self.facts.held_concurrency, trim, self.facts.ask())
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
         """Our figures next to the server-reported ones."""
         window = self.facts.window
-        return [] if window is None else reconcile.rows(window, self.metrics, self.records)
+        return (
+            []
+            if window is None or not self.facts.whole_load
+            else reconcile.rows(window, self.metrics, self.records)
+        )
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""

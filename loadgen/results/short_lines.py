@@ -16,7 +16,7 @@ _GIB = 1 << 30
 
 def load(result: Result, options: object) -> Iterator[str]:
     """How many requests were under way, and how soon each was sent."""
-    metrics, held = result.metrics, result.facts.profile.held_concurrency
+    metrics, held = result.metrics, result.facts.held_concurrency
     of, what = ("", "send delay") if held is None else (f" of {held}", "turnaround")
     sent = f"; {what} {send_delay(result)}" if metrics.queue_time.n else ""
     yield f"concurrency: {metrics.mean_concurrency:.2f} on average{of}{sent}"
@@ -57,7 +57,7 @@ def steady(result: Result, options: object) -> Iterator[str]:
 def server_reported(result: Result, options: object) -> Iterator[str]:
     """Whether the server's counters agree with the client's figures, and its TTFT and ITL."""
     window, metrics = result.facts.window, result.metrics
-    if window is None or window.error or window.reset:
+    if window is None or window.error or window.reset or not result.facts.whole_load:
         return
     differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
     agree = f"differ from the client's ({some(differing, 1)})" if differing else "agree with the client's"
@@ -72,7 +72,7 @@ def server_reported(result: Result, options: object) -> Iterator[str]:
 
 def roofline(result: Result, options: object) -> Iterator[str]:
     """How much of what the machine could decode at best was reached, where that is known."""
-    ceiling = result.facts.ceiling
+    ceiling = result.facts.ceiling if result.facts.whole_load else None
     step = ceiling and bound.decode(ceiling, *run_roofline.figures(result.facts, result.metrics))
     if ceiling and step:
         best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
@@ -83,7 +83,7 @@ def roofline(result: Result, options: object) -> Iterator[str]:
 def sensors(result: Result, options: object) -> Iterator[str]:
     """GPU memory, energy and heat, where they were read."""
     sensed = result.facts.sensed
-    if sensed is None:
+    if sensed is None or not result.facts.whole_load:
         return
     parts = []
     if (memory := sensed.server or sensed.device) is not None:

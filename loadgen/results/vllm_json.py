@@ -66,7 +66,7 @@ def vllm_result(
         "label": facts.label,
         "model_id": facts.server.model + SIMULATED * len(mark),
         "tokenizer_id": facts.tokenizer,
-        "num_prompts": facts.requests,
+        "num_prompts": facts.own_requests,
         **parse_metadata(facts.metadata),
         **mark,  # whatever --metadata has under this name
         "request_rate": traffic["request_rate"],

@@ -75,7 +75,7 @@ class Adapter(msgspec.Struct, frozen=True):
         key = _key(asked)
         asked = asked.adapted(self.known.get(key, Adaptation()))
         while True:
-            outcome = measure(asked, options.alone(), watch())
+            outcome = measure(asked, options, watch())
             if outcome.signal:
                 raise signals.Stopped(outcome.signal)
             records, before = outcome.records, asked.adaptation

@@ -107,7 +107,7 @@ def first_token(session: Session, workload: Profile, display: Display | None = N
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    options = session.transport_options(asked)
+    options = session.transport_options(asked).alone()
     display = display or Display()
     try:
         outcome = session.adapter.tried(

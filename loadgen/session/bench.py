@@ -25,6 +25,7 @@ from loadgen.session.live_totals import LiveTotals
 from loadgen.session.options import Options
 from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
+from loadgen.session.shards import part
 from loadgen.validity import run_metadata
 from loadgen.workload import data_conflicts, data_files, profile
 from loadgen.workload.plan_inputs import Seed
@@ -43,6 +44,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
     """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
     profiles = _profiles(options)
     check(options)
+    part.check_once(options, len(profiles) * options.repeat)
     export_plan.check(options.export_requests, len(profiles) * options.repeat)
     asked = settings(options, profiles)
     if options.launching.dry_run:
@@ -166,6 +168,7 @@ def check(options: Options) -> None:
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
     roofline_flags(options).check()
+    part.check(options)
     _check_tokenizer(options.tokenizer)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
@@ -225,7 +228,11 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         progress.warn(error)
     if number := run.facts.signal or kept.signal:
         return signals.exit_code(number)
-    if not run.records.ok.any():
+    if part.is_empty(run.facts):
+        progress.warn(
+            f"shard {part.shown(options.share)} has none of the plan's {run.facts.requests} requests"
+        )
+    elif not run.records.ok.any():
         progress.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING
     if run.facts.partial:

@@ -19,7 +19,6 @@ from loadgen.roofline.flags import Flags
 from loadgen.session import signals
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome
-from loadgen.session.options import Options
 from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.job import Target
 from loadgen.validity import calibration, run_roofline
@@ -129,7 +128,7 @@ class ObservedServer(Protocol):
     def served(self) -> ServerInfo: ...
 
     @property
-    def options(self) -> Options: ...
+    def observes(self) -> bool: ...
 
     @property
     def local(self) -> Local | None: ...
@@ -137,7 +136,7 @@ class ObservedServer(Protocol):
 
 def configured(server: ObservedServer) -> LateFacts:
     """The engine's own account of its configuration."""
-    observe, local = server.options.observe, server.local
+    observe, local = server.observes, server.local
     info = control.server_info(server.access, server.root.tls, server.served.engine) if observe else {}
     parts = [engine_config.from_server_info(info)] if info else []
     if local is not None and local.log is not None:

@@ -16,6 +16,7 @@ from loadgen.protocol.sent_headers import check_headers, check_path
 from loadgen.session import which_server
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import AUTO, MOST_WORKERS, Options
+from loadgen.session.shards import flags
 from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
@@ -141,6 +142,10 @@ class BenchOptions(WorkloadOptions, total=False):
     max_consecutive_failures: Annotated[int, Meta(ge=0)]
     max_duration_s: Annotated[float, Meta(ge=0.001, le=MOST_SECONDS)]
     drain_timeout_s: Seconds
+    # one plan sent by several calls or commands
+    shard: str
+    start_at: str
+    expect_plan: str
 
 
 def parsed(
@@ -175,6 +180,7 @@ def parsed(
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
         except ValueError as error:
             raise UsageError(f"max_failures: {error}") from None
+    values |= flags.parsed(values)
     headers = values.pop("headers", {})
     check_headers(headers.items(), "headers")
     check_path(values.get("endpoint", ""))

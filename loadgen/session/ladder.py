@@ -63,6 +63,9 @@ def _refuse(options: Options) -> None:
         "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
         "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
+        "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
+        "--start-at": (options.start_at is not None, "`loadgen bench` begins one run at an instant"),
+        "--expect-plan": (options.expect_plan is not None, "it has a plan for each length"),
         "--print-request": (options.print_request, "`loadgen bench` shows one"),
     }
     for flag, (given, what_to_do) in advice.items():

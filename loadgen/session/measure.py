@@ -107,7 +107,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     On return every decoded request is in the journal's file, and that is on the disk.
     """
     rules, journal, part = watch.rules, watch.journal, options.part
-    total = None if plan.total is None else len(part.share.indices(len(plan)))
+    total = None if plan.total is None else len(part.share.indices(len(plan), plan.sessions))
     most = plan.profile.max_concurrency
     firing = (options.begin or _in_one_process)(plan, options, watch)
     began_ns = part.start.begin_ns(clock.now_ns())
@@ -176,7 +176,7 @@ def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[
 def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     """What one process is to send of a plan."""
     profile, part = plan.profile, options.part
-    indices = part.share.indices(len(plan))
+    indices = part.share.indices(len(plan), plan.sessions)
     most = profile.max_concurrency
     return Job(
         target=options.target,

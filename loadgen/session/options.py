@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,10 +17,15 @@ from loadgen.session import which_server
 from loadgen.session.data_options import add_data_flags, laid_over
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.other_options import add_unheeded_flags, explained, refuse
+from loadgen.session.shards.flags import add_shard_flags
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, arguments
+from loadgen.transport.share import WHOLE, Share
 from loadgen.workload import backends, bounds
 from loadgen.workload.bounds import parsed_by, real, shown, whole
+
+if TYPE_CHECKING:
+    from loadgen.session.shards.start_at import PlannedStart
 
 _MOST_REPEATS, MOST_WORKERS = 10_000, 4096
 AUTO = 0  # workers: as many as the load needs
@@ -89,6 +94,14 @@ class Options(msgspec.Struct, frozen=True):
     drain_timeout_s: float = DRAIN_S
     workers: int = 1  # AUTO: as many as the load needs
     live_totals: str | None = None  # the file that running totals are published in
+    shard: Share | None = None  # of the plan, that this command sends; None: all of it
+    start_at: PlannedStart | None = None  # None: as soon as it can
+    expect_plan: str | None = None  # the digest of the only plan that may be sent
+
+    @property
+    def share(self) -> Share:
+        """The part of the plan that this command sends."""
+        return self.shard or WHOLE
 
     @property
     def saves(self) -> bool:
@@ -193,6 +206,7 @@ def bench_parser() -> argparse.ArgumentParser:
     add_data_flags(parser)
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
+    add_shard_flags(parser.add_argument_group("one plan sent by several commands (docs/shards.md)"))
     _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.endpoint import control, server_log
+from loadgen.endpoint import control
 from loadgen.endpoint.control import Trace
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
-from loadgen.endpoint.secrecy import Secrets, command_line, hide
-from loadgen.errors import LoadgenError, UsageError
+from loadgen.endpoint.secrecy import Secrets, command_line
+from loadgen.errors import LoadgenError
 from loadgen.metrics import text_tokens
 from loadgen.metrics.record import Records
 from loadgen.metrics.text_tokens import TextTokenizer
@@ -35,12 +35,13 @@ from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.local_server import Local
-from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.session.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
 from loadgen.session.sendable import check_sendable
+from loadgen.session.shards import part, start_at
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -114,27 +115,10 @@ class Session(msgspec.Struct, frozen=True):
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
-        from loadgen.results import report, request_rows, run_directory
-        from loadgen.session.followup import FinishedRun
-        from loadgen.validity.sections import Broken, guarded
+        from loadgen.session import keeping  # only a run that has ended needs it
 
-        broken: list[Broken] = []
-        writing = progress.display(self.options.quiet).waiting(f"writing {directory}")
-        with signals.deferred(self.interrupts) as came, writing:
-            text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
-            texts = {run_directory.REPORT: text + "\n"}
-            if self.local is not None and self.local.log is not None:
-                log = self.local.log  # engines print their keys
-                content = server_log.text(log)
-                texts[log.name] = hide(self.access.secrets.conceal(content))
-            errors = run_directory.save(run, directory, texts, broken)
-            if self.options.save_requests:
-                try:
-                    request_rows.save(run, directory)
-                except UsageError as error:
-                    errors.append(str(error))
-        errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]
-        return FinishedRun(tuple(errors), signal=came[0] if came else 0)
+        secrets, interrupts = self.access.secrets, self.interrupts
+        return keeping.keep(run, directory, self.options, self.local, secrets, interrupts, explain, layout)
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """The first request of a profile as it would be sent, secrets hidden."""
@@ -166,10 +150,13 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served)
+            part.check_plan(made, self.options.share)
         export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
-        directory = run_place.create_directory(base, workload.name or "bench", started)
+        directory = run_place.create_directory(
+            base, part.name(workload.name or "bench", self.options.shard), started
+        )
         journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
             return self._measured(made, started, display, journal), directory
@@ -191,8 +178,10 @@ class Session(msgspec.Struct, frozen=True):
         options = self.transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
-        sensing = sensors(self.local, self.served.engine, self.options.observe, display)
-        made, warmed = self.adapter.warmed_up(made, options, display)
+        sensing = sensors(self.local, self.served.engine, self.observes, display)
+        warming = part.of_warm_up(options, made.profile.warmups)
+        made, warmed = self.adapter.warmed_up(made, warming, display)
+        part.check_digest(made, self.options.expect_plan)
         if self.options.selftest:
             from loadgen.session.selftest import capacity  # no other run pays for it
 
@@ -203,6 +192,8 @@ class Session(msgspec.Struct, frozen=True):
         journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
+        wait = start_at.StartWait(self.options.start_at, display, self.interrupts)
+        wait.until(_REST_S + start_at.MOST_LEAD_S)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
         during, rules = sampled(observer, sensing), self.options.stop_rules()
         with ExitStack() as stack:
@@ -212,7 +203,7 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             title, totals = self._title(made), self._live_totals()
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
-            outcome = measure(made, options, watch)
+            outcome = measure(made, wait.begun(options, made.streams // options.part.share.of), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.later(self.interrupts), importing():
                 from loadgen.results.run_directory import Result
@@ -239,18 +230,27 @@ class Session(msgspec.Struct, frozen=True):
                 "the sensors",
                 lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
             ),
-            ("the engine's configuration", lambda _: followup.configured(self)),
-            ("the last self-test", followup.calibrated),
-            ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
-            ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
+            *self._steps(made, outcome, display),
         )
         facts = self._masked(followup.followed_up(facts, steps))
         return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
 
+    def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
+        """What is learned after a run of server and client, whatever was sampled during it."""
+        from loadgen.session import followup
+
+        return (
+            ("the engine's configuration", lambda _: followup.configured(self)),
+            ("the last self-test", followup.calibrated),
+            ("the clock", part.clock_after),
+            ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
+            ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
+        )
+
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        return f"{self._simulated}{cell}{plan_title(made)}"
+        return f"{self._simulated}{cell}{part.title(self.options.shard)}{plan_title(made)}"
 
     def _live_totals(self) -> LiveTotals | None:
         return LiveTotals.at(self.options.live_totals) if self.options.live_totals is not None else None
@@ -261,7 +261,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
         """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
-        if not self.options.fingerprint:
+        if not self.options.fingerprint or self.options.share.number:
             return {}
         from loadgen.endpoint import greedy_prompts
         from loadgen.endpoint.answer_check import Fingerprint
@@ -280,15 +280,21 @@ class Session(msgspec.Struct, frozen=True):
         """What the titles of a display begin with, where no model runs."""
         return "SIMULATED " if self.served.engine.simulated else ""
 
+    @property
+    def observes(self) -> bool:
+        """Whether server and machine are sampled: by the first shard alone."""
+        return self.options.observe and not self.options.share.number
+
     def _reset_cache(self) -> str:
         """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
-        if not self.options.reset_cache and not (ours and engine.reset_path):
+        asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
+        if not asked and not (ours and engine.reset_path):
             return ""
         return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
-        if not self.options.observe or self.served.engine.hosted:
+        if not self.observes or self.served.engine.hosted:
             return None
         observer = MetricsScraper(self.access, self.root.tls, self.served.model)
         if settled(observer, rest_s, display) and self.served.engine.unproven:
@@ -326,6 +332,7 @@ class Session(msgspec.Struct, frozen=True):
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,
+            part=PlanPart(self.options.share),
         )
         if options.workers == 1:
             return sent
@@ -371,6 +378,7 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
             cache_reset=reset,
             gpus=self.options.gpus,
+            shard=part.facts(made, self.options),
         )
 
     def _server(self, made: Plan) -> Server:

@@ -134,7 +134,7 @@ class RunEvidence:
             Source.COUNTERS: self.window is not None,
             Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
             Source.SELFTEST: self.calibration is not None,
-            Source.ROOFLINE: self.facts.ceiling is not None,
+            Source.ROOFLINE: self.facts.ceiling is not None and self.facts.whole_load,
         }
         return {source for source, present in available.items() if present}
 
@@ -151,8 +151,8 @@ class RunEvidence:
 
     @property
     def window(self) -> ServerWindow | None:
-        """The server's counters over the run; None if they could not be scraped."""
-        window = self.facts.window
+        """The server's counters over the run; None if they could not be scraped, or are of other runs too."""
+        window = self.facts.window if self.facts.whole_load else None
         return None if window is None or window.error else window
 
     @property
@@ -164,7 +164,7 @@ class RunEvidence:
     @property
     def closed_loop(self) -> bool:
         """Whether a slot's next request waits for its last answer, and for nothing else."""
-        return self.facts.profile.held_concurrency is not None
+        return self.facts.held_concurrency is not None
 
     @property
     def paced(self) -> bool:
@@ -184,8 +184,8 @@ class RunEvidence:
     @property
     def target(self) -> int:
         """The requested concurrency; without a limit, the mean that was reached."""
-        limit = self.facts.profile.held_concurrency or round(self.metrics.mean_concurrency)
-        return max(1, min(limit, self.facts.requests))
+        limit = self.facts.held_concurrency or round(self.metrics.mean_concurrency)
+        return max(1, min(limit, self.facts.own_requests))
 
     @property
     def hosted(self) -> bool:

@@ -54,7 +54,7 @@ def interrupted(run: RunEvidence) -> Evidence | None:
 
 
 def _partial(run: RunEvidence) -> Evidence:
-    return f"{run.facts.partial}: {run.metrics.completed} of {run.facts.requests} requests succeeded"
+    return f"{run.facts.partial}: {run.metrics.completed} of {run.facts.own_requests} requests succeeded"
 
 
 @suspect(
@@ -229,7 +229,7 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     p99_late = traced and run.late_p99_ms > max(LATE_GAPS * gap_ms, TRACE_LATE_MS)
     if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS) and not p99_late:
         return None
-    limit = run.facts.profile.max_concurrency
+    limit = run.facts.max_concurrency
     capped = limit is not None and run.metrics.peak_concurrency >= limit
     cause = f"--max-concurrency {limit} held them back" if capped else "the client was late"
     delay = f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"

@@ -23,7 +23,7 @@ def expected(facts: Facts) -> float | None:
 
 def reported(facts: Facts, records: Records) -> dict[str, tuple[int, int]]:
     """Prompt tokens found in the cache, and of how many, by who reports them; without those of no prompt."""
-    window = facts.window
+    window = facts.window if facts.whole_load else None
     counted = records.ok & (records.cached_tokens >= 0)
     inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)
     by = {USAGE: (int(records.cached_tokens[counted].sum()), int(inputs[counted].clip(0).sum()))}

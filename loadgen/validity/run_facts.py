@@ -16,6 +16,7 @@ from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.telemetry.sensor_summary import WITH_SERVER, SensorSummary
+from loadgen.transport.share import WHOLE, Share
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_metadata import StartFacts, asked, shown
@@ -77,9 +78,37 @@ class Facts(StartFacts, frozen=True):
         return 0 if replicated else self.launched.settings.tensor_parallel or 0
 
     @property
+    def share(self) -> Share:
+        """The part of the plan that this run sent; what is asked of a run is its own part."""
+        return WHOLE if self.shard is None else Share(self.shard.number, self.shard.of)
+
+    @property
+    def whole_load(self) -> bool:
+        """Whether the server had no other part of the plan's load than this run's."""
+        return self.share.of == 1
+
+    @property
+    def own_requests(self) -> int:
+        """How many of the plan's requests were this run's to send."""
+        own = None if self.shard is None else self.shard.requests
+        return self.requests if own is None else own
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """The most requests that this run was to have under way at once; None: there was no limit."""
+        most = self.profile.max_concurrency
+        return None if most is None else self.share.slots(most)
+
+    @property
+    def held_concurrency(self) -> int | None:
+        """The concurrency that this run was to hold; None: the loop was open."""
+        held = self.profile.held_concurrency
+        return None if held is None else self.share.slots(held)
+
+    @property
     def planned_rate_per_s(self) -> float:
         """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
-        return self.data.rate_per_s(self.profile.request_rate)
+        return self.data.rate_per_s(self.profile.request_rate) / self.share.of
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
@@ -87,4 +116,5 @@ class Facts(StartFacts, frozen=True):
 
     def block(self) -> BlockFacts:
         """What the result block shows of the load; a trace's rate is its mean."""
-        return replace(shown(self.profile), request_rate_per_s=self.planned_rate_per_s)
+        rate_per_s, most = self.planned_rate_per_s, self.max_concurrency
+        return replace(shown(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)

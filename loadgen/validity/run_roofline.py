@@ -62,6 +62,8 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
 
 def lines(facts: Facts, metrics: Metrics) -> list[str]:
     """The roofline as the report shows it, or why it is missing; to be wrapped."""
+    if not facts.whole_load:
+        return []
     if facts.ceiling is None:
         return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
     return bound.lines(facts.ceiling, *figures(facts, metrics))

@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
     tokenizer: str = ""  # that made the texts, where none was named
     adaptation: Adaptation = Adaptation()  # what of the body is not as the profile has it
+    sessions: Int64 | None = None  # of each request; None: there are none, each request is one of its own
 
     def __len__(self) -> int:
         return self.count
@@ -188,6 +189,7 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         ids_source=sourced.ids_source,
         notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
+        sessions=sourced.sessions,
     )
 
 

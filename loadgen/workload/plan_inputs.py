@@ -104,4 +104,5 @@ class SourcedRequests(msgspec.Struct, frozen=True):
     offsets_ns: Int64 | None = None  # the source's own schedule: after the start, never decreasing
     ids_source: str = ""  # where token ids are drawn from; "" for text
     tokenizer: str = ""  # that made the texts, where none was named
+    sessions: Int64 | None = None  # of each request: those of one stay in one shard; None: there are none
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words

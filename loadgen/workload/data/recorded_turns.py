@@ -63,4 +63,5 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     facts = sent_rows.facts(kind, lines, answers)
     asked_for = f"{len(conversations)} conversations, {len(conversations.generated)} recorded answers"
     note = f"{asked_for}: each is a request of its own, with the recorded turns before it"
-    return SourcedRequests(RecordedTurns(conversations, answers, output_lens, kind), facts, notes=(note,))
+    made = RecordedTurns(conversations, answers, output_lens, kind)
+    return SourcedRequests(made, facts, notes=(note,), sessions=conversations.generated[answers, 0])

@@ -57,6 +57,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         None if schedule is None else schedule.offsets_ns,
         ids_source=ids_source,
         notes=tuple(notes),
+        sessions=None if trace.sessions is None else trace.sessions[picked.places],
     )
 
 

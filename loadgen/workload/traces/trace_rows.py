@@ -40,6 +40,7 @@ class TraceRows(msgspec.Struct, frozen=True):
     file_rows: int = 0  # those that are left out, too
     skipped: dict[str, int] = {}  # rows left out, by why
     notes: tuple[str, ...] = ()
+    sessions: Int64 | None = None  # int64[rows], of which session each is; None: the format has none
 
     def __len__(self) -> int:
         return len(self.at_ns)

@@ -76,12 +76,13 @@ def read(path: str, flag: str) -> TraceRows:
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
     times_s = np.array([sent.at_s for sent in kept])
     hashes, starts = _hashes(lines, kept)
+    numbers = np.array([sent.number for sent in kept], np.int64)
     left_out = len(found) - len(kept)
     return TraceRows(
         np.rint((times_s - times_s[0]) * NS_PER_S).astype(np.int64),
         np.array([sent.request.prompt for sent in kept], np.int64),
         np.array([sent.request.answer for sent in kept], np.int64),
-        np.array([sent.number for sent in kept], np.int64),
+        numbers,
         hashes,
         starts,
         path,
@@ -90,6 +91,7 @@ def read(path: str, flag: str) -> TraceRows:
         len(found),
         {"no token in the prompt or in the answer": left_out} if left_out else {},
         (_AT_ONCE.format(len(sessions)),) if len(sessions) > 1 else (),
+        sessions=numbers,
     )
 
 

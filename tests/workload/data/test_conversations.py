@@ -52,6 +52,13 @@ def test_an_answer_is_asked_for_with_what_was_recorded_before_it(tmp_path: Path)
     ]
 
 
+def test_the_requests_of_a_conversation_are_one_session(tmp_path: Path) -> None:
+    rows = [{**turn, "conversation_id": name} for turn in WHOLE for name in "ab"]
+    made = planned(jsonl(tmp_path, rows), num_prompts=6, **CHAT_API)
+    assert made.sessions is not None
+    assert made.sessions.tolist() == [0, 1, 0, 1, 0, 1]
+
+
 def test_values_keep_their_bytes(tmp_path: Path) -> None:
     raw = b'{"conversation_id":"a","turn":1,"role":"user","content":"\\u00e9","tools":[{"x":  1.0}]}'
     answer = b'{"conversation_id":"a","turn":2,"role":"assistant","content":""}'

@@ -23,6 +23,7 @@ from builders.traces import (
     prompts,
 )
 from loadgen.errors import UsageError
+from loadgen.transport.share import Share
 from loadgen.workload import plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.traces.blocks import block_ids
@@ -273,6 +274,16 @@ def test_hashes_of_two_weka_sessions_are_each_ones_own(tmp_path: Path) -> None:
     firsts = [prompt for prompt in prompts(shared) if len(prompt) == 128]
     assert firsts[0] == firsts[1]
     assert shared.facts.skipped == {"no token in the prompt or in the answer": 2}
+
+
+def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
+    made = planned(jsonl(tmp_path, [WEKA] * 3))
+    sessions = made.sessions
+    assert sessions is not None
+    assert len(sessions) == len(made)
+    shards = [set(sessions[Share(number, 2).indices(len(made), sessions)].tolist()) for number in range(2)]
+    assert shards == [{1, 3}, {2}]
+    assert timed(tmp_path, rows(0, 1)).sessions is None
 
 
 def test_times_of_wekas_sub_agents_may_count_from_their_own_begin(tmp_path: Path) -> None:
