@@ -192,7 +192,7 @@ def _named_lost(run: ShardRun) -> Iterator[str]:
 
 
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
-    run = part.run
+    run, (began_ns, _) = part.run, merge_records.span_ns(part.records)
     client = None if run is None else run.facts.client
     busy = client.cpu_s / client.wall_s / client.workers if client is not None and client.wall_s > 0 else 0.0
     return MergedShard(
@@ -200,6 +200,7 @@ def _row(part: _Part, shift: ClockShift) -> MergedShard:
         of=part.of,
         requests=len(part.records) + len(part.lost),
         lost=part.why,
+        began_ns=began_ns and began_ns + shift.offset_ns,
         offset_ns=shift.offset_ns,
         error_ns=shift.error_ns,
         reference=shift.reference,

@@ -39,6 +39,7 @@ class MergedShard(BaseModel, extra="forbid", frozen=True):
     of: int
     requests: int  # that it sent, or planned and lost
     lost: str = ""  # why it left nothing, or not all
+    began_ns: int = 0  # when it sent its first request, by the clock of the first shard; 0: it sent none
     offset_ns: int = 0  # added to its times; those of the first shard stay
     error_ns: int = 0  # by how much that may be off at most; -1: unknown
     reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
