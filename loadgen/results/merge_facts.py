@@ -31,9 +31,10 @@ class ShardRun(msgspec.Struct, frozen=True):
         return f"shard {self.shard.name}"
 
 
-def planned(facts: Facts) -> bool:
-    """Whether the plan has a number of requests, and not only a time for sending them."""
-    return facts.profile.duration is None or facts.profile.held_concurrency is None
+def total(facts: Facts) -> int | None:
+    """How many requests the plan has; None where only the time for sending decides."""
+    profile = facts.profile
+    return facts.requests if profile.duration is None or profile.held_concurrency is None else None
 
 
 class NamedValues(msgspec.Struct, frozen=True):
@@ -113,30 +114,17 @@ def client(of: NamedValues) -> Client:
 
 
 def calibration(of: NamedValues) -> Calibration | None:
-    """What the clients could do together: capacities of machines add up, of errors the worst counts.
+    """The self-test of the least able client, with the worst errors of all.
 
-    None where one was not measured, or they used different transports. On one machine no more is known than
-    the self-test found for it.
+    None where one has none, or they used different transports. What several workers can do together is in
+    proportion to their number: see Calibration.
     """
     measured: list[Calibration] = [value for value in of.values if value is not None]
     if len(measured) < len(of.values) or len({each.transport for each in measured}) > 1:
         return None
-    by_machine = dict(zip((run.shard.before.boot for run in of.runs), measured, strict=True))
-    worst = measured[0]
-    if len(by_machine) == 1 and _alike(measured):
-        return worst
-    machines = list(by_machine.values())
-    return worst.model_copy(
-        update={
-            "measured": min(each.measured for each in measured),
-            **{name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")},
-            "events_per_read": max(each.events_per_read for each in measured),
-            "capacity_tokens_per_s": sum(each.capacity_tokens_per_s for each in machines),
-            "capacity_streams": sum(each.capacity_streams for each in machines),
-            "capacity_bounded": all(each.capacity_bounded for each in machines),
-            "cpu_us_per_token": max(each.cpu_us_per_token for each in measured),
-        }
-    )
+    least = min(measured, key=lambda each: each.capacity_of(1))
+    worst = {name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")}
+    return least.model_copy(update=worst)
 
 
 def _worst(errors: Sequence[Error]) -> Error:
@@ -202,7 +190,7 @@ ALIKE: dict[str, Callable[[ShardRun], Any]] = {
     "fields left out for the server": lambda run: "; ".join(map(str, run.facts.adapted)),
     "ignore_eos": lambda run: "not sent" if run.facts.ignore_eos_refused else "sent",
     "plan digest": lambda run: run.facts.plan_digest,
-    "planned requests": lambda run: run.facts.requests if planned(run.facts) else 0,
+    "planned requests": lambda run: total(run.facts),
 }
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from builders import made_cases, made_runs, shard_runs
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
-from builders.shard_runs import divided, named, selected, shard
+from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.record import Records
 from loadgen.results import merge, merge_facts, report, run_directory, sample_file
@@ -84,14 +84,14 @@ def texts(run: Result) -> dict[str, str]:
     """All that is made of a run but what names the merge."""
     stored = run.json(detailed=True)
     ours = stored["loadgen"]
-    workers = {**ours.pop("client"), "workers": 1}
+    client = ours.pop("client")
     return {
         "report": report.render(run),
         "explained": "\n".join(
             line for line in report.render(run, explain=True).split("\n") if not ROWS(line)
         ),
         "short": report.short(run, "runs/1"),
-        "client": json.dumps(workers),
+        "client": json.dumps({**client, "cpu_s": round(client["cpu_s"], 9)}),
         "shards": str(bool(ours.pop("shards"))) and "",
         "stored": json.dumps(stored, allow_nan=False),
     }
@@ -102,20 +102,20 @@ def texts(run: Result) -> dict[str, str]:
 def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
     shards = named(divided(RUNS[name], of))
     merged = merge.merge_results([*shards[1::2], *shards[::2]])
-    assert texts(merged) == texts(RUNS[name])
+    assert texts(merged) == texts(by_workers(RUNS[name], of))
     assert [row.requests for row in merged.facts.shards] == [len(run.records) for _, run in shards]
 
 
 def test_shards_without_a_request_are_merged() -> None:
     run = made_runs.run(requests=3, concurrency=3)
-    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(run)
+    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(by_workers(run, 7))
 
 
 @pytest.mark.parametrize("name", ["a rate", "requests that fail"])
 def test_directories_of_shards_are_merged_as_they_were(name: str, tmp_path: Path) -> None:
     places = [Run(run).save(tmp_path / f"{number}") for number, run in enumerate(divided(RUNS[name], 3))]
     merged = merge.merge([places[2], str(places[0]), places[1]]).save(tmp_path / "merged")
-    assert texts(run_directory.load(merged)) == texts(RUNS[name])
+    assert texts(run_directory.load(merged)) == texts(by_workers(RUNS[name], 3))
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,7 +130,7 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
         )
         for number in range(of)
     ]
-    assert texts(merge.merge_results(named(shards))) == texts(run)
+    assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, of))
 
 
 def test_every_fact_has_a_rule_by_which_it_is_joined() -> None:

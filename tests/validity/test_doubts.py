@@ -10,7 +10,6 @@ import pytest
 
 from builders.made_cases import (
     INPUT,
-    MS,
     OUTPUT,
     REQUESTS,
     START_NS,
@@ -32,11 +31,11 @@ from builders.made_cases import (
     rate,
     run,
     sampled,
-    shards,
     shared,
     some_met,
 )
 from builders.provoked_data import OF_DATA
+from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.arrays import Int64
 from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.record import Record
@@ -54,26 +53,6 @@ STARVED = "; client and server share 2 CPUs by session (sched_autogroup)"
 PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "counters-reset": (run(window=ServerWindow(names="vllm", reset=True)), "backwards", set()),
     "cut-short": (run(cut_short="the capturing process died"), "died: 320 of 320", set()),
-    "load-lost": (
-        run(lost=("shard 1/2 is missing: its 160 requests are lost",)),
-        "shard 1/2 is missing: its 160 requests are lost",
-        {"rest-of-the-load"},
-    ),
-    "rest-of-the-load": (
-        run(lost=("worker 1 was killed",)),
-        "320 of 320 requests succeeded: their latencies are under less load",
-        {"load-lost"},
-    ),
-    "shards-started-apart": (
-        run(shards=shards({"began_ns": START_NS}, {"began_ns": START_NS + 900 * MS})),
-        "2 shards began 900 ms apart",
-        set(),
-    ),
-    "clock-offset": (
-        run(shards=shards({}, {"error_ns": 25 * MS, "reference": "wall clock"})),
-        "shard 1/2 at an offset that is known to ± 25 ms to the clock of the first one",
-        set(),
-    ),
     "many-failures": (run(failed(5)), "64 of 320 requests failed (20 %): 64 × timeout", set()),
     "tokens-far-off": (run(window=observed(generation_tokens=100)), "client 3520, server 100", set()),
     "interrupted": (
@@ -255,6 +234,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     **OF_DATA,
+    **OF_SHARDS,
 }
 
 
@@ -352,12 +332,7 @@ HARMLESS = {
     ),
     "an open loop at its rate": run(open_loop(), rate(100)),
     "first tokens sent together with the next": run(firsts_shared(0.1)),
-    "shards that began as their clocks agree": run(
-        shards=shards({"began_ns": START_NS}, {"began_ns": START_NS + 9 * MS, "error_ns": 2 * MS})
-    ),
-    "shards of a rate": run(
-        open_loop(), rate(100), shards=shards({"began_ns": START_NS}, {"began_ns": START_NS + 99 * MS})
-    ),
+    **AT_EASE,
     "no server to ask": run(window=None),
     "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
 }
