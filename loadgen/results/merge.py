@@ -204,7 +204,7 @@ def _named_lost(run: ShardRun) -> Iterator[str]:
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
     run, (began_ns, _) = part.run, merge_records.span_ns(part.records)
     client = None if run is None else run.facts.client
-    busy = client.cpu_s / client.wall_s / client.workers if client is not None and client.wall_s > 0 else 0.0
+    busy = merge_facts.busiest_s(client) / client.wall_s if client is not None and client.wall_s > 0 else 0.0
     return MergedShard(
         number=part.number,
         of=part.of,

@@ -96,21 +96,23 @@ def window(of: NamedValues) -> Any:
 
 def client(of: NamedValues) -> Client:
     """What all capturing processes report together: their work summed, of each fault the worst."""
-    clients: tuple[Client, ...] = of.values
     return Client(
-        transport=_different([each.transport for each in clients]),
-        why=_different([each.why for each in clients]),
-        cpu_s=sum(each.cpu_s for each in clients),
-        wall_s=max(each.wall_s for each in clients),
-        clock_step_ms=max((each.clock_step_ms for each in clients), key=abs),
-        late_bodies=sum(each.late_bodies for each in clients),
-        backlog_bytes=max(each.backlog_bytes for each in clients),
-        stopped_s=max(each.stopped_s for each in clients),
-        segments=sum(each.segments for each in clients),
-        dropped_segments=sum(each.dropped_segments for each in clients),
-        fallen_back=sum(each.fallen_back for each in clients),
-        workers=sum(each.workers for each in clients),
+        **{
+            name: join(NamedValues(tuple(getattr(each, name) for each in of.values), of.runs))
+            for name, join in JOINS_OF_CLIENT.items()
+        },
+        busiest_cpu_s=_busiest(of.values),
     )
+
+
+def busiest_s(of: Client) -> float:
+    """The CPU time of the capturing process that used most."""
+    return of.busiest_cpu_s or of.cpu_s
+
+
+def _busiest(clients: Sequence[Client]) -> float:
+    """As Client has it: 0 where there is one process."""
+    return clients[0].busiest_cpu_s if len(clients) == 1 else max(map(busiest_s, clients))
 
 
 def calibration(of: NamedValues) -> Calibration | None:
@@ -142,6 +144,17 @@ def _max(of: NamedValues) -> Any:
 def _any(of: NamedValues) -> bool:
     return any(of.values)
 
+
+def _different_of(of: NamedValues) -> str:
+    return _different(of.values)
+
+
+JOINS_OF_CLIENT: dict[str, Join] = {
+    **dict.fromkeys(("transport", "why", "cpus"), _different_of),
+    **dict.fromkeys(("cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "workers"), _sum),
+    **dict.fromkeys(("wall_s", "backlog_bytes", "stopped_s"), _max),
+    "clock_step_ms": lambda of: max(of.values, key=abs),
+}
 
 # Every field of Facts but those that the merge itself decides.
 JOINS: dict[str, Join] = {

@@ -43,7 +43,7 @@ class MergedShard(BaseModel, extra="forbid", frozen=True):
     offset_ns: int = 0  # added to its times; those of the first shard stay
     error_ns: int = 0  # by how much that may be off at most; -1: unknown
     reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
-    cores: float = 0.0  # that each of its capturing processes kept busy, on average
+    cores: float = 0.0  # that the busiest of its capturing processes kept busy
     request_id_prefix: str | None = None  # of its requests' ids; None: not stored
 
     @property

@@ -73,7 +73,8 @@ def part(run: Result, number: int, of: int, **changes: Any) -> Result:
 
 def by_workers(run: Result, workers: int) -> Result:
     """The run as one with so many capturing processes has it."""
-    client = run.facts.client.model_copy(update={"workers": workers})
+    busiest_s = run.facts.client.cpu_s / workers if workers > 1 else 0.0
+    client = run.facts.client.model_copy(update={"workers": workers, "busiest_cpu_s": busiest_s})
     return Result(run.facts.learned({"client": client}), run.records, run.samples)
 
 

@@ -23,6 +23,7 @@ from loadgen.results.run_directory import Result
 from loadgen.telemetry.sensor_summary import SensorSummary
 from loadgen.transport.failure import FailureKind
 from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client
 from loadgen.workload import profile
 
 # What names the merge itself in a report that explains.
@@ -68,7 +69,7 @@ RUNS = {
         cooldown="0.05s",
     ),
     "without usage": case(changed(closed(), usage=False, exact_tokens=False), window=None),
-    "a busy client": case(made_cases.shared(0.4), client=client(cpu_s=9.0, late_bodies=40, segments=9)),
+    "a busy client": case(made_cases.shared(0.4), client=client(cpu_s=70.0, late_bodies=40, segments=9)),
     "sensors, fingerprint, samples": Result(
         made_runs.run(concurrency=8).facts.learned({"sensed": SENSED, "fingerprint": NO_FINGERPRINT}),
         made_runs.run(concurrency=8).records,
@@ -136,6 +137,7 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
 def test_every_fact_has_a_rule_by_which_it_is_joined() -> None:
     assert {*merge_facts.JOINS, *merge_facts.DECIDED} == set(Facts.model_fields)
     assert not {*merge_facts.JOINS} & {*merge_facts.DECIDED}
+    assert {*merge_facts.JOINS_OF_CLIENT, "busiest_cpu_s"} == set(Client.model_fields)
 
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

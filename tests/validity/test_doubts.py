@@ -307,14 +307,10 @@ def test_a_p99_of_gaps_that_a_few_shared_reads_made_longer_is_told_of(
     )
 
 
-def counts(hits: int) -> ServerWindow:
-    return observed(prefix_hits=hits)
-
-
 # What a healthy server, or one that does as it is asked, may show.
 HARMLESS = {
-    "a prefix shared on purpose": run(workload={"prefix_len": 100}, window=counts(16000)),
-    "the blocks of a chat template": run(window=counts(1000)),
+    "a prefix shared on purpose": run(workload={"prefix_len": 100}, window=observed(prefix_hits=16000)),
+    "the blocks of a chat template": run(window=observed(prefix_hits=1000)),
     "one more beginning token": run(changed(closed(), input_tokens=INPUT + 1), window=None),
     "text that tokenizes a little differently": run(
         changed(closed(), input_tokens=INPUT + 30), prompt_format="text-vllm", window=None
