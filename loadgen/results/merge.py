@@ -215,7 +215,7 @@ def _row(part: _Part, shift: ClockShift) -> MergedShard:
         error_ns=shift.error_ns,
         reference=shift.reference,
         cores=busy,
-        request_id_prefix=None if run is None else run.facts.request_id_prefix,
+        request_id_prefix=None if run is None or run.shard.sessions else run.facts.request_id_prefix,
     )
 
 

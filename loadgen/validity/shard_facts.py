@@ -44,7 +44,9 @@ class MergedShard(BaseModel, extra="forbid", frozen=True):
     error_ns: int = 0  # by how much that may be off at most; -1: unknown
     reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
     cores: float = 0.0  # that the busiest of its capturing processes kept busy
-    request_id_prefix: str | None = None  # of its requests' ids; None: not stored
+    request_id_prefix: str | None = (
+        None  # of its requests' ids; None: not stored, or sessions were kept whole
+    )
 
     @property
     def name(self) -> str:

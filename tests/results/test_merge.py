@@ -17,7 +17,7 @@ from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.record import Records
-from loadgen.results import merge, merge_facts, report, run_directory, sample_file
+from loadgen.results import merge, merge_facts, report, request_rows, run_directory, sample_file
 from loadgen.results.run import Run
 from loadgen.results.run_directory import Result
 from loadgen.telemetry.sensor_summary import SensorSummary
@@ -152,3 +152,26 @@ def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.Mo
     assert Records.joined(many).pack() == whole[0].pack()
     assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)
     assert (whole[0].connect_ns == records.connect_ns).all()
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "ids"),
+    [
+        (("a-", "a-"), ["a-0", "a-1", "a-2"]),
+        (("a-", "b-"), ["a-0", "b-1", "a-2"]),
+        (("a-", None), ["a-0", None, "a-2"]),
+        ((None, None), None),
+    ],
+)
+def test_requests_keep_the_ids_that_they_were_sent_with(
+    prefixes: tuple[str | None, ...], ids: list[str | None] | None
+) -> None:
+    shards = [
+        shard_runs.part(RUNS["a rate"], number, 2, request_id_prefix=prefix)
+        for number, prefix in enumerate(prefixes)
+    ]
+    merged = merge.merge_results(named(shards))
+    stored = merged.json(detailed=True)["loadgen"]["per_request"]["request_ids"]
+    assert (stored and stored[:3]) == ids
+    exported = [row["request_id"] for rows in request_rows.rows(merged) for row in rows]
+    assert exported[:3] == (ids or [None] * 3)
