@@ -54,36 +54,43 @@ def merge(runs: Sequence[Run | Place]) -> Run:
     """
     if isinstance(runs, str | os.PathLike | Run):
         raise UsageError("expected a list of runs or directories: write [run]")
-    _check_named_once(runs)
-    return Run(merge_results([_read(run) for run in runs]))
+    return Run(merge_results(read(runs)))
 
 
-def merge_results(named: Sequence[tuple[str, Result]]) -> Result:
-    """As `merge`, of results and the places that messages name them by; raises UsageError."""
+def merge_results(named: Sequence[tuple[str, Result]], spill: Path | None = None) -> Result:
+    """As `merge`, of results and the places that messages name them by; raises UsageError.
+
+    Long runs go to a file without a name in `spill`, by default where temporary files do.
+    """
+    pairs = check(named)
+    runs = [run for run, _ in pairs]
+    given = {run.shard.number: (run, result) for run, result in pairs}
+    total = merge_facts.total(runs[0].facts)
+    return _joined(list(_parts(given, total)), runs, total, spill)
+
+
+def check(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
+    """The shards by their number; raises UsageError where they are not of one run."""
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
     pairs = sorted(
         ((_shard_run(place, result), result) for place, result in named),
         key=lambda pair: pair[0].shard.number,
     )
-    runs = [run for run, _ in pairs]
-    merge_facts.check_alike(runs)
-    facts = runs[0].facts
-    total = facts.requests if merge_facts.planned(facts) else None
-    _check_apart(pairs, total)
-    given = {run.shard.number: (run, result) for run, result in pairs}
-    return _joined(list(_parts(given, total)), runs, total)
+    merge_facts.check_alike([run for run, _ in pairs])
+    _check_apart(pairs, merge_facts.total(pairs[0][0].facts))
+    return pairs
 
 
-def _check_named_once(runs: Sequence[Run | Place]) -> None:
+def read(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
+    """The results of runs and directories, each with the place that names it; raises UsageError."""
     places = [Path(run).resolve() if not isinstance(run, Run) else run for run in runs]
     for one, other in combinations(range(len(places)), 2):
         if places[one] == places[other]:
             raise UsageError(f"{_place(runs[other])} is named twice: name each shard once")
-
-
-def _read(run: Run | Place) -> tuple[str, Result]:
-    return _place(run), run.result if isinstance(run, Run) else run_directory.load(Path(run))
+    return [
+        (_place(run), run.result if isinstance(run, Run) else run_directory.load(Path(run))) for run in runs
+    ]
 
 
 def _place(run: Run | Place) -> str:
@@ -153,7 +160,9 @@ def _parts(given: Mapping[int, tuple[ShardRun, Result]], total: int | None) -> I
             yield _Part(number, of, run, result.records, result.samples, mine, why)
 
 
-def _joined(parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None) -> Result:
+def _joined(
+    parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
+) -> Result:
     """The parts as one run; times are those of the first one's clock."""
     here = [part for part in parts if part.run is not None]
     spans = [
@@ -172,6 +181,7 @@ def _joined(parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None)
             for part in parts
             if len(part.lost)
         ],
+        spill,
     )
     facts = Facts(
         **merge_facts.joined(runs),
@@ -192,19 +202,20 @@ def _named_lost(run: ShardRun) -> Iterator[str]:
 
 
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
-    run = part.run
+    run, (began_ns, _) = part.run, merge_records.span_ns(part.records)
     client = None if run is None else run.facts.client
-    busy = client.cpu_s / client.wall_s / client.workers if client is not None and client.wall_s > 0 else 0.0
+    busy = merge_facts.busiest_s(client) / client.wall_s if client is not None and client.wall_s > 0 else 0.0
     return MergedShard(
         number=part.number,
         of=part.of,
         requests=len(part.records) + len(part.lost),
         lost=part.why,
+        began_ns=began_ns and began_ns + shift.offset_ns,
         offset_ns=shift.offset_ns,
         error_ns=shift.error_ns,
         reference=shift.reference,
         cores=busy,
-        request_id_prefix=None if run is None else run.facts.request_id_prefix,
+        request_id_prefix=None if run is None or run.shard.sessions else run.facts.request_id_prefix,
     )
 
 

@@ -47,8 +47,10 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.FIGURES if argv else ExitCode.USAGE
     asked = arguments(parser, argv, intermixed=True)
     result_block.layout(asked.layout)
-    run = merge.merge([place(name) for name in asked.places]).result
-    directory = _directory(asked.output, run)
+    shards = merge.read([place(name) for name in asked.places])
+    merge.check(shards)
+    directory = _directory(asked.output, shards)
+    run = merge.merge_results(shards, directory)
     errors = _kept(run, directory, asked.explain, asked.layout)
     screen = Screen.of(sys.stdout)
     shown = report.render(run, True, asked.layout, screen) if asked.explain else None
@@ -59,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     return _exit_code(run, asked.strict, bool(errors))
 
 
-def _directory(output: str | None, run: Result) -> Path:
+def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
     """Where the merged run is written; raises UsageError where it cannot be, or there is a run already."""
     if output is None:
-        name = f"{run.facts.profile.name or 'bench'}-merged"
-        return run_place.create_directory(Path(_RUNS), name, run_place.now(), "--output")
+        name = next((run.facts.profile.name for _, run in shards), "") or "bench"
+        return run_place.create_directory(Path(_RUNS), f"{name}-merged", run_place.now(), "--output")
     directory = place(output)
     run_place.create_place(directory, "--output")
     if run_directory.is_run(directory):

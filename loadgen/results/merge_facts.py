@@ -31,9 +31,10 @@ class ShardRun(msgspec.Struct, frozen=True):
         return f"shard {self.shard.name}"
 
 
-def planned(facts: Facts) -> bool:
-    """Whether the plan has a number of requests, and not only a time for sending them."""
-    return facts.profile.duration is None or facts.profile.held_concurrency is None
+def total(facts: Facts) -> int | None:
+    """How many requests the plan has; None where only the time for sending decides."""
+    profile = facts.profile
+    return facts.requests if profile.duration is None or profile.held_concurrency is None else None
 
 
 class NamedValues(msgspec.Struct, frozen=True):
@@ -95,48 +96,37 @@ def window(of: NamedValues) -> Any:
 
 def client(of: NamedValues) -> Client:
     """What all capturing processes report together: their work summed, of each fault the worst."""
-    clients: tuple[Client, ...] = of.values
     return Client(
-        transport=_different([each.transport for each in clients]),
-        why=_different([each.why for each in clients]),
-        cpu_s=sum(each.cpu_s for each in clients),
-        wall_s=max(each.wall_s for each in clients),
-        clock_step_ms=max((each.clock_step_ms for each in clients), key=abs),
-        late_bodies=sum(each.late_bodies for each in clients),
-        backlog_bytes=max(each.backlog_bytes for each in clients),
-        stopped_s=max(each.stopped_s for each in clients),
-        segments=sum(each.segments for each in clients),
-        dropped_segments=sum(each.dropped_segments for each in clients),
-        fallen_back=sum(each.fallen_back for each in clients),
-        workers=sum(each.workers for each in clients),
+        **{
+            name: join(NamedValues(tuple(getattr(each, name) for each in of.values), of.runs))
+            for name, join in JOINS_OF_CLIENT.items()
+        },
+        busiest_cpu_s=_busiest(of.values),
     )
 
 
-def calibration(of: NamedValues) -> Calibration | None:
-    """What the clients could do together: capacities of machines add up, of errors the worst counts.
+def busiest_s(of: Client) -> float:
+    """The CPU time of the capturing process that used most."""
+    return of.busiest_cpu_s or of.cpu_s
 
-    None where one was not measured, or they used different transports. On one machine no more is known than
-    the self-test found for it.
+
+def _busiest(clients: Sequence[Client]) -> float:
+    """As Client has it: 0 where there is one process."""
+    return clients[0].busiest_cpu_s if len(clients) == 1 else max(map(busiest_s, clients))
+
+
+def calibration(of: NamedValues) -> Calibration | None:
+    """The self-test of the least able client, with the worst errors of all.
+
+    None where one has none, or they used different transports. What several workers can do together is in
+    proportion to their number: see Calibration.
     """
     measured: list[Calibration] = [value for value in of.values if value is not None]
     if len(measured) < len(of.values) or len({each.transport for each in measured}) > 1:
         return None
-    by_machine = dict(zip((run.shard.before.boot for run in of.runs), measured, strict=True))
-    worst = measured[0]
-    if len(by_machine) == 1 and _alike(measured):
-        return worst
-    machines = list(by_machine.values())
-    return worst.model_copy(
-        update={
-            "measured": min(each.measured for each in measured),
-            **{name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")},
-            "events_per_read": max(each.events_per_read for each in measured),
-            "capacity_tokens_per_s": sum(each.capacity_tokens_per_s for each in machines),
-            "capacity_streams": sum(each.capacity_streams for each in machines),
-            "capacity_bounded": all(each.capacity_bounded for each in machines),
-            "cpu_us_per_token": max(each.cpu_us_per_token for each in measured),
-        }
-    )
+    least = min(measured, key=lambda each: each.capacity_of(1))
+    worst = {name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")}
+    return least.model_copy(update=worst)
 
 
 def _worst(errors: Sequence[Error]) -> Error:
@@ -154,6 +144,17 @@ def _max(of: NamedValues) -> Any:
 def _any(of: NamedValues) -> bool:
     return any(of.values)
 
+
+def _different_of(of: NamedValues) -> str:
+    return _different(of.values)
+
+
+JOINS_OF_CLIENT: dict[str, Join] = {
+    **dict.fromkeys(("transport", "why", "cpus"), _different_of),
+    **dict.fromkeys(("cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "workers"), _sum),
+    **dict.fromkeys(("wall_s", "backlog_bytes", "stopped_s"), _max),
+    "clock_step_ms": lambda of: max(of.values, key=abs),
+}
 
 # Every field of Facts but those that the merge itself decides.
 JOINS: dict[str, Join] = {
@@ -202,7 +203,7 @@ ALIKE: dict[str, Callable[[ShardRun], Any]] = {
     "fields left out for the server": lambda run: "; ".join(map(str, run.facts.adapted)),
     "ignore_eos": lambda run: "not sent" if run.facts.ignore_eos_refused else "sent",
     "plan digest": lambda run: run.facts.plan_digest,
-    "planned requests": lambda run: run.facts.requests if planned(run.facts) else 0,
+    "planned requests": lambda run: total(run.facts),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,12 +13,12 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.metrics.columns import BOUNDS
-from loadgen.metrics.record import Record, Records
+from loadgen.metrics.record import UNKNOWN, Record, Records
 from loadgen.results.journal import Parts
 from loadgen.transport.failure import Failure, FailureKind
 
 # Times of a clock, and the value of each that stands for none; the others are differences and counts.
-_TIMES = {"intended_ns": None, "sent_ns": 0, "end_ns": None, "first_byte_ns": 0, "visible_ns": -1}
+_TIMES = {"intended_ns": 0, "sent_ns": 0, "end_ns": 0, "first_byte_ns": 0, "visible_ns": UNKNOWN}
 _MOST_RANGES = 8  # that are named
 
 
@@ -47,10 +46,7 @@ class Shifted(msgspec.Struct, frozen=True):
             )
 
     def _moved(self, name: str, column: Int64) -> Int64:
-        if name not in _TIMES:
-            return column
-        moved = column + self.offset_ns
-        return moved if (none := _TIMES[name]) is None else np.where(column == none, column, moved)
+        return np.where(column == _TIMES[name], column, column + self.offset_ns) if name in _TIMES else column
 
 
 def span_ns(records: Records) -> tuple[int, int]:
@@ -59,8 +55,10 @@ def span_ns(records: Records) -> tuple[int, int]:
     return (int(sent.sent_ns.min()), int(sent.end_ns.max())) if len(sent) else (0, 0)
 
 
-def joined(shards: Sequence[Shifted], lost: Sequence[Records]) -> Records:
-    """The records of all shards, and those that were lost, by plan index; long ones are kept in a file.
+def joined(shards: Sequence[Shifted], lost: Sequence[Records], spill: Path | None = None) -> Records:
+    """The records of all shards, and those that were lost, by plan index.
+
+    Long ones go to a file without a name, in `spill` or the directory for temporary files.
 
     Raises UsageError where their times cannot be of one clock, or there is no room for them.
     """
@@ -70,12 +68,13 @@ def joined(shards: Sequence[Shifted], lost: Sequence[Records]) -> Records:
             yield from shard.parts()
         yield from lost
 
-    spill = Path(tempfile.gettempdir())
+    place = spill or Path(tempfile.gettempdir())
     try:
-        records = Records.joined(Parts(parts), spill if os.access(spill, os.W_OK) else None)
+        records = Records.joined(Parts(parts), place)
     except OSError as error:
+        why = error.strerror or error
         raise UsageError(
-            f"no room in {spill} to merge: {error.strerror}; set TMPDIR to a larger disk"
+            f"cannot merge in {place}: {why}; choose an --output with room, or set TMPDIR"
         ) from None
     for name in _TIMES:
         low, high = BOUNDS[name]

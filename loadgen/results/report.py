@@ -12,7 +12,7 @@ from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
-from loadgen.results import data_lines, figure_basis, more_figures, result_block, short_lines
+from loadgen.results import data_lines, figure_basis, more_figures, result_block, shard_lines, short_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
@@ -317,6 +317,9 @@ SECTIONS = (
     Section("load", _load, room=Room.FIRST, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),
+    Section(
+        "shards", lambda result, options: shard_lines.lines(result.facts, options.explain), room=Room.LAST
+    ),
     Section("notes", _notes),
     Section(
         "steady-state",

@@ -19,6 +19,7 @@ from loadgen.metrics.record import UNKNOWN
 from loadgen.results import run_directory
 from loadgen.results.csv_text import csv_text
 from loadgen.results.printing import encodable, printed
+from loadgen.results.request_ids import request_ids
 from loadgen.results.run_directory import Result
 from loadgen.spelling import Parser, arguments
 from loadgen.transport.failure import FailureKind
@@ -73,15 +74,15 @@ WORDS = {
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
     columns = numbers(run)
-    prefix, records = run.facts.request_id_prefix, run.records
+    records = run.records
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in columns.items()}
-        batch = []
+        batch, ids = [], request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
         for position, values in enumerate(zip(*part.values(), strict=True), begin):
             row = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
             failure = records.failures[position]
             words = {
-                "request_id": None if prefix is None else f"{prefix}{row['index']}",
+                "request_id": ids[position - begin],
                 "class": "",
                 "finish_reason": records.finish_reasons[position],
                 "ok": failure is None,

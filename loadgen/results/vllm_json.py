@@ -20,6 +20,7 @@ from loadgen.metrics.metrics import DEFINITIONS_VERSION, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.protocol.printable import file_name
+from loadgen.results.request_ids import request_ids
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import parse_metadata
 from loadgen.validity.sections import Broken, guarded
@@ -86,7 +87,7 @@ def _ours(
     """What is ours: the figures, the facts, and what follows from them, each part under a guard."""
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
-        parts["per_request"] = lambda: _each(records, facts.request_id_prefix)
+        parts["per_request"] = lambda: _each(records, facts)
     broken: list[Broken] = []
     made = {name: guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
     failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
@@ -107,10 +108,10 @@ def _checked(make: Callable[[], Any]) -> Any:
     return part
 
 
-def _each(records: Records, prefix: str | None) -> dict[str, Any]:
+def _each(records: Records, facts: Facts) -> dict[str, Any]:
     """Of each request, in plan order, whether it succeeded and the x-request-id it carried."""
-    ids = None if prefix is None else [f"{prefix}{index}" for index in records.index.tolist()]
-    return {"success": records.ok.tolist(), "request_ids": ids}
+    ids = request_ids(facts, records.index)
+    return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
 
 
 def write_result(path: Path, result: Mapping[str, Any], append: bool = False) -> None:

@@ -10,6 +10,7 @@ from loadgen.validity import client_checks as client
 from loadgen.validity import data_checks as data
 from loadgen.validity import load_checks as load
 from loadgen.validity import server_checks as server
+from loadgen.validity import shard_checks as shards
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Rule
 
@@ -17,10 +18,12 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     # The run itself.
     server.counters_reset,
     load.cut_short,
+    shards.load_lost,
     load.many_failures,
     server.tokens_far_off,
     load.interrupted,
     load.stopped_by_rule,
+    shards.rest_of_the_load,
     load.failures,
     load.many_resent,
     # Less work than requested.
@@ -28,6 +31,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     data.identical_prompts,
     server.beyond_roofline,
     # Another load than requested.
+    shards.shards_started_apart,
     load.tokens_not_counted,
     load.answer_lengths,
     load.prompt_lengths,
@@ -54,6 +58,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     client.beyond_capacity,
     client.impossible_timestamps,
     client.clock_stepped,
+    shards.clock_offset,
     client.throttled,
     server.slow_kernel,
     # Notes.

@@ -39,11 +39,14 @@ class MergedShard(BaseModel, extra="forbid", frozen=True):
     of: int
     requests: int  # that it sent, or planned and lost
     lost: str = ""  # why it left nothing, or not all
+    began_ns: int = 0  # when it sent its first request, by the clock of the first shard; 0: it sent none
     offset_ns: int = 0  # added to its times; those of the first shard stay
     error_ns: int = 0  # by how much that may be off at most; -1: unknown
     reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
-    cores: float = 0.0  # that each of its capturing processes kept busy, on average
-    request_id_prefix: str | None = None  # of its requests' ids; None: not stored
+    cores: float = 0.0  # that the busiest of its capturing processes kept busy
+    request_id_prefix: str | None = (
+        None  # of its requests' ids; None: not stored, or sessions were kept whole
+    )
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from loadgen.validity.calibration import Calibration, Error
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import Client, Server
+from loadgen.validity.shard_facts import MergedShard
 from loadgen.workload import profile
 
 MS = 1_000_000
@@ -181,6 +182,12 @@ def bound(gb_per_s: float) -> Ceiling:
 def client(**fields: Any) -> Client:
     quiet: dict[str, Any] = {"transport": "wire", "cpu_s": 0.1, "wall_s": 10.0, "clock_step_ms": 0.0}
     return Client(**{**quiet, "late_bodies": 0, "backlog_bytes": 0, **fields})
+
+
+def shards(*rows: dict[str, Any]) -> tuple[MergedShard, ...]:
+    """Of which a run was merged: as many, each with these fields."""
+    whole = {"of": len(rows), "requests": REQUESTS // len(rows)}
+    return tuple(MergedShard(**{"number": number, **whole, **row}) for number, row in enumerate(rows))
 
 
 def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **facts: Any) -> RunEvidence:

@@ -18,7 +18,7 @@ from loadgen.validity.shard_facts import ClockReading, ShardFacts
 HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
 _FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint", "cache_reset")
 _SUMMED = ("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished")
-_CLIENT_SUMMED = ("cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back")
+_CLIENT_SUMMED = ("late_bodies", "segments", "dropped_segments", "fallen_back")
 
 
 def shard(number: int, of: int, **changes: Any) -> ShardFacts:
@@ -26,6 +26,14 @@ def shard(number: int, of: int, **changes: Any) -> ShardFacts:
     return ShardFacts(
         **{"number": number, "of": of, "version": __version__, "before": HERE, "after": HERE, **changes}
     )
+
+
+def elsewhere(number: int, of: int, ahead_ns: int, **changes: Any) -> ShardFacts:
+    """The facts of a shard whose CLOCK_MONOTONIC is ahead of this machine's by so much."""
+    reading = HERE.model_copy(
+        update={"boot": f"there {number}", "offset_ns": HERE.offset_ns - ahead_ns, **changes}
+    )
+    return shard(number, of, before=reading, after=reading)
 
 
 def selected(records: Records, which: Int64) -> Records:
@@ -51,14 +59,23 @@ def part(run: Result, number: int, of: int, **changes: Any) -> Result:
     """What shard `number` of so many would have left of a run; the first one samples the server."""
     facts, mine = run.facts, np.flatnonzero(run.records.index % of == number)
     fields: dict[str, Any] = {"shard": shard(number, of)}
+    fields["client"] = facts.client.model_copy(
+        update={"cpu_s": facts.client.cpu_s / of, **dict.fromkeys(_CLIENT_SUMMED if number else (), 0)}
+    )
     if number:
         fields |= {name: Facts.model_fields[name].get_default() for name in _FIRST_ALONE}
         fields |= dict.fromkeys(_SUMMED, 0)
-        fields["client"] = facts.client.model_copy(update=dict.fromkeys(_CLIENT_SUMMED, 0))
     if facts.profile.duration is not None and facts.profile.held_concurrency is not None:
         fields["requests"] = max(len(mine), 1)
     changed = facts.model_copy(update={**fields, **changes})
     return Result(changed, selected(run.records, mine), run.samples if number == 0 else NO_SAMPLES)
+
+
+def by_workers(run: Result, workers: int) -> Result:
+    """The run as one with so many capturing processes has it."""
+    busiest_s = run.facts.client.cpu_s / workers if workers > 1 else 0.0
+    client = run.facts.client.model_copy(update={"workers": workers, "busiest_cpu_s": busiest_s})
+    return Result(run.facts.learned({"client": client}), run.records, run.samples)
 
 
 def divided(run: Result, of: int) -> list[Result]:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import made_cases, made_runs, shard_runs
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
-from builders.shard_runs import divided, named, selected, shard
+from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.record import Records
-from loadgen.results import merge, merge_facts, report, run_directory, sample_file
+from loadgen.results import merge, merge_facts, report, request_rows, run_directory, sample_file
 from loadgen.results.run import Run
 from loadgen.results.run_directory import Result
 from loadgen.telemetry.sensor_summary import SensorSummary
 from loadgen.transport.failure import FailureKind
 from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import Client
 from loadgen.workload import profile
 
-# What names the merge itself: its rows, and how many processes there were.
-MERGE_ITSELF = ("shards", "client")
+# What names the merge itself in a report that explains.
+ROWS = re.compile("merged from |  shard ").match
 SENSED = SensorSummary(
     duration_s=3.2, period_s=0.1, samples=32, cpu_ms_per_sample=0.1, missing=("no sensor",)
 )
+
+NO_FINGERPRINT = Fingerprint.none("not asked")
 
 
 def case(*arguments: Any, **facts: Any) -> Result:
@@ -39,8 +43,8 @@ def case(*arguments: Any, **facts: Any) -> Result:
 
 def made(**keys: Any) -> Result:
     """A run of tests/builders/made_runs whose profile has these keys too."""
-    run = made_runs.run(failed=1)
-    table = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
+    run = made_runs.run(failed=1, concurrency=8)
+    table = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 8}
     return Result(
         run.facts.learned({}).model_copy(update={"profile": profile.build({**table, **keys})}), run.records
     )
@@ -65,10 +69,10 @@ RUNS = {
         cooldown="0.05s",
     ),
     "without usage": case(changed(closed(), usage=False, exact_tokens=False), window=None),
-    "a busy client": case(made_cases.shared(0.4), client=client(cpu_s=9.0, late_bodies=40, segments=9)),
+    "a busy client": case(made_cases.shared(0.4), client=client(cpu_s=70.0, late_bodies=40, segments=9)),
     "sensors, fingerprint, samples": Result(
-        made_runs.run().facts.learned({"sensed": SENSED, "fingerprint": Fingerprint.none("not asked")}),
-        made_runs.run().records,
+        made_runs.run(concurrency=8).facts.learned({"sensed": SENSED, "fingerprint": NO_FINGERPRINT}),
+        made_runs.run(concurrency=8).records,
         sample_file.kept((), made_runs.run().facts.window, 10**12),
     ),
     "notes": case(
@@ -81,12 +85,14 @@ def texts(run: Result) -> dict[str, str]:
     """All that is made of a run but what names the merge."""
     stored = run.json(detailed=True)
     ours = stored["loadgen"]
-    workers = {**ours.pop("client"), "workers": 1}
+    client = ours.pop("client")
     return {
         "report": report.render(run),
-        "explained": report.render(run, explain=True),
+        "explained": "\n".join(
+            line for line in report.render(run, explain=True).split("\n") if not ROWS(line)
+        ),
         "short": report.short(run, "runs/1"),
-        "client": json.dumps(workers),
+        "client": json.dumps({**client, "cpu_s": round(client["cpu_s"], 9)}),
         "shards": str(bool(ours.pop("shards"))) and "",
         "stored": json.dumps(stored, allow_nan=False),
     }
@@ -97,38 +103,41 @@ def texts(run: Result) -> dict[str, str]:
 def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
     shards = named(divided(RUNS[name], of))
     merged = merge.merge_results([*shards[1::2], *shards[::2]])
-    assert texts(merged) == texts(RUNS[name])
+    assert texts(merged) == texts(by_workers(RUNS[name], of))
     assert [row.requests for row in merged.facts.shards] == [len(run.records) for _, run in shards]
 
 
 def test_shards_without_a_request_are_merged() -> None:
     run = made_runs.run(requests=3, concurrency=3)
-    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(run)
+    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(by_workers(run, 7))
 
 
 @pytest.mark.parametrize("name", ["a rate", "requests that fail"])
 def test_directories_of_shards_are_merged_as_they_were(name: str, tmp_path: Path) -> None:
     places = [Run(run).save(tmp_path / f"{number}") for number, run in enumerate(divided(RUNS[name], 3))]
     merged = merge.merge([places[2], str(places[0]), places[1]]).save(tmp_path / "merged")
-    assert texts(run_directory.load(merged)) == texts(RUNS[name])
+    assert texts(run_directory.load(merged)) == texts(by_workers(RUNS[name], 3))
 
 
-@given(st.lists(st.integers(0, 3), min_size=24, max_size=24))
-def test_sessions_may_divide_a_plan_in_any_way(owners: list[int]) -> None:
-    run, of = made_runs.run(), 4
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 2**32))
+def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
+    run = RUNS["a rate"]
+    owners = np.random.default_rng(seed).integers(0, of, len(run.records))
     shards = [
         Result(
             shard_runs.part(run, number, of).facts.learned({"shard": shard(number, of, sessions=True)}),
-            selected(run.records, np.flatnonzero(np.array(owners) == number)),
+            selected(run.records, np.flatnonzero(owners == number)),
         )
         for number in range(of)
     ]
-    assert texts(merge.merge_results(named(shards))) == texts(run)
+    assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, of))
 
 
 def test_every_fact_has_a_rule_by_which_it_is_joined() -> None:
     assert {*merge_facts.JOINS, *merge_facts.DECIDED} == set(Facts.model_fields)
     assert not {*merge_facts.JOINS} & {*merge_facts.DECIDED}
+    assert {*merge_facts.JOINS_OF_CLIENT, "busiest_cpu_s"} == set(Client.model_fields)
 
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,3 +152,26 @@ def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.Mo
     assert Records.joined(many).pack() == whole[0].pack()
     assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)
     assert (whole[0].connect_ns == records.connect_ns).all()
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "ids"),
+    [
+        (("a-", "a-"), ["a-0", "a-1", "a-2"]),
+        (("a-", "b-"), ["a-0", "b-1", "a-2"]),
+        (("a-", None), ["a-0", None, "a-2"]),
+        ((None, None), None),
+    ],
+)
+def test_requests_keep_the_ids_that_they_were_sent_with(
+    prefixes: tuple[str | None, ...], ids: list[str | None] | None
+) -> None:
+    shards = [
+        shard_runs.part(RUNS["a rate"], number, 2, request_id_prefix=prefix)
+        for number, prefix in enumerate(prefixes)
+    ]
+    merged = merge.merge_results(named(shards))
+    stored = merged.json(detailed=True)["loadgen"]["per_request"]["request_ids"]
+    assert (stored and stored[:3]) == ids
+    exported = [row["request_id"] for rows in request_rows.rows(merged) for row in rows]
+    assert exported[:3] == (ids or [None] * 3)

@@ -35,6 +35,7 @@ from builders.made_cases import (
     some_met,
 )
 from builders.provoked_data import OF_DATA
+from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.arrays import Int64
 from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.record import Record
@@ -233,6 +234,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     **OF_DATA,
+    **OF_SHARDS,
 }
 
 
@@ -305,14 +307,10 @@ def test_a_p99_of_gaps_that_a_few_shared_reads_made_longer_is_told_of(
     )
 
 
-def counts(hits: int) -> ServerWindow:
-    return observed(prefix_hits=hits)
-
-
 # What a healthy server, or one that does as it is asked, may show.
 HARMLESS = {
-    "a prefix shared on purpose": run(workload={"prefix_len": 100}, window=counts(16000)),
-    "the blocks of a chat template": run(window=counts(1000)),
+    "a prefix shared on purpose": run(workload={"prefix_len": 100}, window=observed(prefix_hits=16000)),
+    "the blocks of a chat template": run(window=observed(prefix_hits=1000)),
     "one more beginning token": run(changed(closed(), input_tokens=INPUT + 1), window=None),
     "text that tokenizes a little differently": run(
         changed(closed(), input_tokens=INPUT + 30), prompt_format="text-vllm", window=None
@@ -330,6 +328,7 @@ HARMLESS = {
     ),
     "an open loop at its rate": run(open_loop(), rate(100)),
     "first tokens sent together with the next": run(firsts_shared(0.1)),
+    **AT_EASE,
     "no server to ask": run(window=None),
     "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
 }
