@@ -17,7 +17,7 @@ from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
 from loadgen.telemetry import sensor_summary
-from loadgen.validity import reconcile, run_roofline, verdict
+from loadgen.validity import reconcile, run_roofline, target_figures, verdict
 from loadgen.validity.rule import Severity
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.verdict import Level
@@ -81,11 +81,12 @@ def _heading(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _server(result: Result, options: ReportOptions) -> Iterator[str]:
-    server, profile = result.facts.server, result.facts.profile
+    facts, server, profile = result.facts, result.facts.server, result.facts.profile
     if profile.name:
         yield f"{profile.name}: {profile.description}".rstrip(": ")
     engine = f"{server.engine} {server.version}".strip()
-    yield f"server: {engine}, model {server.model}, {server.url}"
+    others = "".join(f", {url}" for url in facts.targets[1:])
+    yield f"server: {engine}, model {server.model}, {server.url}{others}"
 
 
 def _workload(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -202,6 +203,12 @@ def _load(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"{line}; send delay {short_lines.send_delay(result)} (due → sent)"
 
 
+def _targets(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What each of several servers did; one entry: it is shown whole or not at all."""
+    if rows := target_figures.render(result.by_target):
+        yield "\n".join(rows)
+
+
 def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     health, client = result.metrics.health, result.facts.client
     if client.segments:
@@ -314,6 +321,7 @@ SECTIONS = (
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.FIRST),
     Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
+    Section("targets", _targets, wrapped=False, room=Room.FIRST),
     Section("load", _load, room=Room.FIRST, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from loadgen.results.request_ids import request_ids
 from loadgen.results.run_directory import Result
 from loadgen.spelling import Parser, arguments
 from loadgen.transport.failure import FailureKind
+from loadgen.validity import target_figures
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096
@@ -71,12 +72,18 @@ WORDS = {
 }
 
 
+def columns(run: Result) -> dict[str, str]:
+    """The columns of a run: those of all, and the target of each request where there were several."""
+    return {**COLUMNS, "target": "string"} if run.facts.targets else COLUMNS
+
+
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
-    columns = numbers(run)
+    arrays, wanted = numbers(run), columns(run)
     records = run.records
+    targets = target_figures.names(run.facts.targets, records) if "target" in wanted else []
     for begin in range(0, len(records), _ROWS_AT_ONCE):
-        part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in columns.items()}
+        part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
         batch, ids = [], request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
         for position, values in enumerate(zip(*part.values(), strict=True), begin):
             row = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
@@ -88,13 +95,14 @@ def rows(run: Result) -> Iterator[list[Row]]:
                 "ok": failure is None,
                 "failure_kind": "" if failure is None else failure.kind.value,
                 "error": "" if failure is None else failure.detail or WORDS[failure.kind],
+                **({"target": targets[position]} if targets else {}),
             }
             # Half a surrogate pair, which no file can hold, is written as its escape.
             row |= {
                 name: encodable(word, "utf-8") if isinstance(word, str) else word
                 for name, word in words.items()
             }
-            batch.append({name: row[name] for name in COLUMNS})
+            batch.append({name: row[name] for name in wanted})
         yield batch
 
 
@@ -122,18 +130,18 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
     }
 
 
-def _write_jsonl(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
+def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
     for batch in batches:
         file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in batch).encode())
 
 
-def _write_csv(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
-    file.write(csv_text([COLUMNS]).encode())
+def _write_csv(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    file.write(csv_text([wanted]).encode())
     for batch in batches:
         file.write(csv_text(row.values() for row in batch).encode())
 
 
-def _write_parquet(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
+def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
     try:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet
@@ -141,14 +149,14 @@ def _write_parquet(batches: Iterator[list[Row]], file: IO[bytes]) -> None:
         raise UsageError(
             "--parquet needs the parquet extra: in the clone, .venv/bin/pip install '.[parquet]'"
         ) from None
-    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in wanted.items()])
     with parquet.ParquetWriter(file, schema) as writer:
         for batch in batches:
             writer.write_table(pyarrow.Table.from_pylist(batch, schema))
 
 
 # By a file's ending.
-FORMS: dict[str, Callable[[Iterator[list[Row]], IO[bytes]], None]] = {
+FORMS: dict[str, Callable[[Iterator[list[Row]], Mapping[str, str], IO[bytes]], None]] = {
     "jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet,
 }  # fmt: skip
 
@@ -161,7 +169,7 @@ def write(run: Result, form: str, path: Path) -> None:
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
-        write_whole(path, lambda file: FORMS[form](rows(run), file))
+        write_whole(path, lambda file: FORMS[form](rows(run), columns(run), file))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
 
@@ -210,7 +218,7 @@ def _to_standard_output(run: Result, form: str) -> int:
     if sys.stdout is None:
         raise UsageError("standard output is closed: use --output FILE")
     try:
-        FORMS[form](rows(run), sys.stdout.buffer)
+        FORMS[form](rows(run), columns(run), sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb

@@ -119,8 +119,8 @@ class Run:
         Times are nanoseconds of CLOCK_MONOTONIC. Numbers are int64 (`tpot_ns`: float64), -1 where there is
         none; `ok` is bool, texts are object arrays.
         """
-        numbers = request_rows.numbers(self.result)
-        texts: dict[str, list[Any]] = {name: [] for name in request_rows.COLUMNS if name not in numbers}
+        numbers, columns = request_rows.numbers(self.result), request_rows.columns(self.result)
+        texts: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
         for some in request_rows.rows(self.result):
             for name, column in texts.items():
                 column += [row[name] for row in some]
@@ -128,7 +128,7 @@ class Run:
             name: numbers[name]
             if name in numbers
             else np.array(texts[name], bool if kind == "bool" else object)
-            for name, kind in request_rows.COLUMNS.items()
+            for name, kind in columns.items()
         }
 
     def to_pandas(self) -> pandas.DataFrame:

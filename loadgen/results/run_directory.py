@@ -15,18 +15,19 @@ from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
 from loadgen.metrics import files, steady_state, text_tokens
-from loadgen.metrics.metrics import Metrics, compute
+from loadgen.metrics.metrics import Metrics, PerRequest, compute
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
 from loadgen.results import journal, sample_file
 from loadgen.results.run_place import JOURNAL
 from loadgen.results.sample_file import SAMPLES, KeptSamples
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
-from loadgen.validity import reconcile, run_metadata, verdict
+from loadgen.validity import reconcile, run_metadata, target_figures, verdict
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import FORMATS, LateFacts
 from loadgen.validity.sections import Broken, guarded
+from loadgen.validity.target_figures import TargetFigures
 from loadgen.validity.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
@@ -69,6 +70,12 @@ class Result:
             else reconcile.rows(window, self.metrics, self.records)
         )
 
+    @property
+    def by_target(self) -> list[TargetFigures]:
+        """The figures of each of several servers; empty where there was one."""
+        each = PerRequest.of(self.records, self.facts.ask())
+        return target_figures.figures(self.facts.targets, self.records, each, self.metrics.duration_s)
+
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
         # What follows from the facts is computed again when the file is read.
@@ -77,6 +84,8 @@ class Result:
             "steady_state": lambda: steady_state.json(self.steady),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
+        if self.facts.targets:
+            derived = {**derived, "by_target": lambda: self.by_target}
         return vllm_result(self.metrics, self.records, self.facts, derived, detailed)
 
     def filename(self) -> str:

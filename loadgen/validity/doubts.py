@@ -11,6 +11,7 @@ from loadgen.validity import data_checks as data
 from loadgen.validity import load_checks as load
 from loadgen.validity import server_checks as server
 from loadgen.validity import shard_checks as shards
+from loadgen.validity import target_checks as target
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.rule import Rule
 
@@ -49,6 +50,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.throughput_trend,
     server.preemptions,
     server.tokens_differ,
+    target.targets_unequal,
     # This machine, not the server, made the figures.
     client.clock_unusable,
     client.stopped_unstamped,

@@ -28,6 +28,7 @@ START_NS = 10**12
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 REQUESTS, SLOTS, INPUT, OUTPUT = 320, 8, 100, 11
 TTFT_MS, TPOT_MS, TURN_MS = 50.0, 10.0, 0.2
+TARGETS = ("http://a:8000", "http://b:8000")
 
 Rows = list[Record]
 
@@ -63,17 +64,19 @@ def closed(
     turn_ms: float = TURN_MS,
     requests: int = REQUESTS,
     after: Callable[[int], float] | None = None,
+    slower_ms: Callable[[int], float] = lambda slot: 0.0,
 ) -> Rows:
     """A closed loop of SLOTS: a slot sends its next request a turn-around after its last answer.
 
-    TTFT is by plan index, or by what `after` says of the time it was sent.
+    TTFT is by plan index, or by what `after` says of the time it was sent; `slower_ms` more by slot.
     """
     rows: Rows = []
     free_ns = [START_NS + slot * MS // 5 for slot in range(SLOTS)]
     for index in range(requests):
         slot = int(np.argmin(free_ns))
         sent_ns = free_ns[slot]
-        row = answered(index, slot, sent_ns, after(sent_ns) if after else ttft_ms(index), tpot_ms(index))
+        first_ms = (after(sent_ns) if after else ttft_ms(index)) + slower_ms(slot)
+        row = answered(index, slot, sent_ns, first_ms, tpot_ms(index))
         row.intended_ns = row.sent_ns - int(turn_ms * MS) * (index >= SLOTS)
         free_ns[slot] = row.end_ns + int(turn_ms * MS)
         rows.append(row)

@@ -20,6 +20,7 @@ from loadgen.errors import ExitCode, UsageError
 from loadgen.metrics.record import Record, Records
 from loadgen.results import report, request_rows
 from loadgen.results.request_rows import COLUMNS, FORMS, WORDS
+from loadgen.results.run import Run
 from loadgen.results.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -153,9 +154,33 @@ def test_each_form_holds_the_same_rows(form: str, tmp_path: Path, capsys: pytest
 )
 def test_no_cell_begins_a_formula(value: object, cell: str) -> None:
     file = io.BytesIO()
-    FORMS["csv"](iter([[dict.fromkeys(COLUMNS, value)]]), file)
+    FORMS["csv"](iter([[dict.fromkeys(COLUMNS, value)]]), COLUMNS, file)
     (row,) = csv.DictReader(io.StringIO(file.getvalue().decode(), newline=""))
     assert row == dict.fromkeys(COLUMNS, cell)
+
+
+def test_of_several_servers_each_row_names_its_own() -> None:
+    of = mixed()
+    several = Result(of.facts.model_copy(update={"targets": ("http://a", "http://b")}), of.records)
+    (batch,) = request_rows.rows(several)
+    assert [row["target"] for row in batch] == [f"http://{'ab'[row['slot'] % 2]}" for row in batch]
+    assert [{name: row[name] for name in COLUMNS} for row in batch] == ROWS
+    assert Run(several).requests()["target"].tolist() == [row["target"] for row in batch]
+    assert "target" not in Run(of).requests()
+    file = io.BytesIO()
+    FORMS["csv"](request_rows.rows(several), request_rows.columns(several), file)
+    assert file.getvalue().splitlines()[0].decode().split(",") == [*COLUMNS, "target"]
+
+
+def test_the_report_has_a_table_of_several_servers() -> None:
+    of = mixed()
+    several = Result(of.facts.model_copy(update={"targets": ("http://a", "http://b")}), of.records)
+    text = report.render(several)
+    assert "Target                 requests failed  TTFT ms      P99 TPOT ms     P99   tok/s\na " in text
+    assert [row["url"] for row in several.json()["loadgen"]["by_target"]] == ["http://a", "http://b"]
+    assert several.json()["loadgen"]["targets"] == ["http://a", "http://b"]
+    assert "by_target" not in of.json()["loadgen"]
+    assert "\nTarget " not in report.render(of)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])

@@ -13,6 +13,7 @@ from builders.made_cases import (
     OUTPUT,
     REQUESTS,
     START_NS,
+    TARGETS,
     TPOT_MS,
     TTFT_MS,
     Rows,
@@ -128,6 +129,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "preemptions": (run(window=observed(preemptions=40)), "40 preemptions in 320 requests", set()),
+    "targets-unequal": (
+        run(closed(slower_ms=lambda slot: 30.0 * (slot % 2)), targets=TARGETS),
+        "median TTFT of http://b:8000 is 80 ms, of the others 50 ms, and higher in each of 10",
+        set(),
+    ),
     "tokens-differ": (
         run(window=observed(generation_tokens=3600)),
         "generated tokens: client 3520, server 3600",

@@ -55,6 +55,7 @@ class Account(msgspec.Struct, frozen=True):
     latencies: FigureTable | None = None
     not_checked: str = ""  # what a VALID rests on no check of
     thin: str = ""  # what to know of percentiles from few samples
+    by_target: FigureTable | None = None  # of several servers
     reconciled: FigureTable | None = None  # our figures and the server's
     best: tuple[str, ...] = ()  # what the machine could have done
     command: str = ""
@@ -128,6 +129,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "latencies": (latencies := _latencies(run, metrics)),
         "thin": _thin(latencies),
         "not_checked": ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else "",
+        "by_target": _by_target(run),
         "reconciled": _reconciled(run),
         "doubts": tuple(rule.as_json(each) for each in findings if each.rule.code != _IN_ITS_COLUMN),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
@@ -190,6 +192,17 @@ def _thin(latencies: FigureTable) -> str:
 def _percentile(key: str, value_ms: float, rank: float, count: int) -> Entry:
     entry = number(key, value_ms)
     return replace(entry, aside=thin(rank, count)) if isinstance(entry, Number) else entry
+
+
+def _by_target(run: Result) -> FigureTable | None:
+    rows = []
+    for index, row in enumerate(run.by_target):
+        at = f"loadgen.by_target.{index}"
+        latencies = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+        names = ("requests", "failed", *latencies, "output_throughput_per_s")
+        rows.append((row.url, *(number(f"{at}.{name}", getattr(row, name)) for name in names)))
+    titles = ("", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
+    return FigureTable(titles, tuple(rows)) if rows else None
 
 
 def _reconciled(run: Result) -> FigureTable | None:
