@@ -35,6 +35,7 @@ verbs:
   campaign   checkpoints × servers × profiles from one file, cells repeated
   compare    runs, campaigns, other clients' results: one table with verdicts
   audit      find impossible or mislabelled figures in published results
+  shards     print a Kubernetes Job, Slurm or MPI script of one plan's shards
   merge      join the runs of one plan's shards: bench --shard I/N
   export     write a run's requests, one per row, as JSON lines, CSV or Parquet
   selftest   measure this client's own error against a null server
@@ -94,6 +95,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "report": _main_of("loadgen.analysis.report.command"),
     "compare": _main_of("loadgen.analysis.comparison.command"),
     "audit": _main_of("loadgen.analysis.audit.command"),
+    "shards": _main_of("loadgen.session.shards.command"),
     "merge": _main_of("loadgen.results.merge_command"),
     "export": _main_of("loadgen.results.request_rows"),
     "campaign": _main_of("loadgen.campaign.command"),

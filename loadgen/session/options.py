@@ -20,12 +20,12 @@ from loadgen.session.other_options import add_unheeded_flags, explained, refuse
 from loadgen.session.shards.flags import add_shard_flags
 from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
 from loadgen.spelling import Parser, arguments
-from loadgen.transport.share import WHOLE, Share
 from loadgen.workload import backends, bounds
 from loadgen.workload.bounds import parsed_by, real, shown, whole
 
 if TYPE_CHECKING:
     from loadgen.session.shards.start_at import PlannedStart
+    from loadgen.transport.share import Share
 
 _MOST_REPEATS, MOST_WORKERS = 10_000, 4096
 AUTO = 0  # workers: as many as the load needs
@@ -101,6 +101,8 @@ class Options(msgspec.Struct, frozen=True):
     @property
     def share(self) -> Share:
         """The part of the plan that this command sends."""
+        from loadgen.transport.share import WHOLE  # numpy, which --help does without
+
         return self.shard or WHOLE
 
     @property

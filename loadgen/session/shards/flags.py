@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
-from loadgen.transport.share import Share
 from loadgen.workload.bounds import parsed_by, shown
 
 if TYPE_CHECKING:
     from loadgen.session.shards.start_at import PlannedStart
+    from loadgen.transport.share import Share
 
 _DIGITS, _HEX = 32, frozenset("0123456789abcdef")  # of a plan's digest
 
