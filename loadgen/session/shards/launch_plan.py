@@ -50,9 +50,8 @@ def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
             raise UsageError(f"leave out {flag}: each shard is given its own")
     _check(options, shards)
     seed = [] if options.seed is not None else ["--seed", str(Seed.drawn().value)]
-    workers = getattr(options, "workers", 1)
-    counted = workers if isinstance(workers, int) else 1
-    return LaunchPlan(shards, (*words, *seed), counted, tuple(options.headers))
+    workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
+    return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers))
 
 
 def _check(options: Options, shards: int) -> None:

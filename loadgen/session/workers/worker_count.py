@@ -37,5 +37,5 @@ def automatic(options: TransportOptions, plan: Plan) -> int:
 def most_workers(options: TransportOptions, plan: Plan) -> int:
     """How many workers a plan has slots and requests for."""
     share, most = options.part.share, plan.profile.max_concurrency
-    requests = len(share.indices(len(plan)))
+    requests = len(share.indices(len(plan), plan.sessions))
     return max(1, requests if most is None else min(share.slots(most), requests))

@@ -98,14 +98,15 @@ class Workers:
     def _tasks(self) -> list[WorkerTask]:
         """What each is to do; all that can be wrong with it is found here."""
         plan, options, part = self.plan, self.options, self.options.part
-        indices = part.share.indices(len(plan))
-        closed = plan.offsets_ns is None
+        indices = part.share.indices(len(plan), plan.sessions)
+        # The requests of a session stay in one worker.
+        closed = plan.offsets_ns is None and plan.sessions is None
         self._queue = Queue(indices) if closed else None
         if isinstance(part.start, AtOnce):
             self.together = Together(self.workers)
         tasks: list[WorkerTask] = []
         for number, share in enumerate(part.share.split(self.workers)):
-            own_indices = share.indices(len(plan))
+            own_indices = share.indices(len(plan), plan.sessions)
             order: Order = Listed(own_indices) if self._queue is None else Shared(self._queue)
             start: RunStart = part.start if self.together is None else self.together.of(number)
             own = replace(options, part=PlanPart(share, order, start))
