@@ -32,8 +32,8 @@ _REASONS = {
     "is written repeats = N, above the tables": "repeat",
     "is a flag of `loadgen campaign`": "run_dir dry_run quiet",
     "is a flag of `loadgen campaign`: a file cannot hold keys": "api_key_env api_key_file",
-    "cannot be used in a campaign": "live_totals disable_tqdm print_request export_requests strict explain "
-    "selftest help save_result save_detailed append_result result_dir result_filename",
+    "cannot be used in a campaign": "live_totals cluster shards disable_tqdm print_request export_requests "
+    "strict explain selftest help save_result save_detailed append_result result_dir result_filename",
 }
 _NOT_HERE = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 _PATHS = ("model", "tokenizer", "model_config", "server_python")

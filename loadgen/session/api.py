@@ -14,9 +14,8 @@ from loadgen.results import run_directory
 from loadgen.results.run import Place, Run
 from loadgen.session import keywords
 from loadgen.session.asked_settings import settings
-from loadgen.session.attach import attach
 from loadgen.session.background import BackgroundRun
-from loadgen.session.bench import check, seeded
+from loadgen.session.bench import attacher, check, seeded
 from loadgen.session.keywords import BenchOptions
 from loadgen.session.options import Options
 from loadgen.session.signals import Interrupts
@@ -87,7 +86,8 @@ def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run
         if not written:
             unseen = tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True)
             options = replace(options, run_dir=stack.enter_context(unseen))
-        session = attach(options, settings(options, [workload]), workload, stack, interrupts)
+        asked = settings(options, [workload])
+        session = attacher(options)(options, asked, workload, stack, interrupts)
         measured, directory = session.run(workload, seeded(options))
         kept = session.keep(measured, directory) if written else None
     return Run(measured, directory if written else None, kept.errors if kept else ())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from loadgen.results.printing import printed
 from loadgen.session import export_plan, progress, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
+from loadgen.session.cluster import cluster_flags
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.options import Options
 from loadgen.session.other_clients import vllm
@@ -55,11 +57,20 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
     seed = seeded(options)
     if options.print_request and options.launching.wanted:
         options = _leaving_nothing(options, stack)
-    session = attach(options, asked, profiles[0], stack, begun=begun)
+    session = attacher(options)(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
         printed(session.request(profiles[0], seed), sys.stdout)
         return 0
     return _run_all(session, profiles, seed)
+
+
+def attacher(options: Options) -> Callable[..., Session]:
+    """What makes a session with the server: on this machine, or one whose requests a cluster sends."""
+    if options.cluster is None or options.print_request:
+        return attach
+    from loadgen.session.cluster import cluster_session  # few runs need it
+
+    return cluster_session.attach
 
 
 def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
@@ -169,6 +180,7 @@ def check(options: Options) -> None:
         )
     roofline_flags(options).check()
     part.check(options)
+    cluster_flags.check(options)
     _check_tokenizer(options.tokenizer)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))

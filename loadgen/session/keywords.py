@@ -14,6 +14,7 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path
 from loadgen.session import which_server
+from loadgen.session.cluster.cluster_flags import MOST_SHARDS
 from loadgen.session.credentials import NO_KEY, checked_key
 from loadgen.session.options import AUTO, MOST_WORKERS, Options
 from loadgen.session.shards import flags
@@ -146,6 +147,9 @@ class BenchOptions(WorkloadOptions, total=False):
     shard: str
     start_at: str
     expect_plan: str
+    # sent from a Ray cluster
+    cluster: str
+    shards: Annotated[int, Meta(ge=1, le=MOST_SHARDS)]
 
 
 def parsed(

@@ -14,6 +14,7 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session import which_server
+from loadgen.session.cluster.cluster_flags import add_cluster_flags
 from loadgen.session.data_options import add_data_flags, laid_over
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.other_options import add_unheeded_flags, explained, refuse
@@ -97,6 +98,8 @@ class Options(msgspec.Struct, frozen=True):
     shard: Share | None = None  # of the plan, that this command sends; None: all of it
     start_at: PlannedStart | None = None  # None: as soon as it can
     expect_plan: str | None = None  # the digest of the only plan that may be sent
+    cluster: str | None = None  # the address of a Ray cluster whose shards send the plan; None: this machine
+    shards: int | None = None  # on the cluster
 
     @property
     def share(self) -> Share:
@@ -209,6 +212,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _request_flags(parser.add_argument_group("requests"))
     _run_flags(parser.add_argument_group("the run"))
     add_shard_flags(parser.add_argument_group("one plan sent by several commands (docs/shards.md)"))
+    add_cluster_flags(parser.add_argument_group("a plan sent from a Ray cluster (docs/shards.md)"))
     _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))

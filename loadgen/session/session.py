@@ -203,7 +203,7 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             title, totals = self._title(made), self._live_totals()
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
-            outcome = measure(made, wait.begun(options, made.streams // options.part.share.of), watch)
+            outcome = self.fired(made, wait.begun(options, made.streams // options.part.share.of), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.later(self.interrupts), importing():
                 from loadgen.results.run_directory import Result
@@ -246,6 +246,10 @@ class Session(msgspec.Struct, frozen=True):
             ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
             ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
         )
+
+    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """The outcome of the plan, from this machine."""
+        return measure(made, options, watch)
 
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""

@@ -196,3 +196,7 @@ def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
     for section, severity in zip(sections, severities, strict=True):
         rows = [line for line in section.splitlines() if line.startswith("| `")]
         assert [row.split("`")[1] for row in rows] == [d.code for d in DOUBTS if d.severity is severity]
+
+
+def test_severities_are_ordered() -> None:
+    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
+from loadgen.session.cluster import cluster_flags
 from loadgen.workload.bounds import parsed_by, shown
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def digest(text: str) -> str:
     return text
 
 
-_READ: dict[str, Callable[[str], Any]] = {"shard": shard, "start_at": start_at, "expect_plan": digest}
+_READ: dict[str, Callable[[str], Any]] = {
+    "shard": shard, "start_at": start_at, "expect_plan": digest, "cluster": cluster_flags.address,
+}  # fmt: skip
 
 
 def parsed(values: Mapping[str, Any]) -> dict[str, Any]:

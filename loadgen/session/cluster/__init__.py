@@ -1,0 +1,1 @@
+"""A plan sent by shards on the nodes of a Ray cluster, and joined where the command runs."""

@@ -1,0 +1,158 @@
+"""Cluster firing: a plan sent by the shards of a cluster, as a run sees it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadgen.errors import MeasureError
+from loadgen.results.run_directory import Result
+from loadgen.session.cluster.fleet import Fleet
+from loadgen.session.firing import NO_HEALTH, DecodedTally
+from loadgen.session.live_totals import Totals
+from loadgen.session.progress import Progress
+from loadgen.session.stop_rules import StopRules
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import Health
+from loadgen.validity.shard_facts import ClockReading
+
+_FAILED = Failure(FailureKind.ABORTED, "see the failures of each shard")
+
+
+class FleetStart:
+    """The instant from which the plan's times count, once it is set."""
+
+    instant_ns = 0
+
+    def begin_ns(self, now_ns: int) -> int:
+        return self.instant_ns
+
+
+class ClusterFiring:
+    """A plan that shards on other machines send and decode; `merged` is the run, once it is over."""
+
+    workers = 1
+
+    def __init__(self, fleet: Fleet, rules: StopRules, directory: Path) -> None:
+        self.fleet, self.rules, self.directory = fleet, rules, directory
+        self.merged: Result | None = None
+        self._noted = Totals()
+
+    @property
+    def counters(self) -> Totals:
+        """How many requests were sent and have ended."""
+        return self.fleet.totals
+
+    @property
+    def died(self) -> str:
+        """Nothing that is lost ends the rest."""
+        return ""
+
+    @property
+    def health(self) -> Health:
+        """What the capturing processes report together; the times are of this machine's clock."""
+        if self.merged is None:
+            return NO_HEALTH
+        client, records = self.merged.facts.client, self.merged.records
+        began_ns = int(records.sent_ns[records.sent_ns > 0].min(initial=2**62)) if len(records) else 0
+        return Health(
+            started_ns=began_ns,
+            ended_ns=began_ns + int(client.wall_s * 1e9),
+            cpu_ns=int(client.cpu_s * 1e9),
+            backlog_bytes=client.backlog_bytes,
+            stopped_ns=int(client.stopped_s * 1e9),
+            clock_step_ns=int(client.clock_step_ms * 1e6),
+            late_bodies=client.late_bodies,
+            segments=client.segments,
+            dropped_segments=client.dropped_segments,
+            fallen_back=client.fallen_back,
+        )
+
+    @property
+    def tally(self) -> DecodedTally:
+        """What decoding has found: the shards have counted what could be."""
+        if self.merged is None:
+            return DecodedTally()
+        facts = self.merged.facts
+        return DecodedTally(0, facts.reasoned, facts.hidden_reasoning)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The shards that were lost, and why."""
+        return () if self.merged is None else self.merged.facts.lost
+
+    def turns(self, progress: Progress) -> Iterator[None]:
+        """Watch the shards to their end, and join what they left."""
+        for _ in self.fleet.watched():
+            totals = self.fleet.totals
+            progress.decoded(totals)
+            self._note(totals)
+            yield
+        self.fleet.read_clocks_again()
+        self.merged = joined(self.fleet, self.directory)
+
+    def stop(self) -> None:
+        self.fleet.stop()
+
+    def kill(self) -> None:
+        self.fleet.calls.release()
+
+    def _note(self, totals: Totals) -> None:
+        """Have the rules to stop see how requests ended since the last time; a shard's own ends all."""
+        failed = totals.failed - self._noted.failed
+        succeeded = totals.decoded - self._noted.decoded - failed
+        self._noted = totals
+        if failed > 0:
+            self.rules.note(_FAILED, failed)
+        if succeeded > 0:
+            self.rules.note(None, succeeded)
+        if self.fleet.rule and not self.rules.fired:
+            self.rules.fired = self.fleet.rule
+            self.fleet.stop()
+
+
+def joined(fleet: Fleet, directory: Path) -> Result:
+    """The run that the shards' runs are together, by this clock; raises MeasureError where none left any."""
+    from loadgen.results import merge_records  # only a run that has ended needs them
+    from loadgen.results.merge import merge_results
+
+    with tempfile.TemporaryDirectory(prefix="shards-", dir=directory) as place:
+        named = fleet.results(Path(place))
+        if not named:
+            why = "; ".join(f"{fleet.name[shard.number]}: {fleet.why_lost(shard)}" for shard in fleet.shards)
+            raise MeasureError(f"every shard was lost: {why}")
+        offsets = []
+        timed = []
+        for name, result in named:
+            facts = result.facts.shard
+            assert facts is not None
+            shard = fleet.shards[facts.number]
+            assert shard.before is not None
+            offsets.append((facts.number, _middle(shard.before, shard.after)))
+            clocks = facts.model_copy(update={"before": shard.before, "after": shard.after})
+            timed.append(
+                (name, Result(result.facts.learned({"shard": clocks}), result.records, result.samples))
+            )
+        merged = merge_results(timed)
+        if offset_ns := min(offsets)[1]:  # the first one's clock, to this machine's
+            records = merge_records.joined([merge_records.Shifted(merged.records, offset_ns)], [])
+            merged = Result(merged.facts, records, merged.samples)
+        return _explained(merged, fleet)
+
+
+def _middle(before: ClockReading, after: ClockReading | None) -> int:
+    return before.offset_ns if after is None else (before.offset_ns + after.offset_ns) // 2
+
+
+def _explained(merged: Result, fleet: Fleet) -> Result:
+    """The run with the reason next to each shard that is lost."""
+    lost = []
+    for line in merged.facts.lost:
+        shard = next((one for one in fleet.shards if line.startswith(f"{fleet.name[one.number]} ")), None)
+        shard = shard or next(
+            (one for one in fleet.shards if line.startswith(f"{fleet.name[one.number]}:")), None
+        )
+        why = "" if shard is None else fleet.why_lost(shard)
+        lost.append(f"{line} ({why})" if why else line)
+    return Result(merged.facts.learned({"lost": tuple(lost)}), merged.records, merged.samples)

@@ -1,0 +1,95 @@
+"""Shard order: what a shard is asked to do, as data, and how it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.protocol.refusals import Adaptation
+from loadgen.session.credentials import NO_KEY
+from loadgen.session.live_totals import Totals
+from loadgen.session.options import Options
+from loadgen.session.stop_rules import Tolerance
+from loadgen.transport.share import Share
+from loadgen.workload.plan_inputs import Seed, WordCounts
+
+# What of the options a shard needs; the driver does the rest itself, or not at all.
+SENT = (
+    "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert", "client_cert",
+    "client_key", "transport", "http2", "gpus", "label", "metadata", "save_detailed",
+    "max_consecutive_failures", "max_duration_s", "drain_timeout_s", "workers",
+)  # fmt: skip
+
+
+class ShardOrder(msgspec.Struct, frozen=True):
+    """One part of a plan, and all that its process must know of it.
+
+    It may hold keys: it travels in messages and pipes, and is in no file and on no command line.
+    """
+
+    share: Share
+    digest: str  # of the only plan that may be sent
+    base_url: str
+    headers: dict[str, str]
+    request_id_prefix: str
+    given: dict[str, Any]  # those options in SENT that were given
+    max_failures: str  # "": no such rule
+    profile: dict[str, Any]
+    seed: Seed
+    adaptation: Adaptation = Adaptation()  # what of the requests the server refuses
+    word_counts: dict[str, WordCounts] = {}
+
+    def packed(self) -> bytes:
+        """As bytes; infinities stay what they are."""
+        return msgspec.msgpack.encode(self)
+
+    def options(self, run_dir: str, totals: str) -> Options:
+        """The options of the shard's process, which leaves its run in a directory there."""
+        given = {**self.given, "metadata": tuple(self.given.get("metadata", ()))}
+        return Options(
+            base_url=self.base_url,
+            headers=self.headers,
+            api_key_env=NO_KEY,
+            request_id_prefix=self.request_id_prefix,
+            max_failures=Tolerance.parse(self.max_failures) if self.max_failures else None,
+            run_dir=run_dir,
+            seed=self.seed.value,
+            quiet=True,
+            observe=False,
+            live_totals=totals,
+            shard=self.share,
+            expect_plan=self.digest,
+            **given,
+        )
+
+
+def unpacked(data: bytes) -> ShardOrder:
+    """The order in bytes of `packed`."""
+    return msgspec.msgpack.decode(data, type=ShardOrder)
+
+
+def given(options: Options) -> dict[str, Any]:
+    """Those options that a shard needs and that are not what they are by default."""
+    default = Options()
+    values = {name: getattr(options, name) for name in SENT if hasattr(options, name)}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}
+
+
+def of_share(order: ShardOrder, share: Share) -> ShardOrder:
+    """The same for another part of the plan."""
+    return replace(order, share=share)
+
+
+class ShardStatus(msgspec.Struct, frozen=True):
+    """How a shard stands: what its process has reported, and what it has counted."""
+
+    ready: bool = False
+    failed: str = ""  # why it measured nothing
+    measured: bool = False  # its last request has ended
+    done: bool = False  # its run directory is whole
+    rule: str = ""  # that ended it
+    ended: str = ""  # how its process ended; "": it runs
+    beats: int = 0  # how often it has published its totals
+    totals: Totals = Totals()

@@ -1,0 +1,144 @@
+"""Shard process: measures one part of a plan, as its driver asks: `python -m … DIRECTORY`.
+
+What it is to do comes through standard input, the instant at which it begins too; what happens goes into a
+file of the directory, a line each.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from msgspec.structs import asdict, replace
+
+from loadgen.clock import SYSTEM_CLOCK
+from loadgen.errors import LoadgenError, MeasureError
+from loadgen.metrics.record import Records
+from loadgen.protocol.refusals import Adaptation
+from loadgen.session import signals
+from loadgen.session.adapting import Adapter
+from loadgen.session.asked_settings import settings
+from loadgen.session.attach import attach
+from loadgen.session.cluster.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
+from loadgen.session.cluster.shard_order import ShardOrder, unpacked
+from loadgen.session.measure import Outcome, TransportOptions, Watch
+from loadgen.session.progress import Display
+from loadgen.session.session import Session
+from loadgen.session.shards.start_at import Punctual, lead_s
+from loadgen.session.signals import SIGNALS
+from loadgen.transport.capture_process import end_with
+from loadgen.workload.plan import Plan
+from loadgen.workload.profile import Profile
+
+_SECOND_NS = 1_000_000_000
+_POLL_S = 0.01
+
+
+class DriverLine:
+    """The line to who started this process; raises MeasureError where that is gone."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._stdin = os.fdopen(0, "rb", buffering=0)
+
+    def order(self) -> ShardOrder:
+        """What is to be done."""
+        return unpacked(self._read(int.from_bytes(self._read(LENGTH_BYTES), "little")))
+
+    def report(self, event: str, text: str = "") -> None:
+        """Add an event: its name, and what there is to say of it."""
+        with (self.place / EVENTS).open("a", encoding="utf-8") as events:
+            events.write(f"{event} {' '.join(text.split())}\n")
+
+    def start(self) -> int:
+        """Report that all is ready, and wait for the instant at which to begin: CLOCK_MONOTONIC."""
+        self.report("ready")
+        return int.from_bytes(self._read(LENGTH_BYTES), "little")
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._stdin.read(count - len(data))
+            if not more:
+                raise MeasureError("the driver is gone")
+            data += more
+        return data
+
+
+class PreparedAdapter(Adapter, frozen=True):
+    """Knows what the server takes: the driver has learned it, and has warmed the server up."""
+
+    learned: Adaptation = Adaptation()
+
+    def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
+        """The plan as the server takes it; nothing is sent."""
+        return made.adapted(self.learned), Records.of([])
+
+
+class ShardSession(Session, frozen=True):
+    """A session of a shard, which begins when its driver says."""
+
+    line: DriverLine | None = None
+    learned: Adaptation = Adaptation()
+
+    @property
+    def adapter(self) -> Adapter:
+        """What the driver learned."""
+        return PreparedAdapter(**asdict(super().adapter), learned=self.learned)
+
+    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """The outcome of this shard's part, from the instant that the driver gives."""
+        assert self.line is not None
+        start = Punctual(self.line.start())
+        gone = options.gone
+
+        def late_or_gone() -> bool:
+            if start.late_ns:
+                raise MeasureError(f"not ready until {start.late_ns / 1e9:.1f} s after the common start")
+            return gone()
+
+        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(lead_s(made.streams) * _SECOND_NS):
+            time.sleep(_POLL_S)  # a signal ends it
+        options = replace(options, part=replace(options.part, start=start), gone=late_or_gone)
+        outcome = super().fired(made, options, watch)
+        self.line.report("measured")
+        return outcome
+
+
+def run(line: DriverLine) -> None:
+    """Measure what is ordered, and leave its run directory; raises LoadgenError."""
+    order = line.order()
+    workload = Profile.model_validate(order.profile)
+    options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
+    with ExitStack() as stack:
+        session = attach(options, settings(options, [workload]), workload, stack)
+        shard = ShardSession(**asdict(session), line=line, learned=order.adaptation)
+        shard.word_counts.update(order.word_counts)
+        result, directory = shard.run(workload, order.seed)
+        errors = shard.keep(result, directory).errors
+        if errors:
+            raise MeasureError("; ".join(errors))
+        line.report("done", result.facts.stop_rule)
+
+
+def main() -> None:
+    """The process; it ends with the actor that started it."""
+    end_with(os.getppid())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
+    line = DriverLine(Path(sys.argv[1]))
+    try:
+        with SIGNALS.caught(signals.stop):
+            run(line)
+    except LoadgenError as error:
+        line.report("failed", str(error))
+    except KeyboardInterrupt as stop:
+        line.report("failed", signals.reason(signals.number_of(stop)))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
