@@ -390,7 +390,7 @@ def test_a_doubt_says_when_it_holds_and_what_to_do(doubt: Rule[RunEvidence]) -> 
     assert "|" not in doubt.condition + doubt.remedy
 
 
-def test_the_page_of_validity_lists_doubts_and_evidence_as_the_code_has_them() -> None:
+def test_the_page_of_validity_has_doubts_and_evidence_as_the_code() -> None:
     page = VALIDITY.read_text("utf-8")
     assert table(DOUBTS, "doubt") in page
     for name, (case, _, _) in PROVOKED.items():
