@@ -60,11 +60,12 @@ class TransportOptions(msgspec.Struct, frozen=True):
     part: PlanPart = PlanPart()
     workers: int = 1  # processes that send and decode, each with a capturing process of its own
     cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
+    cpu_words: str = ""  # the same in words
     begin: Callable[[Plan, TransportOptions, Watch], Firing] | None = None  # in which processes; None: one
 
     def alone(self) -> TransportOptions:
         """These options for one process that sends a whole plan, as a warm-up's is."""
-        return replace(self, part=PlanPart(), workers=1, cpus=(), begin=None)
+        return replace(self, part=PlanPart(), workers=1, cpus=(), cpu_words="", begin=None)
 
 
 class Outcome(msgspec.Struct, frozen=True):

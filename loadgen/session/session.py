@@ -342,7 +342,9 @@ class Session(msgspec.Struct, frozen=True):
             return sent
         from loadgen.session.workers import worker_count  # few runs have several
 
-        return worker_count.spread(sent, made, options.workers)
+        return worker_count.spread(
+            sent, made, options.workers, self.local.pids if self.local is not None else None
+        )
 
     def _facts(
         self,
@@ -369,7 +371,12 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=Client(transport=options.transport, why=options.why_transport, workers=options.workers),
+            client=Client(
+                transport=options.transport,
+                why=options.why_transport,
+                workers=options.workers,
+                cpus=options.cpu_words,
+            ),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
             under_way=True,
