@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
@@ -57,6 +57,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     keep_text: bool = False
     hide: Hide = as_is  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
+    server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here
     part: PlanPart = PlanPart()
     workers: int = 1  # processes that send and decode, each with a capturing process of its own
     cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none

@@ -336,15 +336,14 @@ class Session(msgspec.Struct, frozen=True):
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,
+            server_pids=self.local.pids if self.local is not None else tuple,
             part=PlanPart(self.options.share),
         )
         if options.workers == 1:
             return sent
         from loadgen.session.workers import worker_count  # few runs have several
 
-        return worker_count.spread(
-            sent, made, options.workers, self.local.pids if self.local is not None else None
-        )
+        return worker_count.spread(sent, made, options.workers)
 
     def _facts(
         self,

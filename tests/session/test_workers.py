@@ -51,7 +51,7 @@ def a_plan(requests: int = 40, **keys: float) -> Plan:
 
 def sent(made: Plan, server: ScriptedServer, workers: int, watch: Watch, transport: str = "wire") -> Outcome:
     options = TransportOptions(target_of("127.0.0.1", server.port), transport)
-    return measure(made, spread(options, made, workers, None), watch)
+    return measure(made, spread(options, made, workers), watch)
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
@@ -163,7 +163,7 @@ def test_there_are_no_more_workers_than_slots_and_requests(
     keys: dict[str, int], asked: int, workers: int
 ) -> None:
     made = a_plan(**{"requests": 40, **keys})
-    options = spread(TransportOptions(target_of("127.0.0.1", 9)), made, asked, None)
+    options = spread(TransportOptions(target_of("127.0.0.1", 9)), made, asked)
     assert (options.workers, options.begin) == (workers, Workers if workers > 1 else None)
     assert (options.alone().workers, options.alone().begin) == (1, None)
 

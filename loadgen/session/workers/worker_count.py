@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -17,13 +16,10 @@ from loadgen.workload.plan import Plan
 _LOG = logging.getLogger("loadgen")
 
 
-def spread(
-    options: TransportOptions, plan: Plan, asked: int, server_pids: Callable[[], Sequence[int]] | None
-) -> TransportOptions:
+def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
     """The options for `asked` workers, or for as many as the plan has slots and requests for, if fewer.
 
-    They are pinned away from a server on this machine, whose processes are `server_pids`. Raises UsageError
-    where the platform has no workers.
+    They are pinned away from a server on this machine. Raises UsageError where the platform has no workers.
     """
     asked = asked or automatic(options, plan)
     if asked > 1 and sys.platform != "linux":
@@ -33,7 +29,7 @@ def spread(
         _LOG.warning("--workers %d: the load has room for %d (--max-concurrency, requests)", asked, count)
     if count == 1:
         return options
-    cpus = pinning.spare_cpus(server_pids(), count) if server_pids is not None else ()
+    cpus = pinning.spare_cpus(options.server_pids(), count)
     return replace(options, workers=count, begin=Workers, cpus=cpus, cpu_words=pinning.words(cpus))
 
 
