@@ -226,7 +226,8 @@ def _client(result: Result, options: ReportOptions) -> Iterator[str]:
         clock = "user-space timestamps (the kernel gives none): the client's delay is in every figure"
     why = f" ({client.why})" if client.why else ""
     coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
-    yield f"client: {client.transport}{why}, {clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
+    workers = short_lines.workers(client)
+    yield f"client: {client.transport}{why}, {workers}{clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
 
 
 def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -10,6 +10,7 @@ from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.validity import reconcile, run_roofline
 from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.run_metadata import Client
 
 _GIB = 1 << 30
 
@@ -43,7 +44,14 @@ def client(result: Result, options: object) -> Iterator[str]:
     error, measured = "", facts.calibration
     if measured is not None:
         error = f"; P99 error {max(measured.gap.p99_us, measured.ttft.p99_us) / 1000:.2f} ms"
-    yield f"client: {facts.client.transport}, {clock}{error}"
+    yield f"client: {facts.client.transport}, {workers(facts.client)}{clock}{error}"
+
+
+def workers(client: Client) -> str:
+    """How many workers there were, and the CPUs that they were pinned to; "" of one."""
+    if client.workers == 1:
+        return ""
+    return f"{client.workers} workers{f' on CPUs {client.cpus}' if client.cpus else ''}, "
 
 
 def steady(result: Result, options: object) -> Iterator[str]:

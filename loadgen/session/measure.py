@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
@@ -57,14 +57,16 @@ class TransportOptions(msgspec.Struct, frozen=True):
     keep_text: bool = False
     hide: Hide = as_is  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
+    server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here
     part: PlanPart = PlanPart()
     workers: int = 1  # processes that send and decode, each with a capturing process of its own
     cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
+    cpu_words: str = ""  # the same in words
     begin: Callable[[Plan, TransportOptions, Watch], Firing] | None = None  # in which processes; None: one
 
     def alone(self) -> TransportOptions:
         """These options for one process that sends a whole plan, as a warm-up's is."""
-        return replace(self, part=PlanPart(), workers=1, cpus=(), begin=None)
+        return replace(self, part=PlanPart(), workers=1, cpus=(), cpu_words="", begin=None)
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -336,6 +336,7 @@ class Session(msgspec.Struct, frozen=True):
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,
+            server_pids=self.local.pids if self.local is not None else tuple,
             part=PlanPart(self.options.share),
         )
         if options.workers == 1:
@@ -369,7 +370,12 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=Client(transport=options.transport, why=options.why_transport, workers=options.workers),
+            client=Client(
+                transport=options.transport,
+                why=options.why_transport,
+                workers=options.workers,
+                cpus=options.cpu_words,
+            ),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
             under_way=True,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.session.measure import TransportOptions
+from loadgen.session.workers import pinning
 from loadgen.session.workers.workers import Workers
 from loadgen.workload.plan import Plan
 
@@ -18,7 +19,7 @@ _LOG = logging.getLogger("loadgen")
 def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
     """The options for `asked` workers, or for as many as the plan has slots and requests for, if fewer.
 
-    Raises UsageError where the platform has no workers.
+    They are pinned away from a server on this machine. Raises UsageError where the platform has no workers.
     """
     asked = asked or automatic(options, plan)
     if asked > 1 and sys.platform != "linux":
@@ -26,7 +27,10 @@ def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOption
     count = min(asked, most_workers(options, plan))
     if count < asked:
         _LOG.warning("--workers %d: the load has room for %d (--max-concurrency, requests)", asked, count)
-    return replace(options, workers=count, begin=Workers) if count > 1 else options
+    if count == 1:
+        return options
+    cpus = pinning.spare_cpus(options.server_pids(), count)
+    return replace(options, workers=count, begin=Workers, cpus=cpus, cpu_words=pinning.words(cpus))
 
 
 def automatic(options: TransportOptions, plan: Plan) -> int:

@@ -134,6 +134,7 @@ class Workers:
             for _ in tasks:
                 pipes.append(worker_pipe())
                 ends.callback(pipes[-1][0].sock.close)
+                ends.callback(self._close_unused, pipes[-1][1])
             for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
                 pid = os.fork()
                 if not pid:
@@ -144,6 +145,10 @@ class Workers:
                     work(task, theirs, parent)
                 self.runs.append(WorkerRun(f"worker {number} of {self.workers}", task, ours, pid))
         schedule("SCHED_BATCH")
+
+    def _close_unused(self, end: ParentEnd) -> None:
+        if all(run.pipe is not end for run in self.runs):
+            end.sock.close()
 
     @property
     def died(self) -> str:
@@ -216,7 +221,7 @@ class Workers:
 
     def _note_end(self, run: WorkerRun) -> None:
         if (why := run.ended()) and any(other.pid for other in self.runs):
-            _LOG.warning("%s was lost (%s): measuring continues with the others", run.name, why)
+            _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
 
     def _count(self, progress: Progress) -> None:
         totals = Totals.joined(run.task.totals.read() for run in self.runs)
@@ -257,7 +262,7 @@ class Workers:
                 self.journal.add(record)
                 progress.note(record)
             requests = f"{sent + len(missing)} requests are lost with it"
-            self.lost += (f"{run.name} was lost ({run.why_lost}): {requests}",)
+            self.lost += (f"{run.name} was lost: {run.why_lost}; {requests}",)
 
     def stop(self) -> None:
         self.stopped = True
