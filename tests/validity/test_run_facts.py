@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from builders import made_cases as made
 from loadgen.roofline.flags import Flags
@@ -94,3 +95,21 @@ def test_what_was_asked_of_a_shard_is_its_own_part(
     asked = (facts.own_requests, facts.max_concurrency, facts.held_concurrency, facts.planned_rate_per_s)
     assert (*asked, facts.whole_load) == own
     assert (facts.block().max_concurrency, facts.block().request_rate_per_s) == (own[1], own[3])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("number", -1),
+        ("of", 0),
+        ("of", 10**400),
+        ("requests", -1),
+        ("start_at_ns", 2**63),
+        ("before", {"boot": "b", "offset_ns": 2**63}),
+        ("before", {"boot": "b", "offset_ns": 0, "error_ns": -(2**63)}),
+    ],
+)
+def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> None:
+    stored = shard(1, 2, 3).model_dump() | {key: value}
+    with pytest.raises(ValidationError):
+        ShardFacts.model_validate(stored)
