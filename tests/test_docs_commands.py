@@ -19,12 +19,14 @@ from loadgen.campaign import arms, file
 from loadgen.campaign.command import campaign_parser
 from loadgen.cli import VERBS, main
 from loadgen.errors import UsageError
+from loadgen.results.merge_command import merge_parser
 from loadgen.results.request_rows import export_parser
 from loadgen.session.data_command import data_parser
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.launch_options import joined
 from loadgen.session.options import bench_parser
 from loadgen.session.selftest.command import _parser as selftest_parser
+from loadgen.session.shards.command import shards_parser
 from loadgen.validity import rule
 from loadgen.workload import profile
 from loadgen_servers.engine.cli import _parser as engine_parser
@@ -42,6 +44,8 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "campaign": campaign_parser,
     "data": data_parser,
     "export": export_parser,
+    "shards": shards_parser,
+    "merge": merge_parser,
 }
 FLAGS = {"profiles": set[str]()}  # verbs without a parser
 
@@ -59,7 +63,8 @@ def commands(text: str) -> Iterator[str]:
 
 def _found(places: Iterable[str]) -> Iterator[str]:
     for place in places:
-        if found := _COMMAND.fullmatch(place.strip()):
+        line = place.strip().removesuffix(" &").replace("$start", "+9")  # as a shell reads them
+        if found := _COMMAND.fullmatch(line):
             yield found[1]
 
 
@@ -68,6 +73,9 @@ def refused(command: str) -> str:
     verb, *rest = shlex.split(command)
     if verb not in VERBS:
         return f"no verb {verb}"
+    if verb == "shards" and "--" in rest:
+        own, flags = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+        return refused(shlex.join([verb, *own])) or refused(shlex.join(["bench", *flags]))
     words, parser = joined(rest), PARSERS[verb]() if verb in PARSERS else None
     known = FLAGS.get(verb, set())
     if parser is not None:

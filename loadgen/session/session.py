@@ -41,7 +41,7 @@ from loadgen.session.plan_facts import of_plan
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
 from loadgen.session.sendable import check_sendable
-from loadgen.session.shards import part, start_at
+from loadgen.session.shards import part
 from loadgen.session.signals import Interrupts
 from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
@@ -192,8 +192,8 @@ class Session(msgspec.Struct, frozen=True):
         journal.facts(known.dumped())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
-        wait = start_at.StartWait(self.options.start_at, display, self.interrupts)
-        wait.until(_REST_S + start_at.MOST_LEAD_S)  # what others sent before is not to be in the counters
+        wait = part.start_wait(made, self.options, display, self.interrupts)
+        wait.until(_REST_S)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
         during, rules = sampled(observer, sensing), self.options.stop_rules()
         with ExitStack() as stack:
@@ -203,7 +203,7 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             title, totals = self._title(made), self._live_totals()
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
-            outcome = self.fired(made, wait.begun(options, made.streams // options.part.share.of), watch)
+            outcome = self.fired(made, wait.begun(options), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.later(self.interrupts), importing():
                 from loadgen.results.run_directory import Result

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, Field
+
+from loadgen.workload import bounds
+
+_Time = Annotated[int, Field(ge=-(2**61), le=2**61)]  # a sum of two fits into 64 bits
+_Count = Annotated[int, Field(ge=0, le=bounds.MOST_REQUESTS)]
 
 
 class ClockReading(BaseModel, extra="forbid", frozen=True):
     """How a machine's CLOCK_MONOTONIC stood to a reference, and how sure that is."""
 
     boot: str  # of the machine: runs of the same boot have the same clock
-    offset_ns: int  # the reference − CLOCK_MONOTONIC
-    error_ns: int = -1  # it is off by no more; -1: unknown
+    offset_ns: _Time  # the reference − CLOCK_MONOTONIC
+    error_ns: _Time = -1  # it is off by no more; -1: unknown
     reference: str = "wall clock"  # or that of the driver, measured by round trips
 
 
 class ShardFacts(BaseModel, extra="forbid", frozen=True):
     """Which part of a plan a run sent."""
 
-    number: int = Field(ge=0)  # counted from 0
-    of: int = Field(ge=1)
+    number: _Count  # counted from 0
+    of: int = Field(ge=1, le=bounds.MOST_REQUESTS)
     version: str  # loadgen's
-    start_at_ns: int = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
-    requests: int | None = Field(default=None, ge=0)  # of the plan, its own; None: as many as it sent
+    start_at_ns: _Time = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
+    requests: _Count | None = None  # of the plan, its own; None: as many as it sent
     sessions: bool = False  # of the plan stay whole; else request i is of shard i mod `of`
     before: ClockReading
     after: ClockReading | None = None  # None: the run was killed

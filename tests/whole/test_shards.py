@@ -78,6 +78,41 @@ def test_shards_send_together_what_one_command_sends(load: str, of: int) -> None
     assert merged.result.metrics.total_output_tokens == alone.metrics.total_output_tokens
 
 
+@pytest.mark.slow
+def test_workers_divide_a_shards_part() -> None:
+    with ScriptedServer(CountingApi(owner="vllm")) as server:
+        assert bench(server, f"{CLOSED} --run-dir whole") == 0
+        sent = bodies(server)
+    with ScriptedServer(CountingApi(owner="vllm")) as server:
+        for number in range(2):
+            flags = f"{CLOSED} --shard {number}/2 --workers 2 --start-at {time.time() + 8:.2f}"
+            assert bench(server, flags) == 0
+        assert bodies(server) == sent
+    runs = results()
+    assert [run.facts.client.workers for run in runs] == [2, 2]
+    assert all(set((run.records.slot % 2).tolist()) == {number} for number, run in enumerate(runs))
+    assert [run.records.index.tolist() for run in runs] == [list(range(number, 10, 2)) for number in (0, 1)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_session_is_divided(tmp_path: Path, workers: int) -> None:
+    turns = [{"t": 0.01 * turn, "in": 9, "out": 3} for turn in range(3)]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f"{json.dumps({'id': f's{row}', 'requests': turns})}\n" for row in range(4)))
+    with ScriptedServer(CountingApi(owner="vllm")) as server:
+        for number in range(2):
+            flags = f"--trace {trace} --trace-format weka --seed 5 --workers {workers} --shard {number}/2"
+            assert bench(server, flags) == 0
+        assert len(bodies(server)) == 12
+    runs = results()
+    shards = [run.facts.shard for run in runs]
+    assert [shard and (shard.sessions, shard.requests) for shard in shards] == [(True, 6)] * 2
+    both = np.concatenate([run.records.index for run in runs])
+    assert sorted(both.tolist()) == list(range(12))
+    merged = loadgen.merge(sorted(Path("runs").iterdir()))
+    assert merged.result.records.index.tolist() == list(range(12))
+
+
 def test_a_shards_report_is_of_its_own_part(capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(CountingApi(owner="vllm")) as server:
         for number in range(3):

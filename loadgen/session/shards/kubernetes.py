@@ -13,6 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.session.shards.launch_plan import LaunchPlan
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", re.ASCII)  # with the index it names a pod
+_SIZE = re.compile(r"\d{1,6}(\.\d{1,3})?([KMGT]i|[kMGT])?", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z][\w/.-]*", re.ASCII)  # a key that YAML reads as a text
 _RUNS = "/runs"
 _ENDING_S = 90  # after SIGTERM: requests are cut, and what was measured is written
@@ -35,6 +36,8 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         for flag, name in (("--name", self.name), ("--claim", self.claim)):
             if not _NAME.fullmatch(name):
                 raise UsageError(f"{flag} {name}: give lower-case letters, digits and -, 52 at most")
+        if not _SIZE.fullmatch(self.memory):
+            raise UsageError(f"--memory {self.memory}: give bytes, or a size as 512Mi or 2Gi")
         if self.secret is not None and self.secret.count("/") != 1:
             raise UsageError(f"--secret {self.secret}: give NAME/KEY, of a Secret that holds the API key")
 

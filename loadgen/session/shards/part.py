@@ -14,6 +14,9 @@ from msgspec.structs import replace
 from loadgen import __version__, clock
 from loadgen.errors import MeasureError, UsageError
 from loadgen.session.measure import PlanPart, TransportOptions
+from loadgen.session.progress import Display
+from loadgen.session.shards.start_at import StartWait
+from loadgen.session.signals import Interrupts
 from loadgen.transport.share import Share
 from loadgen.validity.shard_facts import ShardFacts
 from loadgen.workload.plan import Plan
@@ -92,6 +95,11 @@ def of_warm_up(options: TransportOptions, warmups: int) -> TransportOptions:
     share = options.part.share
     of = min(share.of, warmups) or 1
     return replace(options.alone(), part=PlanPart(Share(share.number % of, of)))
+
+
+def start_wait(made: Plan, options: Options, display: Display, interrupts: Interrupts) -> StartWait:
+    """The wait for the instant at which a run is to begin, if there is one."""
+    return StartWait(options.start_at, made.streams // options.share.of, display, interrupts)
 
 
 def facts(made: Plan, options: Options) -> ShardFacts | None:

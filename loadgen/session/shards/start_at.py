@@ -25,8 +25,8 @@ FLAG = "--start-at"
 MOST_AHEAD_S = 86_400
 _SECOND_NS = 1_000_000_000
 _EPOCH = re.compile(r"(\+?)(\d{1,12})(?:\.(\d{1,9})\d*)?", re.ASCII)
-_LEAST_LEAD_S, MOST_LEAD_S = 1.0, 4.0  # servers close a connection that was idle for five seconds
-_CONNECTED_PER_S = 5_000
+_LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0
+_CONNECTED_PER_S = 2_000  # on a machine that has other work
 _POLL_S = 0.1
 
 
@@ -103,7 +103,7 @@ class Punctual(At):
 
 def lead_s(connections: int) -> float:
     """How long before the start connections begin to be opened, in seconds."""
-    return min(_LEAST_LEAD_S + connections / _CONNECTED_PER_S, MOST_LEAD_S)
+    return min(_LEAST_LEAD_S + connections / _CONNECTED_PER_S, _MOST_LEAD_S)
 
 
 class StartWait:
@@ -115,16 +115,19 @@ class StartWait:
     def __init__(
         self,
         start: PlannedStart | None,
+        connections: int,
         display: Display,
         interrupts: Interrupts,
         clocks: Clock = SYSTEM_CLOCK,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.start, self.display, self.interrupts = start, display, interrupts
+        self.lead_s = lead_s(connections)
         self.clocks, self.sleep = clocks, sleep
 
-    def until(self, ahead_s: float) -> None:
-        """Return `ahead_s` before the instant; at once where that has passed; raises a signal."""
+    def until(self, before_s: float = 0.0) -> None:
+        """Return that long before the connections are to be opened; at once where that has passed."""
+        ahead_s = self.lead_s + before_s
         if self.start is None or self._left_s <= ahead_s:
             return
         with self.display.waiting(f"waiting for the start at {self.start}", self._left_s):
@@ -132,7 +135,7 @@ class StartWait:
                 self.interrupts.poll()
                 self.sleep(min(left_s, _POLL_S))
 
-    def begun(self, options: TransportOptions, connections: int) -> TransportOptions:
+    def begun(self, options: TransportOptions) -> TransportOptions:
         """The options with the start, once it is so near that the connections are to be opened.
 
         Raises MeasureError where the instant has passed; so does `gone` of what is returned, where the
@@ -140,7 +143,7 @@ class StartWait:
         """
         if self.start is None:
             return options
-        self.until(lead_s(connections))
+        self.until()
         instant_ns = self.start.instant_ns(self.clocks)
         self._check(self.clocks.now_ns() - instant_ns)
         start, gone = Punctual(instant_ns), options.gone

@@ -134,6 +134,7 @@ def test_a_script_is_a_shells_and_begins_all_together(way: str, capsys: pytest.C
         (f"--k8s --shards 3 --claim c -- {FLAGS}", "--k8s needs --image"),
         (f"--k8s --shards 3 --image i -- {FLAGS}", "--k8s needs --claim, a PersistentVolumeClaim"),
         (f"{JOB} --name Über -- {FLAGS}", "--name Über: give lower-case letters"),
+        (f"{JOB} --memory lots -- {FLAGS}", "--memory lots: give bytes, or a size as 512Mi or 2Gi"),
         (f"{JOB} --secret key -- {FLAGS}", "--secret key: give NAME/KEY"),
         (f"--slurm --shards 3 --image i -- {FLAGS}", "--image goes with --k8s"),
         (f"{JOB} --start-in 90000 -- {FLAGS}", "1 to 86400"),
