@@ -110,7 +110,7 @@ def _shard_run(place: str, result: Result) -> ShardRun:
         raise UsageError(
             f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
         )
-    return ShardRun(place, result.facts, shard)
+    return ShardRun(place, result.facts, shard, len(result.records))
 
 
 def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) -> None:

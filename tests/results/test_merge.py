@@ -109,7 +109,10 @@ def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
 
 def test_shards_without_a_request_are_merged() -> None:
     run = made_runs.run(requests=3, concurrency=3)
-    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(by_workers(run, 7))
+    shards = divided(run, 7)
+    idle = client(transport="httpx", why="none was needed", cpu_s=shards[3].facts.client.cpu_s)
+    shards[3] = shard_runs.part(run, 3, 7, client=idle.model_copy(update={"wall_s": 0.1}))
+    assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, 7))
 
 
 @pytest.mark.parametrize("name", ["a rate", "requests that fail"])
