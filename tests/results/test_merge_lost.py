@@ -53,6 +53,12 @@ def test_one_shard_alone_is_merged_with_the_others_lost() -> None:
     assert [row.requests for row in merged.facts.shards] == [107, 107, 106]
 
 
+def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
+    merged = merge.merge_results(named(divided(RUN, 2))[:1], causes={1: "its node is dead"})
+    assert merged.facts.lost == ("shard 1/2 is missing (its node is dead): its 160 requests are lost",)
+    assert merged.facts.shards[1].lost == merged.facts.lost[0]
+
+
 def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
     case = made_cases.run(closed(), {"duration": 5.0, "num_prompts": None})
     shards = named(divided(Result(case.facts, case.records), 2))
