@@ -50,7 +50,9 @@ def made(**keys: Any) -> Result:
     )
 
 
+STORED = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
 RUNS = {
+    "a stored run of the first format": run_directory.load(STORED),
     "a closed loop": case(),
     "a closed loop for a time": case(closed(), {"duration": 5.0, "num_prompts": None}),
     "a rate": case(open_loop(), rate(100)),
@@ -98,8 +100,16 @@ def texts(run: Result) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("of", [1, 2, 7])
-@pytest.mark.parametrize("name", RUNS)
+# Each shard has a slot at least.
+DIVIDED = [
+    (name, of)
+    for name, run in RUNS.items()
+    for of in (1, 2, 7)
+    if of <= (run.facts.profile.held_concurrency or of)
+]
+
+
+@pytest.mark.parametrize(("name", "of"), DIVIDED)
 def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
     shards = named(divided(RUNS[name], of))
     merged = merge.merge_results([*shards[1::2], *shards[::2]])
