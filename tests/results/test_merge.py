@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import made_cases, made_runs, shard_runs
+from builders import made_cases, made_runs, provoked_data, shard_runs
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.endpoint.answer_check import Fingerprint
@@ -51,7 +51,9 @@ def made(**keys: Any) -> Result:
 
 
 STORED = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
+OF_DATA = {name: Result(made.facts, made.records) for name, (made, _, _) in provoked_data.OF_DATA.items()}
 RUNS = {
+    **OF_DATA,
     "a stored run of the first format": run_directory.load(STORED),
     "a closed loop": case(),
     "a closed loop for a time": case(closed(), {"duration": 5.0, "num_prompts": None}),
