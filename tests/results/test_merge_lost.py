@@ -59,6 +59,14 @@ def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
     assert merged.facts.shards[1].lost == merged.facts.lost[0]
 
 
+def test_of_many_lost_shards_the_verdict_names_the_first() -> None:
+    merged = merge.merge_results([("runs/9", part(RUN, 9, 10))])
+    (evidence,) = (finding.evidence for finding in merged.verdict.grave if finding.rule.code == "load-lost")
+    assert evidence.startswith("shard 0/10 is missing: its 32 requests are lost; shard 1/10 is missing: ")
+    assert evidence.endswith("shard 3/10 is missing: its 32 requests are lost; and 5 more were lost")
+    assert len(merged.facts.lost) == 9
+
+
 def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
     case = made_cases.run(closed(), {"duration": 5.0, "num_prompts": None})
     shards = named(divided(Result(case.facts, case.records), 2))
