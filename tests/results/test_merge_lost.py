@@ -109,7 +109,7 @@ def test_a_killed_shard_is_read_from_its_journal_and_the_rest_is_lost(
     of_killed = part(RUN, 1, 2, shard=shard(1, 2, after=None))
     killed(tmp_path / "1", of_killed, [row for row in rows[:100] if row.index % 2])
     Run(part(RUN, 0, 2)).save(tmp_path / "0")
-    assert cli.main(["merge", "1", "0", "--output", "both"]) == 1
+    assert cli.main(["merge", "1", "0", "--output", "both"]) == 0
     merged = run_directory.load(Path("both"))
     assert lost(merged) == list(range(101, 320, 2))
     (why,) = merged.facts.lost
@@ -136,7 +136,7 @@ def test_the_command_writes_a_run_of_its_own_and_prints_it(
     assert sorted(path.name for path in directory.iterdir()) == ["arrivals.npz", "report.txt", "result.json"]
     again = run_directory.load(directory)
     assert report.short(again, f"runs/{directory.name}") in said.out
-    assert cli.main(["merge", "--explain", *places[1:]]) == 1
+    assert cli.main(["merge", "--explain", "--strict", *places[1:]]) == 3
     assert "shard 0/3 is missing: its 8 requests are lost" in capsys.readouterr().out
 
 
