@@ -28,6 +28,8 @@ from loadgen.telemetry.series import SampledSeries
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.shard_facts import MergedShard
 
+_UNKNOWN: Mapping[int, str] = {}
+
 
 class _Part(msgspec.Struct, frozen=True):
     """One shard of the plan: what it left, and what of it is lost."""
@@ -57,16 +59,19 @@ def merge(runs: Sequence[Run | Place]) -> Run:
     return Run(merge_results(read(runs)))
 
 
-def merge_results(named: Sequence[tuple[str, Result]], spill: Path | None = None) -> Result:
+def merge_results(
+    named: Sequence[tuple[str, Result]], spill: Path | None = None, causes: Mapping[int, str] = _UNKNOWN
+) -> Result:
     """As `merge`, of results and the places that messages name them by; raises UsageError.
 
-    Long runs go to a file without a name in `spill`, by default where temporary files do.
+    Long runs go to a file without a name in `spill`, by default where temporary files do. `causes` has why
+    shards were lost, by their number, where that is known.
     """
     pairs = check(named)
     runs = [run for run, _ in pairs]
     given = {run.shard.number: (run, result) for run, result in pairs}
     total = merge_facts.total(runs[0].facts)
-    return _joined(list(_parts(given, total)), runs, total, spill)
+    return _joined(list(_parts(given, total, causes)), runs, total, spill)
 
 
 def check(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
@@ -110,7 +115,7 @@ def _shard_run(place: str, result: Result) -> ShardRun:
         raise UsageError(
             f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
         )
-    return ShardRun(place, result.facts, shard)
+    return ShardRun(place, result.facts, shard, len(result.records))
 
 
 def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) -> None:
@@ -137,7 +142,9 @@ def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) ->
             raise UsageError(f"{run.place} holds requests {beyond} of a plan of {total}: it is damaged")
 
 
-def _parts(given: Mapping[int, tuple[ShardRun, Result]], total: int | None) -> Iterator[_Part]:
+def _parts(
+    given: Mapping[int, tuple[ShardRun, Result]], total: int | None, causes: Mapping[int, str]
+) -> Iterator[_Part]:
     """Every shard of the plan, as it was given, or as what is known of one that was not."""
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
@@ -148,15 +155,16 @@ def _parts(given: Mapping[int, tuple[ShardRun, Result]], total: int | None) -> I
         whole = run is not None and not run.facts.recovered
         mine = none if whole else left if first.shard.sessions else left[left % of == number]
         left = np.setdiff1d(left, mine)
+        cause = f" ({causes[number]})" if number in causes else ""
         if run is None or result is None:
             known = "what it sent is not known" if total is None else f"its {len(mine)} requests are lost"
-            why = f"shard {number}/{of} is missing: {known}"
+            why = f"shard {number}/{of} is missing{cause}: {known}"
             yield _Part(number, of, None, Records.of([]), NO_SAMPLES, mine, why)
         elif whole:
             yield _Part(number, of, run, result.records, result.samples, none)
         else:
             known = "what it sent since is not known" if total is None else f"{len(mine)} requests are lost"
-            why = f"{run.name}: {run.facts.recovered}; {known}"
+            why = f"{run.name}: {run.facts.recovered}{cause}; {known}"
             yield _Part(number, of, run, result.records, result.samples, mine, why)
 
 

@@ -84,7 +84,7 @@ def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
     if not run.records.ok.any():
         printed("loadgen: every request failed: nothing was measured", sys.stderr)
         return ExitCode.NOTHING
-    if run.facts.partial or run.facts.lost:
+    if run.facts.partial:
         return ExitCode.NOTHING
     if strict and run.verdict.level is Level.INVALID:
         return ExitCode.INVALID

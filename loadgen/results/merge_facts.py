@@ -24,6 +24,7 @@ class ShardRun(msgspec.Struct, frozen=True):
     place: str
     facts: Facts
     shard: ShardFacts
+    requests: int  # that it has records of
 
     @property
     def name(self) -> str:
@@ -94,6 +95,13 @@ def window(of: NamedValues) -> Any:
     return next((value for value in known if not value.error), known[0] if known else None)
 
 
+def busy(of: NamedValues) -> NamedValues:
+    """Those of the shards that sent something: how the others would have is of no figure."""
+    pairs = zip(of.values, of.runs, strict=True)
+    some = [(value, run) for value, run in pairs if run.requests] or [(of.values[0], of.runs[0])]
+    return NamedValues(tuple(value for value, _ in some), tuple(run for _, run in some))
+
+
 def client(of: NamedValues) -> Client:
     """What all capturing processes report together: their work summed, of each fault the worst."""
     return Client(
@@ -121,8 +129,9 @@ def calibration(of: NamedValues) -> Calibration | None:
     None where one has none, or they used different transports. What several workers can do together is in
     proportion to their number: see Calibration.
     """
-    measured: list[Calibration] = [value for value in of.values if value is not None]
-    if len(measured) < len(of.values) or len({each.transport for each in measured}) > 1:
+    values = busy(of).values
+    measured: list[Calibration] = [value for value in values if value is not None]
+    if len(measured) < len(values) or len({each.transport for each in measured}) > 1:
         return None
     least = min(measured, key=lambda each: each.capacity_of(1))
     worst = {name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")}
@@ -146,7 +155,7 @@ def _any(of: NamedValues) -> bool:
 
 
 def _different_of(of: NamedValues) -> str:
-    return _different(of.values)
+    return _different(busy(of).values)
 
 
 JOINS_OF_CLIENT: dict[str, Join] = {

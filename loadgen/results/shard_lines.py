@@ -47,6 +47,6 @@ def _row(row: MergedShard) -> str:
         return f"  {row.lost}"
     clock = ""
     if row.reference:
-        error = f"± {row.error_ns / _MS_NS:.3g} ms" if row.error_ns >= 0 else "its error unknown"
-        clock = f", times moved by {row.offset_ns / _S_NS:+.6f} s {error} ({row.reference})"
+        error = f" ± {row.error_ns / _MS_NS:.3g} ms" if row.error_ns >= 0 else ", error unknown"
+        clock = f", times moved by {row.offset_ns / _S_NS:+.6f} s{error} ({row.reference})"
     return f"  shard {row.name}: {row.requests} requests, {row.cores:.2f} of a core busy{clock}"

@@ -12,7 +12,7 @@ from loadgen.validity.shard_facts import MergedShard
 
 CLOCK_MS = 10.0  # by which a shard's times may be off
 APART = (0.01, 10.0)  # of the duration, and ms: both exceeded
-_MOST_NAMED = 4  # shards
+_MOST_NAMED = 4  # shards, workers
 _MS_NS = 1e6
 
 
@@ -24,7 +24,9 @@ _MS_NS = 1e6
 )
 def load_lost(run: RunEvidence) -> Evidence | None:
     """A part of the load was never made."""
-    return joined(run.facts.lost)
+    lost = run.facts.lost
+    more = f"and {len(lost) - _MOST_NAMED} more were lost" if len(lost) > _MOST_NAMED else None
+    return joined((*lost[:_MOST_NAMED], more))
 
 
 @suspect(

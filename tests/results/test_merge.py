@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import made_cases, made_runs, shard_runs
+from builders import made_cases, made_runs, provoked_data, shard_runs
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.endpoint.answer_check import Fingerprint
@@ -50,7 +50,11 @@ def made(**keys: Any) -> Result:
     )
 
 
+STORED = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
+OF_DATA = {name: Result(made.facts, made.records) for name, (made, _, _) in provoked_data.OF_DATA.items()}
 RUNS = {
+    **OF_DATA,
+    "a stored run of the first format": run_directory.load(STORED),
     "a closed loop": case(),
     "a closed loop for a time": case(closed(), {"duration": 5.0, "num_prompts": None}),
     "a rate": case(open_loop(), rate(100)),
@@ -98,8 +102,16 @@ def texts(run: Result) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("of", [1, 2, 7])
-@pytest.mark.parametrize("name", RUNS)
+# Each shard has a slot at least.
+DIVIDED = [
+    (name, of)
+    for name, run in RUNS.items()
+    for of in (1, 2, 7)
+    if of <= (run.facts.profile.held_concurrency or of)
+]
+
+
+@pytest.mark.parametrize(("name", "of"), DIVIDED)
 def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
     shards = named(divided(RUNS[name], of))
     merged = merge.merge_results([*shards[1::2], *shards[::2]])
@@ -109,7 +121,10 @@ def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
 
 def test_shards_without_a_request_are_merged() -> None:
     run = made_runs.run(requests=3, concurrency=3)
-    assert texts(merge.merge_results(named(divided(run, 7)))) == texts(by_workers(run, 7))
+    shards = divided(run, 7)
+    idle = client(transport="httpx", why="none was needed", cpu_s=shards[3].facts.client.cpu_s)
+    shards[3] = shard_runs.part(run, 3, 7, client=idle.model_copy(update={"wall_s": 0.1}))
+    assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, 7))
 
 
 @pytest.mark.parametrize("name", ["a rate", "requests that fail"])

@@ -53,6 +53,20 @@ def test_one_shard_alone_is_merged_with_the_others_lost() -> None:
     assert [row.requests for row in merged.facts.shards] == [107, 107, 106]
 
 
+def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
+    merged = merge.merge_results(named(divided(RUN, 2))[:1], causes={1: "its node is dead"})
+    assert merged.facts.lost == ("shard 1/2 is missing (its node is dead): its 160 requests are lost",)
+    assert merged.facts.shards[1].lost == merged.facts.lost[0]
+
+
+def test_of_many_lost_shards_the_verdict_names_the_first() -> None:
+    merged = merge.merge_results([("runs/9", part(RUN, 9, 10))])
+    (evidence,) = (finding.evidence for finding in merged.verdict.grave if finding.rule.code == "load-lost")
+    assert evidence.startswith("shard 0/10 is missing: its 32 requests are lost; shard 1/10 is missing: ")
+    assert evidence.endswith("shard 3/10 is missing: its 32 requests are lost; and 5 more were lost")
+    assert len(merged.facts.lost) == 9
+
+
 def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
     case = made_cases.run(closed(), {"duration": 5.0, "num_prompts": None})
     shards = named(divided(Result(case.facts, case.records), 2))
@@ -95,7 +109,7 @@ def test_a_killed_shard_is_read_from_its_journal_and_the_rest_is_lost(
     of_killed = part(RUN, 1, 2, shard=shard(1, 2, after=None))
     killed(tmp_path / "1", of_killed, [row for row in rows[:100] if row.index % 2])
     Run(part(RUN, 0, 2)).save(tmp_path / "0")
-    assert cli.main(["merge", "1", "0", "--output", "both"]) == 1
+    assert cli.main(["merge", "1", "0", "--output", "both"]) == 0
     merged = run_directory.load(Path("both"))
     assert lost(merged) == list(range(101, 320, 2))
     (why,) = merged.facts.lost
@@ -122,7 +136,7 @@ def test_the_command_writes_a_run_of_its_own_and_prints_it(
     assert sorted(path.name for path in directory.iterdir()) == ["arrivals.npz", "report.txt", "result.json"]
     again = run_directory.load(directory)
     assert report.short(again, f"runs/{directory.name}") in said.out
-    assert cli.main(["merge", "--explain", *places[1:]]) == 1
+    assert cli.main(["merge", "--explain", "--strict", *places[1:]]) == 3
     assert "shard 0/3 is missing: its 8 requests are lost" in capsys.readouterr().out
 
 
