@@ -20,13 +20,19 @@ from loadgen.session.asked_settings import settings
 from loadgen.session.attach import attach
 from loadgen.session.bench import check
 from loadgen.session.local_server import Local
+from loadgen.session.measure import TransportOptions
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.session.replicas import Replica, check_alike, check_urls
 from loadgen.session.session import Session
-from loadgen.workload import profile
-from loadgen.workload.plan_inputs import Seed
+from loadgen.session.workers import worker_count
+from loadgen.workload import plan, profile
+from loadgen.workload.plan import Plan
+from loadgen.workload.plan_inputs import ModelTarget, Seed
 
-WORKLOAD = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 4, "num_warmups": 2})
+# At a rate, each server gets its requests by turns, however fast either answers.
+WORKLOAD = profile.build(
+    {"input_len": 8, "output_len": 3, "num_prompts": 4, "num_warmups": 2, "request_rate": 100}
+)
 VLLM, SGLANG = (engines.by_name(name) for name in ("vLLM", "SGLang"))
 
 
@@ -66,6 +72,12 @@ def attached(stack: ExitStack, *servers: ScriptedServer, more: tuple[str, ...] =
     urls = [word for server in servers for word in ("--base-url", server.base_url)]
     options = parse([*urls, "--quiet", "--transport", "wire", *more])
     return attach(options, settings(options, [WORKLOAD]), WORKLOAD, stack)
+
+
+def planned(most: int) -> Plan:
+    """A closed loop of so many slots."""
+    workload = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 9, "max_concurrency": most})
+    return plan.make(workload, ModelTarget(engine=VLLM, model="m"), Seed(7, chosen=True))
 
 
 def replica(host: str = "a", port: int = 1, path: str = "", **served: object) -> Replica:
@@ -124,6 +136,7 @@ def test_processes_are_known_where_all_servers_are_on_this_machine() -> None:
     assert replicas.local_of_all(None, [replace(away, local=here)]) is None
 
 
+@pytest.mark.realtime
 def test_each_server_is_warmed_up_emptied_and_counted(stack: ExitStack, tmp_path: Path) -> None:
     servers = serving(stack), serving(stack, version="2")
     more = ("--reset-cache", "--run-dir", str(tmp_path))
@@ -156,6 +169,7 @@ def test_a_server_that_is_not_ready_or_alike_is_named(stack: ExitStack) -> None:
         attached(stack, first, more=("--base-url", other))
 
 
+@pytest.mark.realtime
 def test_every_warm_up_of_one_server_failing_names_it(stack: ExitStack, tmp_path: Path) -> None:
     broken = stack.enter_context(
         ScriptedServer(api(lambda _: Answer([whole(b"{}", "500 Internal Server Error")]), owner="vllm"))
@@ -178,6 +192,22 @@ def test_every_warm_up_of_one_server_failing_names_it(stack: ExitStack, tmp_path
 def test_what_cannot_be_with_several_servers_is_refused(line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check(parse(line.split()))
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "workers"), [(0, 8, 2), (2, 8, 2), (4, 8, 4), (4, 3, 2), (2, 2, 2)]
+)
+def test_each_server_has_as_many_workers(asked: int, most: int, workers: int) -> None:
+    targets = target_of("a", 1), target_of("b", 1)
+    spread = worker_count.spread(TransportOptions(targets[0], targets=targets), planned(most), asked)
+    assert spread.workers == workers
+    assert [spread.target_of(process).host for process in range(4)] == ["a", "b", "a", "b"]
+
+
+def test_a_load_of_one_request_at_once_is_none_for_two_servers() -> None:
+    targets = target_of("a", 1), target_of("b", 1)
+    with pytest.raises(UsageError, match="2 --base-url need 2 requests at once or more"):
+        worker_count.spread(TransportOptions(targets[0], targets=targets), planned(1), 2)
 
 
 def test_a_call_and_a_campaign_name_several_servers_in_a_list() -> None:
