@@ -24,6 +24,7 @@ from loadgen.validity.verdict import Level
 
 _MOST_LINES = 10  # of a short report under its block
 _MOST_KINDS = 3  # of failures in it
+_MOST_TARGETS = 8  # in a table of it
 _MOST_DETAIL = 150  # characters of one
 
 
@@ -209,6 +210,14 @@ def _targets(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "\n".join(rows)
 
 
+def _few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
+    rows = result.by_target
+    if len(rows) > _MOST_TARGETS:
+        yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
+    else:
+        yield from target_figures.render(rows)
+
+
 def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     health, client = result.metrics.health, result.facts.client
     if client.segments:
@@ -322,7 +331,7 @@ SECTIONS = (
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
     Section("tokens", _tokens, room=Room.FIRST),
     Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
-    Section("targets", _targets, wrapped=False, room=Room.FIRST),
+    Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
     Section("load", _load, room=Room.FIRST, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),

@@ -181,6 +181,11 @@ def test_the_report_has_a_table_of_several_servers() -> None:
     assert several.json()["loadgen"]["targets"] == ["http://a", "http://b"]
     assert "by_target" not in of.json()["loadgen"]
     assert "\nTarget " not in report.render(of)
+    assert "\nTarget                 requests failed  TTFT ms" in report.short(several, "d")
+    urls = tuple(f"http://{number}" for number in range(9))
+    many = Result(of.facts.model_copy(update={"targets": urls}), of.records)
+    assert "9 servers shared the requests" in report.short(many, "d")
+    assert "\nTarget " not in report.short(of, "d")
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders.made_cases import OUTPUT, REQUESTS, TARGETS, TPOT_MS, TTFT_MS, Rows, changed, closed, run
+from builders.made_cases import (
+    MS,
+    OUTPUT,
+    REQUESTS,
+    START_NS,
+    TARGETS,
+    TPOT_MS,
+    TTFT_MS,
+    Rows,
+    answered,
+    changed,
+    closed,
+    run,
+)
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity import target_figures
 from loadgen.validity.target_checks import targets_unequal
@@ -54,6 +67,16 @@ def test_a_target_is_unlike_the_others_only_for_a_reason(rows: Rows, words: str 
     found = targets_unequal.find(run(rows, targets=TARGETS))
     assert (found is None) if words is None else words in (found or "")
     assert targets_unequal.find(run(rows)) is None  # one target
+
+
+def test_a_server_that_is_done_before_the_other_is_compared_with_all_it_did() -> None:
+    """As of shards: each has its requests beforehand, and the slower one goes on alone."""
+    rows = [
+        answered(index, index % 2, START_NS + index // 2 * (200 if index % 2 else 100) * MS, TTFT_MS, tpot_ms)
+        for index in range(REQUESTS)
+        for tpot_ms in [20.0 if index % 2 else TPOT_MS]
+    ]
+    assert "median TPOT of http://b:8000 is 20 ms" in (targets_unequal.find(run(rows, targets=TARGETS)) or "")
 
 
 def test_longer_prompts_explain_a_longer_ttft() -> None:

@@ -129,7 +129,7 @@ class ClusterSession(Session, frozen=True):
         )
 
 
-_SERVER = ("endpoint",)
+_SERVER = ("endpoint", "more_urls")
 
 
 def attach(

@@ -17,8 +17,8 @@ from loadgen.workload.plan_inputs import Seed, WordCounts
 
 # What of the options a shard needs; the driver does the rest itself, or not at all.
 SENT = (
-    "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert", "client_cert",
-    "client_key", "transport", "http2", "gpus", "label", "metadata", "save_detailed",
+    "more_urls", "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert",
+    "client_cert", "client_key", "transport", "http2", "gpus", "label", "metadata", "save_detailed",
     "max_consecutive_failures", "max_duration_s", "drain_timeout_s", "workers",
 )  # fmt: skip
 
@@ -47,7 +47,8 @@ class ShardOrder(msgspec.Struct, frozen=True):
 
     def options(self, run_dir: str, totals: str) -> Options:
         """The options of the shard's process, which leaves its run in a directory there."""
-        given = {**self.given, "metadata": tuple(self.given.get("metadata", ()))}
+        lists = ("metadata", "more_urls")
+        given = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
         return Options(
             base_url=self.base_url,
             headers=self.headers,
