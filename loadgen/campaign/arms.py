@@ -153,7 +153,7 @@ def key_lines(trust: Trust, arms: Sequence[Arm]) -> list[str]:
     """Messages on an API key in the environment that is not sent to the hosts that the file names."""
     if trust.key_env or trust.key_file or not api_key(None, None):
         return []
-    hosts = {host_of(arm.options.base_url or ""): None for arm in arms if not trust.gives(arm.options)}
+    hosts = {host_of(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
     return [
         f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
         f"{DEFAULT_VARIABLE} sends it"

@@ -124,6 +124,8 @@ def _word(option: str, action: argparse.Action, value: Any, origin: str) -> Iter
     elif action.nargs == "+":
         yield option
         yield from _several(value, origin)
+    elif isinstance(action, argparse._AppendAction):
+        yield from (f"{option}={item}" for item in _several(value, origin))
     elif isinstance(value, dict):
         yield f"{option}={json.dumps(value)}"
     elif isinstance(value, list):

@@ -89,7 +89,7 @@ class Preview(msgspec.Struct, frozen=True):
         starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
         if starting and not self.trust.starts:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
-        hosts = dict.fromkeys(filter(None, (arm.options.base_url for arm in self.arms)))
+        hosts = dict.fromkeys(url for arm in self.arms for url in arm.options.urls)
         if hosts:
             yield f"sends to: {', '.join(map(hide, hosts))}"
         if self.trust.variables:

@@ -115,6 +115,23 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
         return _together(quantity, values) if values else None
 
 
+def summed(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
+    """The metrics of several servers as those of one; without when each was started, which has no sum."""
+    if failed := next((snapshot for snapshot in snapshots if snapshot.error), None):
+        return failed
+    if len(names := sorted({snapshot.names for snapshot in snapshots})) > 1:
+        return MetricsSnapshot(error=f"/metrics has the names of {' and '.join(names)} at different servers")
+    counters: dict[Series, float] = {}
+    gauges: dict[Series, list[float]] = {}
+    for snapshot in snapshots:
+        for series, value in snapshot.counters.items():
+            counters[series] = counters.get(series, 0.0) + value
+        for series, value in snapshot.gauges.items():
+            gauges.setdefault(series, []).append(value)
+    whole = {series: _together(series[1], each) for series, each in gauges.items() if series[1] != "started"}
+    return MetricsSnapshot("".join(names), counters, whole)
+
+
 def select(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
     """The lines of an answer with metrics in ENGINE_METRICS, of all quantities or those `wanted`.
 

@@ -36,6 +36,8 @@ _LEAVE_S = 0.15
 _LARGEST_BYTES = 1 << 24
 _MOST_SAMPLES = 3600  # beyond it every other one is dropped, and they are taken half as often
 
+Scrape = tuple[MetricLines, bool]  # the lines, and whether nothing ran and the counters stood still
+
 
 class MetricsScraper:
     """Scrapes one server's metrics for one run; scrape errors never affect the run."""
@@ -54,9 +56,12 @@ class MetricsScraper:
 
         `meanwhile` is called where there is such a wait, while nothing is under way.
         """
-        self.samples, self.every_s = [], _EVERY_S
-        self.began, _ = self._run(self._scrape_idle(idle_s, meanwhile))
+        self.begin(self._run(self.scrape_idle(idle_s, meanwhile))[0])
         return self.began.error
+
+    def begin(self, lines: MetricLines) -> None:
+        """Begin a run with what was scraped right before it."""
+        self.samples, self.every_s, self.began = [], _EVERY_S, lines
 
     @property
     def longest_wait_s(self) -> float:
@@ -87,12 +92,16 @@ class MetricsScraper:
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
-        ended, settled = self._run(self._scrape_idle(_IDLE_S))
+        ended, settled = self._run(self.scrape_idle(_IDLE_S))
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
+        return window(parse(self.began), parse(ended), self.parsed_samples, self.model, settled)
+
+    @property
+    def parsed_samples(self) -> list[tuple[float, MetricsSnapshot]]:
+        """What was sampled in the run, with the seconds since it began; without scrapes that failed."""
         every = ((at_s, parse(lines)) for at_s, lines in self.samples)
-        samples = [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
-        return window(parse(self.began), parse(ended), samples, self.model, settled)
+        return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
 
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
         async def sample() -> None:
@@ -114,9 +123,7 @@ class MetricsScraper:
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
 
-    async def _scrape_idle(
-        self, limit_s: float, meanwhile: Callable[[], object] = lambda: None
-    ) -> tuple[MetricLines, bool]:
+    async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
         """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
         deadline_ns = clock.now_ns() + int(limit_s * 1e9)
         previous = MetricsSnapshot()
@@ -147,7 +154,7 @@ class MetricsScraper:
         self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)
         return select(answer.status, answer.body, wanted)
 
-    def _run(self, scrape: Coroutine[object, object, tuple[MetricLines, bool]]) -> tuple[MetricLines, bool]:
+    def _run(self, scrape: Coroutine[object, object, Scrape]) -> Scrape:
         try:
             return self.access.loop.run(scrape)
         except OSError as error:  # not even an event loop can be opened

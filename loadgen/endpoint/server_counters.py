@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from pydantic import AliasChoices, BaseModel, Field
 
-from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series
+from loadgen.endpoint.prometheus import ENGINE_METRICS, MetricsSnapshot, Series, summed
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
@@ -78,6 +79,15 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
         return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
 
 
+class ScrapedRun(msgspec.Struct, frozen=True):
+    """What was scraped of one server around a run, and in it with the seconds since it began."""
+
+    before: MetricsSnapshot
+    after: MetricsSnapshot
+    samples: Sequence[tuple[float, MetricsSnapshot]] = ()
+    settled: bool = True
+
+
 def window(
     before: MetricsSnapshot,
     after: MetricsSnapshot,
@@ -112,6 +122,22 @@ def window(
         waiting_after=after.gauge("waiting", ours),
         **({} if reset else _figures(moved, after.names, ours)),
     )
+
+
+def joined(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
+    """The window of several servers that shared a run, as that of one: counters and histograms are summed.
+
+    Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
+    """
+    alone = [window(part.before, part.after, part.samples, model, part.settled) for part in parts]
+    if failed := next((each for each in alone if each.error), None):
+        return failed
+    if any(each.reset for each in alone):
+        return ServerWindow(names=alone[0].names, reset=True)
+    sampled = zip(*(part.samples for part in parts), strict=False)
+    samples = [(several[0][0], summed([snapshot for _, snapshot in several])) for several in sampled]
+    before, after = (summed([getattr(part, end) for part in parts]) for end in ("before", "after"))
+    return window(before, after, samples, model, all(each.settled for each in alone))
 
 
 def _restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -31,14 +31,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 def bench(
-    base_url: str | None = None,
+    base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
     **options: Unpack[BenchOptions],
 ) -> Run:
     """Measure one workload on a server, and return when it has ended; works in any thread, and in a notebook.
 
-    `base_url` is the server's address. Without it, `preset`, or no option that speaks of a server, has the
-    embedded engine answer, a simulation; else http://127.0.0.1:8000 is measured, as by the command.
+    `base_url` is the server's address, or a list of those of servers of one model that share the requests.
+    Without it, `preset`, or no option that speaks of a server, has the embedded engine answer, a simulation;
+    else http://127.0.0.1:8000 is measured, as by the command.
     `profile` is the name of a shipped workload, a path to a .toml file, or a Profile; the default is the
     workload of `vllm bench serve`. `options` have the names and meanings of the flags of `loadgen bench`.
     Nothing is printed, no signal handler is installed, and only `run_dir` leaves something on disk.
@@ -54,7 +55,7 @@ def bench(
 
 
 async def bench_async(
-    base_url: str | None = None,
+    base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
     **options: Unpack[BenchOptions],
 ) -> Run:
@@ -73,7 +74,9 @@ async def bench_async(
         raise
 
 
-def _begin(base_url: str | None, profile: Place | Profile | None, given: BenchOptions) -> BackgroundRun[Run]:
+def _begin(
+    base_url: str | Sequence[str] | None, profile: Place | Profile | None, given: BenchOptions
+) -> BackgroundRun[Run]:
     options, workload = keywords.parsed(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
     return BackgroundRun(lambda interrupts: _measure(options, workload, interrupts))

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from loadgen.endpoint import pasted_url
-from loadgen.endpoint.discovery import ServerAddress, ServerProbe
+from loadgen.endpoint.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.pasted_url import ApiPlace
+from loadgen.endpoint.secrecy import shown_url
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, progress, transport_choice
+from loadgen.session import embedded_engine, progress, replicas, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Watch
 from loadgen.session.options import Options
 from loadgen.session.progress import Display
+from loadgen.session.replicas import Replica
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.which_server import NOTHING_THERE
@@ -71,11 +74,8 @@ def attach(
                 raise
             return session
         if options.base_url is not None:
-            place = pasted_url.parse(options.base_url, options.endpoint)
-            options = replace(options, endpoint=place.endpoint)
-            access = _attached(options, place, auth, loop)
             try:
-                return _session(options, access, _local(access), options.ready_check_timeout_s, interrupts)
+                return _of_running(options, auth, loop, interrupts)
             except NotReady as error:
                 raise NotReady(error.summary, NOTHING_THERE) if options.default_url else error from None
         begun = begun or embedded_engine.begun(options, stack)
@@ -86,8 +86,39 @@ def attach(
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
+def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
+    """The session with servers that run already, all ready and of the same model; raises as `attach`."""
+    place, *more = (pasted_url.parse(url, options.endpoint) for url in options.urls)
+    options = replace(options, endpoint=place.endpoint)
+    access, wait_s = _attached(options, place, auth, loop), options.ready_check_timeout_s
+    session = _session(options, access, _local(access), wait_s, interrupts)
+    if not more:
+        return session
+    first, others = Replica(session.access, session.served, session.root, session.local), []
+    for url, other in zip(options.more_urls, more, strict=True):
+        if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
+            raise UsageError(f"--base-url {shown_url(url)}: its API's path differs from {access.shown_url}'s")
+        theirs = replace(options, base_url=url)
+        reached = _attached(theirs, other, credentials(theirs), loop)
+        found = _session(theirs, reached, _local(reached), wait_s, interrupts, session.served)
+        others.append(Replica(found.access, found.served, found.root, found.local))
+        for known in (first, *others[:-1]):
+            replicas.check_alike(known, others[-1])
+    return replace(
+        session,
+        served=replicas.least_served(session.served, others),
+        local=replicas.local_of_all(session.local, others),
+        replicas=tuple(others),
+    )
+
+
 def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
-    """The address of a server that runs already; raises UsageError."""
+    """The address of a server that runs already; raises UsageError.
+
+    Of several, those behind TLS alone get what is for TLS.
+    """
+    if options.more_urls and urlsplit(place.base_url).scheme == "http" and _behind_tls(options):
+        options = replace(options, insecure=False, ca_cert=None, client_cert=None, client_key=None)
     return ServerAddress(
         place.base_url,
         auth.headers,
@@ -98,6 +129,10 @@ def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: Contro
         query=place.query,
         key_origin=auth.origin,
     )
+
+
+def _behind_tls(options: Options) -> bool:
+    return any(urlsplit(url.strip()).scheme == "https" for url in options.urls)
 
 
 def first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
@@ -139,8 +174,14 @@ def _local(access: ServerAddress) -> Local | None:
 
 
 def _session(
-    options: Options, access: ServerAddress, local: Local | None, wait_s: float, interrupts: Interrupts
+    options: Options,
+    access: ServerAddress,
+    local: Local | None,
+    wait_s: float,
+    interrupts: Interrupts,
+    like: ServerInfo | None = None,
 ) -> Session:
+    """The session with a server once it is ready; of one `like` another, the same of its models is meant."""
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
     access = replace(access, plain=transport_choice.likely(options.transport) != "httpx")
     tls = access.tls()
@@ -151,6 +192,8 @@ def _session(
     )
     with asking:
         served = probe.ask(model, wait_s)
+    if like is not None and like.model in served.models:
+        served = replace(served, model=like.model)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
         served = replace(served, model_root=options.model)
     # A --model that is a directory has its tokenizer there, as `vllm bench serve` has it.

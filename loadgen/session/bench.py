@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from loadgen.errors import ExitCode, UsageError
 from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
-from loadgen.session import export_plan, progress, signals, transport_choice
+from loadgen.session import export_plan, progress, replicas, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.cluster import cluster_flags
@@ -178,6 +178,7 @@ def check(options: Options) -> None:
         raise UsageError(
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
+    replicas.check_urls(options.urls)
     roofline_flags(options).check()
     part.check(options)
     cluster_flags.check(options)
@@ -189,7 +190,7 @@ def check(options: Options) -> None:
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")
-        if not (options.base_url or "").startswith("https"):
+        if not options.urls or not all(url.startswith("https") for url in options.urls):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
         if find_spec("h2") is None:
             raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")

@@ -49,7 +49,9 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
         origin = _origin(options)
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
-    secrets = Secrets.of(headers, tables, options.base_url or "") | Secrets.of(url=options.endpoint or "")
+    secrets = Secrets.of(headers, tables, url=options.endpoint or "")
+    for url in options.urls:
+        secrets |= Secrets.of(url=url)
     secrets |= Secrets.of(arguments=launching.settings.get("arguments") or ())
     return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else (), origin)
 

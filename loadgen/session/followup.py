@@ -108,6 +108,10 @@ def bounded(facts: Facts, flags: Flags) -> LateFacts:
     """What the machine could do at best, or why that is not known; not asked of a hosted API's."""
     if engines.by_name(facts.server.engine).hosted and flags == Flags():
         return {}
+    if facts.targets:
+        return {
+            "no_ceiling": "several servers share the load: the batch of each is not known; measure one alone"
+        }
     bound, why = run_roofline.ceiling(facts, flags)
     late: LateFacts = {"ceiling": bound, "no_ceiling": why}
     named = 0 if flags.hardware is None else machines.machine(flags.hardware).devices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -153,15 +153,16 @@ class BenchOptions(WorkloadOptions, total=False):
 
 
 def parsed(
-    base_url: str | None, workload: str | os.PathLike[str] | Profile | None, given: Mapping[str, Any]
+    base_url: str | Sequence[str] | None,
+    workload: str | os.PathLike[str] | Profile | None,
+    given: Mapping[str, Any],
 ) -> tuple[Options, Profile]:
     """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
     for name in given:
         if name not in BenchOptions.__annotations__:
             raise UsageError(f"bench() has no keyword {name!r}{_instead(name)}")
-    if not isinstance(base_url, str | None):
-        raise UsageError(f"base_url: expected `str`, got `{type(base_url).__name__}`")
-    for name, value in {**given, "base_url": base_url}.items():
+    urls = _urls(base_url)
+    for name, value in (*given.items(), *(("base_url", url) for url in urls)):
         if "\0" in str(value) and isinstance(value, str | Path):
             raise UsageError(f"{name}: has a zero byte")
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
@@ -196,9 +197,11 @@ def parsed(
     values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide(values["label"])
+    values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
     default_url = which_server.default_url(given.keys(), launched=False) if base_url is None else None
     options = Options(
-        base_url=base_url or default_url,
+        base_url=urls[0] if urls else default_url,
+        more_urls=urls[1:],
         default_url=default_url is not None,
         overrides=overrides,
         headers=headers,
@@ -206,6 +209,16 @@ def parsed(
         **values,
     )
     return options, _profile(workload, overrides)
+
+
+def _urls(base_url: object) -> tuple[str, ...]:
+    """The addresses that were given, one or several; raises UsageError."""
+    several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
+    if wrong := next((url for url in several if not isinstance(url, str)), None):
+        raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
+    if isinstance(base_url, list | tuple) and not several:
+        raise UsageError("base_url: the list is empty")
+    return tuple(several)
 
 
 def _instead(name: str) -> str:

@@ -66,6 +66,7 @@ def _refuse(options: Options) -> None:
         "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
         "--start-at": (options.start_at is not None, "`loadgen bench` begins one run at an instant"),
         "--expect-plan": (options.expect_plan is not None, "it has a plan for each length"),
+        "--base-url": (bool(options.more_urls), "one request at a time has one server: give it once"),
         "--cluster": (options.cluster is not None, "one process is enough for one request at a time"),
         "--print-request": (options.print_request, "`loadgen bench` shows one"),
     }

@@ -60,7 +60,12 @@ class TransportOptions(msgspec.Struct, frozen=True):
     part: PlanPart = PlanPart()
     workers: int = 1  # processes that send and decode, each with a capturing process of its own
     cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
+    targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
     begin: Callable[[Plan, TransportOptions, Watch], Firing] | None = None  # in which processes; None: one
+
+    def target_of(self, process: int) -> Target:
+        """Where a process of all that send a plan sends its requests."""
+        return self.targets[process % len(self.targets)] if self.targets else self.target
 
     def alone(self) -> TransportOptions:
         """These options for one process that sends a whole plan, as a warm-up's is."""
@@ -179,7 +184,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     indices = part.share.indices(len(plan), plan.sessions)
     most = profile.max_concurrency
     return Job(
-        target=options.target,
+        target=options.target_of(part.share.number),
         order=part.order or Listed(indices),
         body=plan.body,
         offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],

@@ -42,6 +42,7 @@ class Options(msgspec.Struct, frozen=True):
     profiles: tuple[str, ...] = ()
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     base_url: str | None = None
+    more_urls: tuple[str, ...] = ()  # of further servers that share the requests
     default_url: bool = False  # no address was given, and base_url is vLLM's default
     endpoint: str | None = None
     model: str | None = None
@@ -109,6 +110,11 @@ class Options(msgspec.Struct, frozen=True):
         return self.shard or WHOLE
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of all servers, as given; none where one is started."""
+        return () if self.base_url is None else (self.base_url, *self.more_urls)
+
+    @property
     def saves(self) -> bool:
         """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
@@ -132,7 +138,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     )
     if backend is not None:
         values["backend"] = backend
-    base_url = values.pop("base_url", None)
+    base_url, *more_urls = values.pop("base_url", None) or [None]
     host, port = values.pop("host", None), values.pop("port", None)
     if host is not None or port is not None:
         if base_url is not None:
@@ -154,6 +160,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     default_url = which_server.default_url(given, launch.wanted) if base_url is None else None
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
+    options["workers"] = which_server.workers(options.get("workers"), 1 + len(more_urls))
     options["metadata"] = tuple(options.get("metadata", ()))
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
@@ -161,6 +168,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
         profiles=profiles,
         overrides=values,
         base_url=base_url or default_url,
+        more_urls=tuple(more_urls),
         default_url=default_url is not None,
         headers=headers,
         launching=launch,
@@ -234,7 +242,9 @@ def add_key_flags(group: argparse._ActionsContainer) -> None:
 
 def _target_flags(group: Group) -> None:
     add = group.add_argument
-    add("--base-url", metavar="URL", help="address of a running server, http or https")
+    add("--base-url", action="append", metavar="URL",
+        help="address of a running server, http or https; several times: servers of one model that share the "
+        "requests (docs/targets.md)")
     add("--host", help="with --port, instead of --base-url")
     add("--port", type=whole(0, 65535))
     add("--endpoint", metavar="PATH", help="default: the backend's, /v1/completions or /v1/chat/completions")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from loadgen.endpoint.discovery import ServerInfo
+from loadgen.validity.run_metadata import Server
 from loadgen.workload.plan import Plan, repeated_prompts
 
 
@@ -24,6 +26,19 @@ def of_plan(made: Plan) -> dict[str, Any]:
         "requests": made.total or 1,
         "repeated_prompts": repeated_prompts(made),
     }
+
+
+def of_server(served: ServerInfo, url: str) -> Server:
+    """What is known of the server at a URL."""
+    return Server(
+        url=url,
+        engine=served.engine.name,
+        version=served.version,
+        model=served.model,
+        model_root=served.model_root,
+        max_model_len=served.max_model_len,
+        simulated=served.model_root if served.engine.simulated else "",
+    )
 
 
 def title(made: Plan) -> str:

@@ -28,7 +28,15 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import counting, export_plan, progress, shown_request, signals, transport_choice
+from loadgen.session import (
+    counting,
+    export_plan,
+    progress,
+    replicas,
+    shown_request,
+    signals,
+    transport_choice,
+)
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, sensors, settled
 from loadgen.session.asked_settings import roofline_flags
@@ -37,9 +45,10 @@ from loadgen.session.live_totals import LiveTotals
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.session.options import Options
-from loadgen.session.plan_facts import of_plan
+from loadgen.session.plan_facts import of_plan, of_server
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
+from loadgen.session.replicas import Replica
 from loadgen.session.sendable import check_sendable
 from loadgen.session.shards import part, start_at
 from loadgen.session.signals import Interrupts
@@ -47,7 +56,7 @@ from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
 from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.job import Target
-from loadgen.validity.run_metadata import Client, LateFacts, Server, StartFacts
+from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
 from loadgen.workload import plan
 from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed, WordCounts
@@ -76,6 +85,7 @@ class Session(msgspec.Struct, frozen=True):
     root: Target
     local: Local | None = None  # None: the server is on another machine
     checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
+    replicas: tuple[Replica, ...] = ()  # servers like this one that share the requests
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
     # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
@@ -124,7 +134,9 @@ class Session(msgspec.Struct, frozen=True):
         """The first request of a profile as it would be sent, secrets hidden."""
         made = plan.make(workload, self._counting(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
-        return shown_request.text(made, self._target(made), request_id, self._secrets(workload))
+        return shown_request.text(
+            made, replicas.at_path(self.root, made), request_id, self._secrets(workload)
+        )
 
     def _secrets(self, workload: Profile) -> Secrets:
         """Those of the command, and those in a workload's body."""
@@ -180,7 +192,7 @@ class Session(msgspec.Struct, frozen=True):
             reset = self._reset_cache()
         sensing = sensors(self.local, self.served.engine, self.observes, display)
         warming = part.of_warm_up(options, made.profile.warmups)
-        made, warmed = self.adapter.warmed_up(made, warming, display)
+        made, warmed = replicas.warmed_up(self.adapter, self.replicas, made, warming, display)
         part.check_digest(made, self.options.expect_plan)
         if self.options.selftest:
             from loadgen.session.selftest import capacity  # no other run pays for it
@@ -295,12 +307,14 @@ class Session(msgspec.Struct, frozen=True):
         asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
         if not asked and not (ours and engine.reset_path):
             return ""
-        return control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
+        first = control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
+        return replicas.reset_caches(first, self.replicas)
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
         if not self.observes or self.served.engine.hosted:
             return None
-        observer = MetricsScraper(self.access, self.root.tls, self.served.model)
+        first = MetricsScraper(self.access, self.root.tls, self.served.model)
+        observer = replicas.scraper(first, self.replicas)
         if settled(observer, rest_s, display) and self.served.engine.unproven:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
@@ -312,9 +326,6 @@ class Session(msgspec.Struct, frozen=True):
         names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
         return None if self.subject.engine.simulated else text_tokens.find(names)
 
-    def _target(self, made: Plan) -> Target:
-        return replace(self.root, path=self.root.path.rstrip("/") + made.path)
-
     def _request_id_prefix(self) -> str:
         """Of the ids of a run: the one given, or one of its own, which tells runs apart in a server's log."""
         given = self.options.request_id_prefix
@@ -322,13 +333,12 @@ class Session(msgspec.Struct, frozen=True):
 
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
-        options, target = self.options, self._target(made)
-        chosen = transport_choice.choose(options.transport, target, made.streams)
-        doubtful = _LOG.warning if made.profile.open_loop else None
-        given = options.source_address
-        chosen, target = transport_choice.sourced(chosen, target, made.streams, given, doubtful=doubtful)
+        options, roots = self.options, (self.root, *(other.root for other in self.replicas))
+        targets = tuple(replicas.at_path(root, made) for root in roots)
+        chosen, targets = transport_choice.chosen(options, targets, made, _LOG.warning)
         sent = TransportOptions(
-            target=target,
+            target=targets[0],
+            targets=targets if self.replicas else (),
             transport=chosen.name,
             why_transport=chosen.why,
             http2=options.http2,
@@ -363,9 +373,9 @@ class Session(msgspec.Struct, frozen=True):
             started=started,
             finished=started,
             command=command_line(),
-            **of_plan(made),
+            **of_plan(made) | replicas.facts(self.served, self.access, self.replicas, made),
             runs=self.options.repeat,
-            server=self._server(made),
+            server=of_server(self.served, replicas.at_path(self.root, made).url),
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
@@ -383,16 +393,4 @@ class Session(msgspec.Struct, frozen=True):
             cache_reset=reset,
             gpus=self.options.gpus,
             shard=part.facts(made, self.options),
-        )
-
-    def _server(self, made: Plan) -> Server:
-        served = self.served
-        return Server(
-            url=self._target(made).url,
-            engine=served.engine.name,
-            version=served.version,
-            model=served.model,
-            model_root=served.model_root,
-            max_model_len=served.max_model_len,
-            simulated=served.model_root if served.engine.simulated else "",
         )

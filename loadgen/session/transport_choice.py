@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +16,10 @@ from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.job import Target
 from loadgen.transport.packet_ring import local_address, refusal
+
+if TYPE_CHECKING:
+    from loadgen.session.options import Options
+    from loadgen.workload.plan import Plan
 
 _AUTO = "auto"
 _MANY = 64  # streams, from which on reading every token costs more than a ring does
@@ -69,6 +74,23 @@ def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
     if streams >= _MANY:
         return TransportChoice("ring", f"{streams} streams")
     return TransportChoice("wire", "few streams, and a server on another machine")
+
+
+def chosen(
+    options: Options, targets: tuple[Target, ...], plan: Plan, warn: Callable[[str], None]
+) -> tuple[TransportChoice, tuple[Target, ...]]:
+    """The transport for a plan, and its targets with the addresses that their connections come from.
+
+    Raises UsageError where there are too few of these, or as `choose` does.
+    """
+    choice = choose(options.transport, targets[0], plan.streams)
+    connections = math.ceil(plan.streams / len(targets))
+    processes = max(options.workers // len(targets), 1)
+    doubtful = warn if plan.profile.open_loop else None
+    given = options.source_address
+    found = [sourced(choice, target, connections, given, processes, doubtful) for target in targets]
+    other = next((each for each, _ in found if each != choice), choice)
+    return other, tuple(target for _, target in found)
 
 
 def sourced(

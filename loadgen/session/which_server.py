@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from loadgen.errors import UsageError
+
 DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
 # Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
 SPEAKING_OF_A_SERVER = frozenset({
@@ -20,6 +22,22 @@ NOTHING_THERE = (
     " (no address was given, and this is vLLM's): start a server there, or pass --base-url URL or --launch "
     "ENGINE; for a simulation, pass --preset NAME (`loadgen engine --list-presets` has the names)"
 )
+
+
+def workers(asked: int | None, targets: int) -> int:
+    """How many processes send to so many servers, where so many were asked for; None: not given, 0: any.
+
+    Raises UsageError where these cannot be shared out evenly.
+    """
+    if asked is None:
+        return targets
+    if asked % targets:
+        near = max(asked // targets, 1) * targets
+        raise UsageError(
+            f"--workers {asked}: {targets} --base-url need as many workers each: pass {near} or "
+            f"{near + targets}, or leave it out"
+        )
+    return asked
 
 
 def default_url(given: Collection[str], launched: bool) -> str | None:

@@ -1,8 +1,8 @@
-"""Runs merged of shards, and what makes each doubt of theirs in them."""
+"""Runs that were divided, among shards or several servers, and what makes each doubt of theirs in them."""
 
 from __future__ import annotations
 
-from builders.made_cases import MS, START_NS, open_loop, rate, run, shards
+from builders.made_cases import MS, START_NS, TARGETS, closed, open_loop, rate, run, shards
 from loadgen.validity.evidence import RunEvidence
 
 # The run, the words that its evidence must have, and the doubts that go with it.
@@ -25,6 +25,11 @@ OF_SHARDS: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "clock-offset": (
         run(shards=shards({}, {"error_ns": 25 * MS, "reference": "wall clock"})),
         "shard 1/2 at an offset that is known to ± 25 ms to the clock of the first one",
+        set(),
+    ),
+    "targets-unequal": (
+        run(closed(slower_ms=lambda slot: 30.0 * (slot % 2)), targets=TARGETS),
+        "median TTFT of http://b:8000 is 80 ms, of the others 50 ms, and higher in each of 10",
         set(),
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.endpoint.prometheus import MetricsSnapshot, Series, parse, select
-from loadgen.endpoint.server_counters import ServerSample, ServerWindow, window
+from loadgen.endpoint.server_counters import ScrapedRun, ServerSample, ServerWindow, joined, window
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 TOKENS: Series = ("m", "generation_tokens", "")
@@ -184,3 +184,50 @@ def test_without_both_ends_there_is_no_window(
     before: MetricsSnapshot, after: MetricsSnapshot, error: str
 ) -> None:
     assert window(before, after) == ServerWindow(error=error)
+
+
+def part(before: float, after: float, *running: float, settled: bool = True) -> ScrapedRun:
+    """One server's tokens around a run, and its running requests at each second of it."""
+    samples = tuple(
+        (
+            at_s,
+            MetricsSnapshot(
+                "vllm", {}, {("m", "running", ""): value, ("m", "kv_cache_usage", ""): value / 10}
+            ),
+        )
+        for at_s, value in enumerate(running)
+    )
+    return ScrapedRun(counted(m=before), counted(m=after), samples, settled)
+
+
+def test_servers_that_share_a_run_have_one_window() -> None:
+    found = joined([part(10, 40, 1.0, 2.0), part(1000, 1050, 3.0, 1.0, 7.0, settled=False)], "m")
+    assert (found.generation_tokens, found.settled, found.reset) == (80, False, False)
+    assert found.samples == (
+        ServerSample(at_s=0, running=4.0, kv_cache_usage=0.3),
+        ServerSample(at_s=1, running=3.0, kv_cache_usage=0.2),
+    )
+
+
+def test_their_histograms_are_pooled() -> None:
+    nothing, one, other = timed(0, 0, 0, total_s=0), timed(1, 1, 1, total_s=0.01), timed(0, 0, 3, total_s=0.3)
+    found = joined([ScrapedRun(nothing, one), ScrapedRun(nothing, other)], "m").ttft
+    assert found is not None
+    assert found.count == 4
+    assert found.mean_ms == pytest.approx(77.5)
+    assert found.brackets_ms["50"] == (40, None)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (part(50, 10), ServerWindow(names="vllm", reset=True)),
+        (ScrapedRun(MetricsSnapshot(error="none"), counted(m=1)), ServerWindow(error="none")),
+        (
+            ScrapedRun(counted("sglang", m=0), counted("sglang", m=1)),
+            ServerWindow(error="/metrics has the names of sglang and vllm at different servers"),
+        ),
+    ],
+)
+def test_what_one_server_lacks_none_has(second: ScrapedRun, expected: ServerWindow) -> None:
+    assert joined([part(0, 10), second], "m") == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 
 from msgspec.structs import replace
@@ -18,12 +19,19 @@ _LOG = logging.getLogger("loadgen")
 def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
     """The options for `asked` workers, or for as many as the plan has slots and requests for, if fewer.
 
-    Raises UsageError where the platform has no workers.
+    Each of several targets has as many as the others. Raises UsageError where the platform has no workers, or
+    the load not one for each target.
     """
-    asked = asked or automatic(options, plan)
+    targets = max(len(options.targets), 1)
+    asked = math.ceil((asked or automatic(options, plan)) / targets) * targets
     if asked > 1 and sys.platform != "linux":
         raise UsageError("--workers needs Linux: leave it out here")
-    count = min(asked, most_workers(options, plan))
+    count = min(asked, most_workers(options, plan)) // targets * targets
+    if not count:
+        raise UsageError(
+            f"{targets} --base-url need {targets} requests at once or more: raise --max-concurrency and "
+            "--num-prompts"
+        )
     if count < asked:
         _LOG.warning("--workers %d: the load has room for %d (--max-concurrency, requests)", asked, count)
     return replace(options, workers=count, begin=Workers) if count > 1 else options

@@ -1,0 +1,162 @@
+"""Replicas: further servers of the same model that share a run's requests: --base-url several times.
+
+What is done to one server before a run is done to each: it is asked what it serves, its cache is emptied, it
+is warmed up, its counters are scraped. Fingerprint and configuration of the engine are of the first alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.endpoint import control
+from loadgen.endpoint.discovery import ServerAddress, ServerInfo
+from loadgen.endpoint.replica_scrapers import ReplicaScrapers
+from loadgen.endpoint.scraper import MetricsScraper
+from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics.record import Records
+from loadgen.protocol.address import is_loopback
+from loadgen.session.adapting import Adapter
+from loadgen.session.local_server import Local
+from loadgen.session.measure import TransportOptions
+from loadgen.session.progress import Display
+from loadgen.transport.job import Target
+from loadgen.workload.plan import Plan
+from loadgen.workload.profile import Profile
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """A server found ready that serves what the first one does."""
+
+    access: ServerAddress
+    served: ServerInfo
+    root: Target
+    local: Local | None = None  # None: it is on another machine
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Raises UsageError for an address that is given twice."""
+    places: set[str] = set()
+    for url in urls:
+        place = url.strip().rstrip("/")
+        if place in places:
+            raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
+        places.add(place)
+
+
+def check_alike(first: Replica, other: Replica) -> None:
+    """Raises MeasureError where two addresses are one server, or do not serve the same."""
+    one, two = first.access.shown_url, other.access.shown_url
+    if _place(first.root) == _place(other.root):
+        raise MeasureError(f"{one} and {two} are the same server: give each --base-url once")
+    for name, ours, theirs in (
+        ("engine", first.served.engine.name, other.served.engine.name),
+        ("model", first.served.model, other.served.model),
+    ):
+        if ours != theirs:
+            raise MeasureError(
+                f"several --base-url must serve the same {name}: {one} has {ours}, {two} has {theirs}"
+                + ("; pass --model NAME if each has it" if name == "model" else "")
+            )
+
+
+def _place(root: Target) -> tuple[str, int, str]:
+    """What tells servers apart: names of one address may be virtual hosts, but for this machine's own."""
+    return ("this machine" if is_loopback(root.host) and _usual(root) else root.host), root.port, root.path
+
+
+def _usual(root: Target) -> bool:
+    """Whether an address is what `localhost` means, not another one of 127.0.0.0/8."""
+    return str(root.address[1][0]) in ("127.0.0.1", "::1", "0.0.0.0", "::")  # nosec B104
+
+
+def least_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
+    """What all of them serve: the shortest of their longest requests."""
+    limits = [info.max_model_len for info in (first, *(other.served for other in others))]
+    return replace(first, max_model_len=min(filter(None, limits), default=0))
+
+
+def local_of_all(local: Local | None, others: Sequence[Replica]) -> Local | None:
+    """The processes of all servers, where all are on this machine."""
+    every = [local, *(other.local for other in others)]
+    if not others or any(one is None for one in every):
+        return None if others else local
+    pids = [one.pids for one in every if one is not None]
+    return Local(lambda: list(chain.from_iterable(own() for own in pids)))
+
+
+def facts(first: ServerInfo, access: ServerAddress, others: Sequence[Replica], made: Plan) -> dict[str, Any]:
+    """The fields of StartFacts that several servers decide: their addresses, and how they differ."""
+    if not others:
+        return {}
+    urls = (access.shown_url, *(other.access.shown_url for other in others))
+    served = [first, *(other.served for other in others)]
+    notes = list(made.notes)
+    for name, values in (
+        ("versions", [info.version for info in served]),
+        ("model files", [info.model_root for info in served]),
+    ):
+        if len(set(values)) > 1:
+            each = ", ".join(f"{url} {value or 'unknown'}" for url, value in zip(urls, values, strict=True))
+            notes.append(f"the servers have different {name}: {each}")
+    return {"targets": urls, "notes": tuple(notes)}
+
+
+def reset_caches(first: str, others: Sequence[Replica]) -> str:
+    """The outcome of emptying the prefix caches of all servers, that of the first being known."""
+    outcomes = {"the first": first}
+    for other in others:
+        error = control.reset_cache(other.access, other.root.tls, other.served.engine)
+        outcomes[other.access.shown_url] = error or "emptied before the run"
+    if len(set(outcomes.values())) == 1:
+        return first
+    return "; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
+
+
+def warmed_up(
+    adapter: Adapter, others: Sequence[Replica], made: Plan, options: TransportOptions, display: Display
+) -> tuple[Plan, Records]:
+    """The plan as all servers take it, and what came of the warm-up, which each gets, at its concurrency.
+
+    Raises MeasureError where every request of the warm-up of one failed.
+    """
+    options = replace(options, targets=())
+    if not others:
+        return adapter.warmed_up(made, options, display)
+    warming, records = replace(made, profile=_share(made.profile, 1 + len(others))), Records.of([])
+    first = (adapter.access, adapter.tls, options.target)
+    rest = ((other.access, other.root.tls, at_path(other.root, made)) for other in others)
+    for access, tls, target in (first, *rest):
+        url = access.shown_url
+        of_this = replace(adapter, access=access, tls=tls, title=f"{adapter.title} {url}")
+        try:
+            warming, more = of_this.warmed_up(warming, replace(options, target=target), display)
+        except MeasureError as error:
+            raise MeasureError(f"{url}: {error}") from None
+        after = int(records.index.max(initial=-1)) + 1
+        records = Records.joined([records, replace(more, index=more.index + after)])
+    return made.adapted(warming.adaptation), records
+
+
+def _share(profile: Profile, targets: int) -> Profile:
+    """A profile with the concurrency that one of several servers has of it."""
+    most = profile.max_concurrency
+    return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})
+
+
+def scraper(first: MetricsScraper, others: Sequence[Replica]) -> MetricsScraper:
+    """What scrapes the counters of all servers."""
+    if not others:
+        return first
+    more = [MetricsScraper(other.access, other.root.tls, first.model) for other in others]
+    return ReplicaScrapers([first, *more])
+
+
+def at_path(root: Target, made: Plan) -> Target:
+    """Where the requests of a plan go on a server."""
+    return replace(root, path=root.path.rstrip("/") + made.path)
