@@ -227,6 +227,9 @@ def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     why = f" ({client.why})" if client.why else ""
     coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
     yield f"client: {client.transport}{why}, {clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
+    if client.workers > 1 or client.why_workers:
+        why = f" ({client.why_workers})" if client.why_workers else ""
+        yield f"workers: {client.workers}{why}"
 
 
 def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -17,7 +17,7 @@ from loadgen.session.selftest import capacity, modes
 from loadgen.session.selftest.capacity import Capacity, search
 from loadgen.session.selftest.load import SelftestLoad
 from loadgen.session.selftest.modes import MODES, fault
-from loadgen.session.selftest.tables import table
+from loadgen.session.selftest.tables import table, workers_table
 from loadgen.session.transport_choice import runnable
 from loadgen.telemetry.environment import describe
 from loadgen.validity import calibration
@@ -56,9 +56,9 @@ class Client:
     attempts: int
     tried: list[int] = field(default_factory=list)
 
-    def __call__(self, streams: int) -> Seen | None:
+    def __call__(self, streams: int) -> Seen | str:
         if len(self.tried) == self.attempts:
-            return None
+            return "no time was left"
         self.tried.append(streams)
         return seen(streams <= self.capacity, streams)
 
@@ -96,7 +96,7 @@ def test_the_search_finds_the_most_that_is_held(
     client = Client(capacity, attempts)
     found = search(Capacity(held, 50.0 * held, False), start, refused, client)
     assert client.tried == tried
-    assert found == Capacity(most, 50.0 * most, bounded)
+    assert found == Capacity(most, 50.0 * most, bounded, "" if bounded else "no time was left")
 
 
 # Words.
@@ -148,6 +148,31 @@ def test_the_table_is_narrow_and_says_every_figure() -> None:
     lines = table(calibrated((11_234.5, 1024, True)))
     assert lines == EXPECTED
     assert max(map(len, lines)) <= 80
+
+
+GROWN = [
+    "workers   streams       tok/s   × one  gap error: median         P99 CPU a token",
+    "      1     1,024      50,000    1.00             0.2 µs     80.0 µs     75.8 µs",
+    "      2     2,048     100,000    2.00             0.2 µs     80.0 µs     75.8 µs",
+    "      4     2,048   ≥ 120,000    2.40             0.2 µs     80.0 µs     75.8 µs",
+    "  4 workers: no higher load was tried: at 4,096 streams the null servers were at their end",
+]
+
+
+def test_the_table_of_workers_is_narrow_and_names_what_ended_the_search() -> None:
+    figures = [(50_000.0, 1024, True), (100_000.0, 2048, True), (120_000.0, 2048, False)]
+    measured = [
+        calibrated(capacity).model_copy(update={"workers": workers})
+        for workers, capacity in zip((1, 2, 4), figures, strict=True)
+    ]
+    lines = workers_table(measured, ["", "", "at 4,096 streams the null servers were at their end"])
+    assert lines == GROWN
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
+    _, line = workers_table([calibrated((0.0, 0, True))], [""])
+    assert line.split()[:4] == ["1", "0", "0", "–"]
 
 
 @pytest.mark.parametrize(
