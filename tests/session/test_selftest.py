@@ -13,6 +13,7 @@ import pytest
 
 from loadgen import cli
 from loadgen.errors import MeasureError
+from loadgen.metrics.record import Records
 from loadgen.session.selftest import capacity, modes
 from loadgen.session.selftest.capacity import Capacity, search
 from loadgen.session.selftest.load import SelftestLoad
@@ -277,3 +278,27 @@ def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     assert f"  {MODES[0].words:<26}{'wrong':>10}" in printed
     assert f"{MODES[0].words}, wire: 72 tokens of 72!" in printed
     assert not calibration.cache_path().exists()
+
+
+@pytest.mark.realtime
+def test_workers_are_measured_in_growing_number_and_kept_by_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modes, "MODES", ())
+    flags = "--streams 2 --interval-ms 5 --seconds 1 --transport wire --workers 3"
+    assert cli.main(["selftest", *flags.split()]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    heading = printed.index("wire:")
+    assert [line.split()[0] for line in printed[heading + 2 : heading + 5]] == ["1", "2", "3"]
+    environment = calibration.environment_digest(describe())
+    found = [calibration.remembered("wire", environment, workers) for workers in (1, 2, 3)]
+    assert [(each.workers, each.streams) for each in found if each] == [(1, 2), (2, 4), (3, 6)]
+    assert max(map(len, printed[: heading + 5])) <= 80
+
+
+@pytest.mark.realtime
+def test_one_worker_is_measured_once_for_all_later_runs() -> None:
+    workload = profile.build({"max_concurrency": 2, "input_len": 4})
+    measured = capacity.of_one_worker(workload, "wire", Records.of([]))
+    assert (measured.transport, measured.workers, measured.streams) == ("wire", 1, 2)
+    assert capacity.of_one_worker(workload, "wire", Records.of([])) == measured

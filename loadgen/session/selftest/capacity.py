@@ -137,20 +137,30 @@ def measure_client(
     }
 
 
-def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> Calibration:
+def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
     """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
-    pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
-    if pace.itl.n:
-        tokens = round(pace.total_output_tokens / pace.health.messages)
-        interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
-        load = replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
-    measured = measure_client(load, [transport], workers=workers)
-    calibration.remember(measured.values())
-    printed("\n".join((f"self-test at {load.words}:", *table(measured[transport]))), sys.stdout)
-    return measured[transport]
+    load = _paced(workload, warmed)
+    measured = _remembered(load, transport, workers)
+    printed("\n".join((f"self-test at {load.words}:", *table(measured))), sys.stdout)
 
 
 def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
     """What one worker of a transport held here when it was last measured, or else measured now."""
     kept = calibration.remembered(transport, calibration.environment_digest(describe()))
-    return kept or at_the_pace_of(workload, transport, warmed)
+    return kept or _remembered(_paced(workload, warmed), transport, 1)
+
+
+def _paced(workload: Profile, warmed: Records) -> SelftestLoad:
+    """The load of a run to come, with the warm-up's pace where there was one."""
+    pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
+    if not pace.itl.n:
+        return load
+    tokens = round(pace.total_output_tokens / pace.health.messages)
+    interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
+    return replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
+
+
+def _remembered(load: SelftestLoad, transport: str, workers: int) -> Calibration:
+    measured = measure_client(load, [transport], workers=workers)
+    calibration.remember(measured.values())
+    return measured[transport]
